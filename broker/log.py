@@ -10,6 +10,8 @@ anything. It is never configured globally, because the broker may run inside ano
 import sys
 from typing import Any
 
+from broker import recent_events
+
 # See `EventLimit`: 10 at once are enough to see what is going on, and 6 a minute are 2.6 MB a day.
 _BURST = 10
 _EVERY_S = 10.0
@@ -136,6 +138,7 @@ def _make_backend() -> Any:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        recent_events.keep,
     ]
     if _format == "text" or (_format == "auto" and terminal):
         plain = structlog.dev.plain_traceback

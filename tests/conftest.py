@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 # Starting Spark takes longer than most tests of it, so all that use the fixture share a session, and with it a worker.
 _SPARK = Path(__file__).parent / "spark"
+# So do those of the page: they share a browser, and a broker with its clients.
+_PAGE = Path(__file__).parent / "page"
 
 # No deadlines anywhere: a shared or slow machine must not fail a test.
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -22,8 +24,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A file's tests share its fixtures, so they stay together."""
-    shared = _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ())
-    item.add_marker(pytest.mark.xdist_group("spark" if shared else str(item.path)))
+    group = str(item.path)
+    if _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+        group = "spark"
+    elif _PAGE in item.path.parents:
+        group = "page"
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

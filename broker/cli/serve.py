@@ -80,6 +80,9 @@ def command(
         # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
         # stop all threads for 0.3 s after every few large requests.
         gc.freeze()
+        # Requests leave no cycles behind, so there is little to find: with 700 objects, which is Python's own number, looking
+        # for it took 6 % of the CPU of Pulsar's messages. A look at 5,000 takes 0.2 ms.
+        gc.set_threshold(5_000)
         try:
             if ready_file:
                 _write_ready_file(ready_file, server)
@@ -87,6 +90,8 @@ def command(
                 "broker_started", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners
             )
             manager.ready(", ".join(server.listeners.values()))
+            if sys.stderr.isatty() and config.logging_format != "json":
+                click.echo(_welcome(config, server), err=True)
             signals.begin()
             # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
             while not server.wait(_NOTICE_SIGNALS_S):
@@ -110,6 +115,18 @@ def command(
     if server.crash is not None:
         raise BrokerError("The broker has stopped because a thread failed; the previous event has the traceback.")
     events.info("broker_stopped")
+
+
+def _welcome(config: BrokerConfig, server: "BrokerServer") -> str:
+    from importlib.metadata import version
+
+    from broker.cli.welcome import Address, command_name, screen
+
+    addresses = [Address(one.scheme, server.listeners[one.name], one.ssl, one.sasl) for one in config.listeners]
+    program = command_name(sys.argv[0], os.environ.get("PATH", ""), lambda path: os.access(path, os.X_OK))
+    near = os.path.relpath(config.data_dir)
+    data_dir = config.data_dir if near.startswith("..") else near
+    return screen(version("reactor-broker"), addresses, data_dir, program)
 
 
 def read_config(

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
 from broker.http import health, metrics
+from broker.http.api.connections import Connections
+from broker.http.api.events import Events
+from broker.http.api.history import HistoryCalls
+from broker.http.api.live import Live
 from broker.http.api.overview import Overview, Whole
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.page import routes as page
@@ -41,8 +45,12 @@ class HttpPart:
             surroundings.runtime.clock,
             self._stopping,
         )
-        self._views = (Overview(whole),)
-        self.sampler = Sampler(surroundings.figures, surroundings.runtime.clock)
+        overview = Overview(whole)
+        figures, callers, clock = surroundings.figures, surroundings.callers, surroundings.runtime.clock
+        connections = Connections(surroundings.sockets, callers, clock)
+        live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
+        self._views = (overview, connections, live, HistoryCalls(figures, callers, clock), Events(callers))
+        self.sampler = Sampler(figures, clock, sampled=[live.sampled], ticked=[live.tick, self._streams.tick])
 
     def open(self) -> None:
         surroundings = self._surroundings

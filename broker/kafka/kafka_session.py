@@ -6,6 +6,7 @@ Tests: tests/kafka/test_service.py.
 """
 
 import struct
+from collections.abc import Mapping
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.security.client_software import Software
@@ -16,6 +17,8 @@ from protocol.kafka.messages.headers import parse_request_header
 _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id.
 _SMALLEST = 8
+# Of a client's name for itself that is shown.
+_WORDS_MAX = 300
 
 
 class KafkaSession:
@@ -27,6 +30,14 @@ class KafkaSession:
         """``apis``: those that are served, by key."""
         self._apis = apis
         self.client_software: Software | None = None  # what the client says it is
+        self.client_id: str | None = None  # of its ApiVersions request
+
+    @property
+    def client_words(self) -> Mapping[str, str]:
+        """What the client says of itself, for people. Any thread."""
+        software, client_id = self.client_software, self.client_id
+        words = {} if client_id is None else {"client_id": client_id[:_WORDS_MAX]}
+        return words if software is None else {**words, "software": software.name, "version": software.version}
 
     @property
     def has_logged_in(self) -> bool:
@@ -50,6 +61,7 @@ class KafkaSession:
             raise ProtocolError(f"version {version} of {api.key.name} is not served here")
         request = KafkaRequest()
         request.api = api
+        request.kind = api.label
         request.api_version = version
         request.correlation_id = correlation_id
         request.client_id = client_id

@@ -131,6 +131,13 @@ class History:
         with self._lock:
             return [name for name, series in self._series.items() if series.kind == kind]
 
+    def last(self, names: Iterable[str]) -> dict[str, float | None]:
+        """The values of the last sample."""
+        with self._lock:
+            place = (self._next - 1) % FINE
+            found = {name: self._series[name].fine[place] for name in names if name in self._series}
+        return {name: None if isnan(value) else round(value, 3) for name, value in found.items()}
+
     def read(self, names: Iterable[str], since_ms: int) -> Extract:
         """The samples since then, every 5 s if that is at most ten minutes ago, else every 20 s. Without the series that are not
         kept."""

@@ -1,6 +1,7 @@
 """The parameters that all lists of the HTTP API have: ``limit``, ``after``, and others that are numbers. Pure.
 
 A list is sorted by name and given in pages: ``next`` is the name to pass as ``after`` for the page that follows; null at the end.
+``filter`` leaves only the names that contain it, in upper or lower case.
 
 Tests: tests/network/test_pages.py.
 """
@@ -38,6 +39,7 @@ def limit_of(call: Call, default: int = LIMIT, most: int = LIMIT_MAX) -> int:
 
 def page_of(call: Call, names: Iterable[str]) -> tuple[list[str], str | None]:
     """The names of the page, and what ``next`` says. Raises HttpError."""
-    after, limit = call.query.get("after", ""), limit_of(call)
-    page = heapq.nsmallest(limit + 1, (name for name in call.work.each(names) if name > after))
+    after, part, limit = call.query.get("after", ""), call.query.get("filter", "").lower(), limit_of(call)
+    wanted = (name for name in call.work.each(names) if name > after and part in name.lower())
+    page = heapq.nsmallest(limit + 1, wanted)
     return (page[:limit], page[limit - 1]) if len(page) > limit else (page, None)

@@ -85,11 +85,18 @@ class Request:
     first; then its memory is reused.
     """
 
-    __slots__ = ("connection", "done", "frame", "lane", "prepared", "received_at")
+    __slots__ = ("connection", "done", "frame", "handled_at", "lane", "prepared", "received_at", "taken_at")
+
+    # What kind of request it is, for the metrics: one of a bounded number of texts.
+    kind: str = "other"
 
     connection: Connection  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
+    # Clock.monotonic() when a thread began to handle it, and when ``handle`` returned: only of requests that were not answered at
+    # once by their processor. 0 = not yet.
+    taken_at: float
+    handled_at: float
     done: bool  # only for requests that go to a handler, which sets it: False until ``handle`` has returned
     # Only for requests that go to a handler: set by the processor from their `Handover`.
     lane: str | None
@@ -108,7 +115,8 @@ class Session(Protocol):
     """One connection's protocol state. Pure; used by its processor only.
 
     A session may have a ``deadline`` (Clock.monotonic() s), which it may change: from then on the processor closes the
-    connection, whatever it does, within about a second.
+    connection, whatever it does, within about a second. It may have ``client_words``, a mapping: what the client says of itself,
+    as ``client_id``, ``software`` and ``version``, which any thread may read.
     """
 
     in_flight_max: int  # 1 (Kafka): muted while a request is being handled. 0: never muted for requests.

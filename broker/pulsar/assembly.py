@@ -23,6 +23,7 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
@@ -76,10 +77,21 @@ class PulsarPart:
         subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
+        topics.on_load.append(lambda topic: setattr(topic, "publish_rate", limits.publish_rate(topic)))
         limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
+        self._nonpersistent = NonPersistentTopics(
+            surroundings.catalogue,
+            runtime.clock,
+            surroundings.timer,
+            subscriptions.waker,
+            limits,
+            namespaces.require,
+            on_demand=config.pulsar_auto_create_topics,
+        )
+        self._nonpersistent.quota = subscriptions.quota
         self._upkeep = Upkeep(
             logs,
             topics,
@@ -116,6 +128,7 @@ class PulsarPart:
             schemas=self._schemas,
             policies=self._policies,
             namespaces=namespaces,
+            nonpersistent=self._nonpersistent,
             limits=limits,
             upkeep=self._upkeep,
             compactions=compactions,
@@ -148,6 +161,7 @@ class PulsarPart:
         others = quotas.throttled
         quotas.throttled = lambda: others() + len(throttling)
         quotas.on_change.append(throttling.end_all)
+        self._policies.on_change.append(throttling.end_all)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)
@@ -157,6 +171,7 @@ class PulsarPart:
         self._compactions.open(exists)
         self._deduplications.load(exists)
         self._namespaces.load()
+        self._nonpersistent.load()
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:

@@ -9,7 +9,7 @@ from typing import ParamSpec
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.pulsar.command import Call
-from broker.pulsar.refusals import ConsumerNotFound
+from broker.pulsar.refusals import ConsumerNotFound, NotAllowed
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.subscription import Subscription
 
@@ -33,8 +33,10 @@ def consumer_of(call: Call) -> ConnectedConsumer:
 
 
 def subscription_of(connected: ConnectedConsumer) -> Subscription:
+    """Raises NotAllowed where messages are not kept."""
     subscription = connected.subscription
-    assert isinstance(subscription, Subscription)
+    if not isinstance(subscription, Subscription):
+        raise NotAllowed("Unsupported operation on non-persistent topic")
     return subscription
 
 

@@ -17,6 +17,7 @@ from broker.network.throttling import Throttling
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.policies.upkeep import Upkeep
@@ -24,6 +25,7 @@ from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
+from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -55,6 +57,7 @@ class PulsarContext:
     schemas: SchemaRegistry
     policies: PolicyStore
     namespaces: Namespaces
+    nonpersistent: NonPersistentTopics
     limits: PolicyLimits
     upkeep: Upkeep
     compactions: Compactions
@@ -79,6 +82,10 @@ class PulsarContext:
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
         """Log that the machine failed a command, unless the same was logged a short time ago. Any thread."""
         self._faults.report(event, topic, partition, error, self.clock.monotonic())
+
+    def exists(self, name: TopicName) -> bool:
+        """Whether there is such a topic, of either domain, which is not partitioned, or such a partition."""
+        return self.topics.place(name) is not None if name.persistent else self.nonpersistent.exists(name)
 
     def new_producer_name(self) -> str:
         """A name that no producer has had."""

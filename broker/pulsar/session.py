@@ -8,6 +8,7 @@ Tests: tests/pulsar/test_session.py.
 """
 
 import struct
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -61,6 +62,7 @@ class PulsarSession:
         """``deadline``: until when (Clock.monotonic() s) the client must have connected, or the processor closes the
         connection."""
         self.deadline = deadline
+        self.client_words: Mapping[str, str] = {}  # what the client says of itself, for people. Any thread
         self._connected = False
         self._max_message_bytes = max_message_bytes
         # The largest frame, as `frames.frame_size` has it.

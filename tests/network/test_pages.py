@@ -46,3 +46,11 @@ def test_a_number_may_be_left_out(query: dict[str, Any], expected: int) -> None:
 
 def test_a_page_has_a_hundred_items_unless_something_else_is_asked_for() -> None:
     assert (100, 1000) == (limit_of(call()), limit_of(call(limit="1000")))
+
+
+def test_a_filter_leaves_the_names_that_contain_it() -> None:
+    names = ["Orders", "payments", "old-orders", "order"]
+    assert (["Orders", "old-orders"], None) == page_of(call(filter="ORDERS"), names)
+    assert (["Orders"], "Orders") == page_of(call(filter="order", limit="1"), names)
+    assert (["old-orders", "order"], None) == page_of(call(filter="order", after="Orders"), names)
+    assert ([], None) == page_of(call(filter="nothing"), names)

@@ -52,6 +52,7 @@ def _tell(
         session.enter(LoginEvent.VERSIONS_TOLD)
     if request.api_version >= _FIRST_WITH_SOFTWARE and session.client_software is None:
         session.client_software = context.client_software.enter(*software)
+    session.client_id = request.client_id
     reply = api_versions.response(
         request.correlation_id, request.api_version, ErrorCode.none, context.api_ranges, features=context.features
     )

@@ -1,6 +1,7 @@
 """Admin calls about topics: list, create, delete, partitions, unload, terminate, and the last message's id."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 from broker.errors import StorageError
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
@@ -19,6 +20,7 @@ from broker.pulsar.admin.calls import (
     waited_for,
 )
 from broker.pulsar.admin.message_ids import last_entry, message_id_json
+from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.compaction.compactions import State
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed
@@ -36,14 +38,14 @@ TOPIC = BASE + "/{topic}"
 
 
 class Topics:
-    def __init__(self, context: PulsarContext) -> None:
+    def __init__(self, context: PulsarContext, passing: NonPersistent) -> None:
         self._context = context
+        self._passing = passing
 
     def routes(self) -> list[Route]:
         return [
             route("GET", BASE, self.names),
             route("GET", BASE + "/partitioned", self.list_partitioned),
-            route("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", self.list_non_persistent),
             route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", self.list_by_mode),
             route("PUT", TOPIC, self.create),
             route("DELETE", TOPIC, self.delete),
@@ -70,13 +72,9 @@ class Topics:
 
     def list_by_mode(self, call: Call) -> Answer:
         """Clients with a regular expression ask this."""
-        if call.query.get("mode", "").upper() == "NON_PERSISTENT":
-            return self.list_non_persistent(call)
-        return _names(call, self._visible(call))
-
-    def list_non_persistent(self, call: Call) -> Answer:
-        self._context.namespaces.require(namespace_name(call))
-        return json_answer([])  # there are none
+        mode = call.query.get("mode", "PERSISTENT").upper()
+        persistent = self._visible(call) if mode != "NON_PERSISTENT" else ()
+        return _names(call, chain(persistent, self._passing.visible(call) if mode != "PERSISTENT" else ()))
 
     def _visible(self, call: Call) -> Iterable[TopicName]:
         namespace = namespace_name(call)

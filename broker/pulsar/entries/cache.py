@@ -1,15 +1,19 @@
 """Recent entries of all topics, in memory, so that consumers at the end of a topic are served without a look at the log.
 
-One queue over all topics, oldest first (Pulsar's PIP-430). What is in it goes when it is old, or when the bytes exceed their
-bound. An entry that cursors still have to read goes to the end of the queue instead, a few times at most, because a reader that
-never comes must not keep it. One call never does more than a fixed amount of that work; what was left is done by the next calls.
+One queue over all topics, oldest first (Pulsar's PIP-430). What is in it are *runs*: entries of one log that were appended or
+read together and follow each other. A run goes when it is old, or when the bytes exceed their bound. A run that cursors still
+have to read goes to the end of the queue instead, a few times at most, because a reader that never comes must not keep it. Of a
+log where runs were kept for nothing, as many reads fewer are expected from then on, until somebody has to read the log again.
+One call never does more than a fixed amount of that work; what was left is done by the next calls.
 
 The data of an entry is what was received, or what was read: the cache makes no copy. Any thread may call. Looking up takes no
 lock; putting in and removing do, for a moment.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 import attrs
 
@@ -19,60 +23,112 @@ from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 
-# What an entry takes beside its data: itself, its keys, views, the batch around its data, and its place in the queue (measured).
-OVERHEAD_BYTES = 900
-# How long an entry stays that no cursor is known to need (s), and how often one that is needed begins anew. Pulsar's numbers.
+# What an entry takes beside its data (itself, its offset, its place in the table, a view, the batch around its data), and what a
+# run takes beside its entries (measured).
+OVERHEAD_BYTES = 400
+RUN_BYTES = 450
+# How long a run stays that no cursor is known to need (s), and how often one that is needed begins anew. Pulsar's numbers.
 MAX_AGE_S = 1.0
 MOST_REQUEUES = 5
 # Entries that one call looks at. Each put looks at more than it adds, so the queue does not outgrow the bound for long.
 STEP = 64
+# Entries of a run: as many as the session takes together.
+RUN_ENTRIES = 128
 
 
 @attrs.define(eq=False)
-class _Cached:
-    """``keys`` are the offsets under which it is found: its own, and the one from which on a reader meets it first."""
+class _Run:
+    """``keys`` are the offsets under which it is found: those of its entries, and those from which on a reader meets one of them
+    first."""
 
-    entry: Entry
-    keys: tuple[int, ...]
+    entries: Sequence[Entry]
+    keys: Sequence[int]
     of: "LogEntries"
+    data_bytes: int
     size: int
     since: float  # when it was put in, or put back
-    # Reads that are expected. Counted down without a lock: where two threads meet, the entry goes a little later, or sooner.
+    # Reads of single entries that are expected. Counted down without a lock: where two threads meet, the run goes a little later,
+    # or sooner.
     expected: int
     requeues: int = 0
+
+    def find(self, key: int) -> int:
+        """The number of the entry that is found by one of the keys."""
+        entries = self.entries
+        guess = key - entries[0].offset  # right if each has one message
+        if 0 <= guess < len(entries) and entries[guess].offset == key:
+            return guess
+        return bisect_left(entries, key, key=_offset_of)
+
+
+def _offset_of(entry: Entry) -> int:
+    return entry.offset
 
 
 class LogEntries:
     """The cached entries of one log. Whoever reads the log holds it, and closes it when the log is closed or deleted."""
 
-    __slots__ = ("_cache", "_entries", "closed", "cursors")
+    __slots__ = ("_cache", "_runs", "_unread", "closed", "cursors")
 
     def __init__(self, cache: "EntryCache") -> None:
         self._cache = cache
-        self._entries: dict[int, _Cached] = {}
+        self._runs: dict[int, _Run] = {}  # by each of their keys
+        # Of these cursors nobody came for what was kept for them.
+        self._unread = 0
         self.closed = False
         # Cursors with consumers: that many reads of each new entry are expected.
         self.cursors = 0
 
     def get(self, offset: int) -> Entry | None:
         """The entry that a reader at ``offset`` meets first."""
-        cached = self._entries.get(offset)
-        if cached is None:
+        run = self._runs.get(offset)
+        if run is None:
             return None
-        cached.expected -= 1
-        return cached.entry
+        run.expected -= 1
+        return run.entries[run.find(offset)]
+
+    def read(self, offset: int, end: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        """Entries before ``end`` of the run that a reader at ``offset`` meets first; none if they have more bytes."""
+        run = self._runs.get(offset)
+        if run is None:
+            return ()
+        first = run.find(offset)
+        entries = run.entries[first : first + max_entries]
+        if entries[-1].offset >= end:
+            entries = list(takewhile(lambda entry: entry.offset < end, entries))
+        if run.data_bytes > max_bytes:
+            for number, entry in enumerate(entries):
+                max_bytes -= entry.size
+                if max_bytes < 0:
+                    entries = entries[:number]
+                    break
+        run.expected -= len(entries)
+        return entries
 
     def expect(self, offsets: Sequence[int]) -> None:
         """These entries will be read once more: they are to be delivered again."""
         for offset in offsets:
-            cached = self._entries.get(offset)
-            if cached is not None:
-                cached.expected += 1
+            run = self._runs.get(offset)
+            if run is not None:
+                run.expected += 1
+
+    def missed(self) -> None:
+        """Somebody has to read the log: expect all cursors again."""
+        self._unread = 0
 
     def put(self, entries: Sequence[Entry], start: int | None = None, expected: int | None = None) -> None:
         """Keep these, which follow each other; what lies between two of them is not for consumers. ``start``: a reader that goes
         on from there meets the first of them first. ``expected``: how many reads of each, if not one for each cursor."""
-        self._cache.put(self, entries, start, self.cursors if expected is None else expected)
+        if expected is None:
+            expected = max(0, self.cursors - self._unread)
+        for at in range(0, len(entries), RUN_ENTRIES):
+            run = entries[at : at + RUN_ENTRIES]
+            self._cache.put(self, run, start, expected)
+            start = run[-1].last + 1
+
+    def kept_for_nothing(self, run: _Run) -> None:
+        """The lock of the cache is held."""
+        self._unread = min(self.cursors, -(-run.expected // len(run.entries)))
 
     def close(self) -> None:
         """Forget all entries. Their places in the queue are empty from then on, and go in their turn."""
@@ -89,43 +145,57 @@ class EntryCache:
         self._timer = timer
         self._run = run
         self._lock = Lock()
-        self._queue: deque[_Cached] = deque()
+        self._queue: deque[_Run] = deque()
         self._alarm: TimerHandle | None = None
         self.max_bytes = max_bytes
         # Beyond this, also entries go that are needed: one eighth more, for the time that it takes to find those that are not.
         self._most_bytes = max_bytes + max_bytes // 8
-        self.bytes = 0  # what the entries in the queue take
+        self.bytes = 0  # what the runs in the queue take
 
     def __len__(self) -> int:
-        return len(self._queue)
+        """Entries."""
+        return sum(len(run.entries) for run in self._queue)
 
     def put(self, log: LogEntries, entries: Sequence[Entry], start: int | None, expected: int) -> None:
         if self.max_bytes <= 0:
             return
         now = self._clock.monotonic()
-        known = log._entries
+        known = log._runs
+        count = len(entries)
         with self._lock:
             if log.closed:
                 return
-            for entry in entries:
-                first = entry.offset if start is None else min(start, entry.offset)
-                start = entry.last + 1
-                if entry.offset in known:
-                    continue
-                keys = (entry.offset,) if first == entry.offset else (entry.offset, first)
-                # The bytes of a region are not in memory.
-                size = OVERHEAD_BYTES + (0 if isinstance(entry.data, FileRegion) else entry.size)
-                cached = _Cached(entry, keys, log, size, now, expected)
-                for key in keys:
-                    known[key] = cached
-                self._queue.append(cached)
-                self.bytes += size
-            self._evict(now, STEP + 2 * len(entries))
+            keys = [entry.offset for entry in entries]
+            if not known.keys().isdisjoint(keys):
+                # Several have read the same: keep those that are new, each by itself.
+                for entry in entries:
+                    first = entry.offset if start is None else min(start, entry.offset)
+                    start = entry.last + 1
+                    if entry.offset not in known:
+                        self._add(log, (entry,), {entry.offset, first}, expected, now)
+            else:
+                if start is not None:
+                    keys += _gaps(entries, start)
+                self._add(log, entries, keys, expected, now)
+            self._evict(now, STEP + 2 * count)
             self._wind()
+
+    def _add(self, log: LogEntries, entries: Sequence[Entry], keys: Iterable[int], expected: int, now: float) -> None:
+        data_bytes = in_memory = 0
+        for entry in entries:
+            data_bytes += entry.size
+            if type(entry.data) is not FileRegion:  # the bytes of a region are not in memory
+                in_memory += entry.size
+        keys = tuple(keys)
+        size = RUN_BYTES + len(entries) * OVERHEAD_BYTES + in_memory
+        run = _Run(entries, keys, log, data_bytes, size, now, expected * len(entries))
+        log._runs.update(dict.fromkeys(keys, run))
+        self._queue.append(run)
+        self.bytes += size
 
     def drop(self, log: LogEntries) -> None:
         with self._lock:
-            log._entries = {}
+            log._runs = {}
 
     def evict(self) -> None:
         """Let go what is due."""
@@ -144,23 +214,35 @@ class EntryCache:
         self._run(self.evict)
 
     def _evict(self, now: float, most: int) -> None:
+        """Look at so many entries."""
         queue = self._queue
-        for _ in range(most):
-            if not queue:
-                return
+        while queue and most > 0:
             oldest = queue[0]
-            gone = oldest.of._entries.get(oldest.entry.offset) is not oldest
+            of = oldest.of
+            gone = of.closed
             if not (gone or self.bytes > self.max_bytes or now - oldest.since >= MAX_AGE_S):
                 return
             queue.popleft()
-            needed = oldest.expected > 0 and oldest.requeues < MOST_REQUEUES and self.bytes <= self._most_bytes
-            if needed and not gone:
-                oldest.requeues += 1
-                oldest.since = now
-                queue.append(oldest)
-                continue
+            most -= len(oldest.entries)
+            if oldest.expected > 0 and not gone and self.bytes <= self._most_bytes:
+                if oldest.requeues < MOST_REQUEUES:
+                    oldest.requeues += 1
+                    oldest.since = now
+                    queue.append(oldest)
+                    continue
+                of.kept_for_nothing(oldest)
             self.bytes -= oldest.size
-            if not gone:
-                for key in oldest.keys:
-                    if oldest.of._entries.get(key) is oldest:
-                        del oldest.of._entries[key]
+            runs = of._runs
+            for key in oldest.keys if not gone else ():
+                if runs.get(key) is oldest:
+                    del runs[key]
+
+
+def _gaps(entries: Sequence[Entry], start: int) -> list[int]:
+    """The offsets from which on a reader meets one of these first, but for their own."""
+    gaps = []
+    for entry in entries:
+        if start < entry.offset:
+            gaps.append(start)
+        start = entry.last + 1
+    return gaps

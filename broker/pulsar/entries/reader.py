@@ -84,18 +84,22 @@ class EntryReader:
             return ()
         if self._log.offline is not None:
             return None
-        get, get_translated = self._cached.get, self._translated.get
+        cached, translated = self._cached, self._translated
         entries: list[Entry] = []
         while len(entries) < max_entries and offset < end:
-            entry = get(offset) or get_translated(offset)
-            if entry is None:
+            most = max_entries - len(entries)
+            found = cached.read(offset, end, most, max_bytes) or translated.read(offset, end, most, max_bytes)
+            if not found:
                 break
-            max_bytes -= entry.size
-            if max_bytes < 0 and entries:
-                break
-            entries.append(entry)
-            offset = entry.last + 1
-        return entries or None
+            entries += found
+            max_bytes -= sum([entry.size for entry in found])
+            offset = found[-1].last + 1
+        if not entries:
+            first = cached.get(offset) or translated.get(offset)
+            if first is None:
+                return None
+            entries.append(first)  # it has more bytes
+        return entries
 
     def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:
         """The entries that begin at these offsets, if all of them are in memory; None otherwise."""
@@ -144,6 +148,7 @@ class EntryReader:
         known = self.read(offset, max_entries, max_bytes)  # several subscriptions may have asked for the same
         if known is not None:
             return known
+        self._cached.missed()
         stable = self._log.last_stable_offset
         found = self._scan.read(offset, max_entries, max_bytes)
         if not found.entries:

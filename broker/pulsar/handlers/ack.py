@@ -12,6 +12,7 @@ from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.consumer_calls import find_consumer, subscription_of
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.error_codes import code_of
+from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.refusals import ConsumerNotFound
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from protocol.pulsar.acks import read_ack
@@ -34,6 +35,11 @@ def handle(call: Call) -> None:
     if connected is None:
         if ack.request_id >= 0:
             respond(ConsumerNotFound(f"Consumer {ack.consumer_id} not found"))
+        call.done()
+        return
+    if isinstance(connected, PassingConsumer):  # nothing is kept
+        if ack.request_id >= 0:
+            respond(None)
         call.done()
         return
     subscription = subscription_of(connected)

@@ -24,6 +24,8 @@ def handle(call: Call) -> None:
     flags = body.feature_flags
     state.protocol_version = min(PROTOCOL_VERSION, max(body.protocol_version, 0))
     state.client_version = body.client_version[:_VERSION_MAX]
+    name, _, number = state.client_version.rpartition("-")  # Pulsar-CPP-v3.7.0
+    call.session.client_words = {"software": name, "version": number}
     state.broker_entry_metadata = flags.supports_broker_entry_metadata
     state.auth_refresh = flags.supports_auth_refresh
     method = body.auth_method_name

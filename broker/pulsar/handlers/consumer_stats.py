@@ -5,15 +5,18 @@ Tests: tests/pulsar/subscriptions/test_consuming.py.
 
 from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, Type
-from broker.pulsar.consumer_calls import consumer_of, subscription_of
+from broker.pulsar.consumer_calls import consumer_of
 from broker.pulsar.error_codes import code_of
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.subscriptions.dispatchers import NAMES
+from broker.pulsar.subscriptions.subscription import Subscription
 from protocol.pulsar.pulsar_pb2 import CommandConsumerStatsResponse
 
 
 def handle(call: Call) -> None:
     connected = consumer_of(call)
-    subscription = subscription_of(connected)
+    subscription = connected.subscription
+    assert isinstance(subscription, Subscription | NonPersistentSubscription)
     consumer = connected.consumer
     call.reply(
         Type.CONSUMER_STATS_RESPONSE,
@@ -26,7 +29,7 @@ def handle(call: Call) -> None:
             address=connected.connection.connection.peer.host,
             connectedSince=str(connected.since_ms),
             type=NAMES[subscription.kind],
-            msgBacklog=subscription.backlog,
+            msgBacklog=subscription.backlog if isinstance(subscription, Subscription) else 0,
         ),
     )
 

@@ -4,7 +4,7 @@ Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
 
 from broker.pulsar.command import Call, Command, Type
-from broker.pulsar.consumer_calls import find_consumer, subscription_of
+from broker.pulsar.consumer_calls import find_consumer
 from protocol.errors import ProtocolError
 from protocol.pulsar.acks import read_flow
 
@@ -16,7 +16,7 @@ def handle(call: Call) -> None:
     connected = find_consumer(call, consumer_id)
     # One of a consumer that this side has closed may have been under way.
     if connected is not None:
-        subscription_of(connected).flow(connected, permits)
+        connected.subscription.flow(connected, permits)
     call.done()
 
 

@@ -7,7 +7,7 @@ from broker.errors import Refusal, StorageError
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.error_codes import code_of
-from broker.pulsar.refusals import IncompatibleSchema
+from broker.pulsar.refusals import IncompatibleSchema, NotAllowed
 from broker.pulsar.rights import require_creation, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.schemas.schema import schema_from_message, version_bytes
@@ -20,6 +20,8 @@ def handle(call: Call) -> None:
     context, body = call.context, call.body
     name = parse_topic(body.topic)
     require_topic(context, call.connection, Operation.WRITE, name)
+    if not name.persistent:
+        raise NotAllowed("Schemas of non-persistent topics are not kept.")
     topic = context.topics.get(name)
     if topic is None:
         require_creation(context, call.connection, name)

@@ -20,7 +20,7 @@ def handle(call: Call) -> None:
     require_topic(context, call.connection, Operation.DESCRIBE, name)
     version = version_from_bytes(body.schema_version)
     place = context.topics.place(name)
-    info = place.info if place is not None else context.logs.topic(kafka_name(name.whole))
+    info = place.info if place is not None else context.logs.topic(kafka_name(name.whole)) if name.persistent else None
     found = None
     if info is not None:
         topic_id = info.topic_id

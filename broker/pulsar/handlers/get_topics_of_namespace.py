@@ -19,7 +19,11 @@ from protocol.pulsar.pulsar_pb2 import CommandGetTopicsOfNamespace, CommandGetTo
 def handle(call: Call) -> None:
     context, body = call.context, call.body
     namespace = check_namespace(body.namespace)
-    names = context.topics.topics(namespace) if body.mode != CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT else []
+    names: list[TopicName] = []
+    if body.mode != CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT:
+        names += context.topics.topics(namespace)
+    if body.mode != CommandGetTopicsOfNamespace.Mode.PERSISTENT:
+        names += context.nonpersistent.topics(namespace)
     if context.authorizer is not None:
         names = [name for name in names if _may_see(call, name)]
     texts = [str(name) for name in names]

@@ -25,7 +25,7 @@ def handle(call: Call) -> None:
     name = parse_topic(body.topic)
     context.topics.check_namespace(name)
     require_topic(context, call.connection, Operation.DESCRIBE, name)
-    partitions = context.topics.partitions(name)
+    partitions = (context.topics if name.persistent else context.nonpersistent).partitions(name)
     if partitions is None:
         if not body.metadata_auto_creation_enabled:
             raise TopicNotFound(f"Topic {name} does not exist")

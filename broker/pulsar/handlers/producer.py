@@ -13,14 +13,15 @@ from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.policies.backlog import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
-from broker.pulsar.topic_names import parse_topic
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topic_names import TopicName, parse_topic
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.security.acl import Operation
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
@@ -39,6 +40,9 @@ def handle(call: Call) -> None:
         if not known.ready:
             raise ServiceNotReady("Producer is already present on the connection")
         call.reply(Type.PRODUCER_SUCCESS, _success(context, known, body.request_id))
+        return
+    if not name.persistent:
+        _make(call, _passing_topic(call, name), b"")
         return
     topic = context.topics.get(name)
     if topic is None:
@@ -66,7 +70,22 @@ def handle(call: Call) -> None:
     context.subscriptions.create(topic, first, topic.log.log_start_offset, answering(call, subscribed))
 
 
-def _make(call: Call, topic: Topic, schema_version: bytes) -> None:
+def _passing_topic(call: Call, name: TopicName) -> NonPersistentTopic:
+    """One whose messages are not kept. Raises a Refusal."""
+    context, body = call.context, call.body
+    topic = context.nonpersistent.get(name)
+    if topic is None:
+        require_creation(context, call.connection, name)
+        topic = context.nonpersistent.get_or_create(name)
+    if context.policies.of(name.namespace, topic.topic_id).encryption_required and not body.encrypted:
+        raise MetadataInvalid("Encryption is required in this topic")
+    if body.initial_subscription_name:
+        require_subscription(context, call.connection, body.initial_subscription_name)
+        context.nonpersistent.subscribe(topic, body.initial_subscription_name)
+    return topic
+
+
+def _make(call: Call, topic: AnyTopic, schema_version: bytes) -> None:
     """On any thread, without blocking. Raises a Refusal."""
     context, state, body = call.context, call.state, call.body
     producer = Producer(
@@ -166,7 +185,10 @@ def _save_epoch(call: Call, producer: Producer) -> None:
         producer.ready = True
         _say(call, _success(call.context, producer, call.body.request_id))
 
-    call.context.topics.save_epoch(topic, topic.producers.epoch, saved)
+    if isinstance(topic, Topic):
+        call.context.topics.save_epoch(topic, topic.producers.epoch, saved)
+    else:
+        saved(None)
 
 
 def _promoted(call: Call, producer: Producer) -> None:

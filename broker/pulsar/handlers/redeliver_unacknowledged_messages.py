@@ -7,6 +7,7 @@ from broker.network.work import BULK_BYTES
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.consumer_calls import find_consumer, subscription_of
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.nonpersistent.consumer import PassingConsumer
 
 # Ids for which the subscription's lock is taken once: about 2 ms.
 _AT_ONCE = 1000
@@ -15,7 +16,7 @@ _AT_ONCE = 1000
 def handle(call: Call) -> None:
     body = call.body
     connected = find_consumer(call, body.consumer_id)
-    if connected is not None:
+    if connected is not None and not isinstance(connected, PassingConsumer):  # of those nothing is kept
         subscription = subscription_of(connected)
         epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
         if not body.message_ids:

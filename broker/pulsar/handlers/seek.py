@@ -12,6 +12,7 @@ from functools import partial
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
+from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.refusals import MetadataInvalid
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscription import Subscription
@@ -19,7 +20,11 @@ from broker.pulsar.subscriptions.subscription import Subscription
 
 def handle(call: Call) -> None:
     body = call.body
-    subscription = subscription_of(consumer_of(call))
+    connected = consumer_of(call)
+    if isinstance(connected, PassingConsumer):
+        call.success()  # as in Pulsar: there is nothing else than what comes next
+        return
+    subscription = subscription_of(connected)
     topic = subscription.topic
     ack_set: Sequence[int] | None = None
     if body.HasField("message_id"):

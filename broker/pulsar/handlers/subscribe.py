@@ -4,6 +4,7 @@ message.
 Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from broker.errors import StorageError
@@ -11,9 +12,11 @@ from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, find_consumer, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
+from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.refusals import ConsumerAssignError, MetadataInvalid, NotAllowed, ServiceNotReady
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
+from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing
@@ -26,6 +29,8 @@ from protocol.pulsar.pulsar_pb2 import CommandSubscribe, KeySharedMode
 _NAME_BYTES = 1024
 _PROPERTIES_BYTES = 16 * 1024
 _RANGES_MAX = 1000
+
+Enter = Callable[[], ConnectedConsumer]  # raises a Refusal, or Missing
 
 
 def handle(call: Call) -> None:
@@ -41,6 +46,14 @@ def handle(call: Call) -> None:
             raise NotAllowed("The connection has another consumer of this number.")
         call.success()
         return
+    if not name.persistent:
+        passing = context.nonpersistent.get(name)
+        if passing is None:
+            if body.force_topic_creation:
+                require_creation(context, call.connection, name)
+            passing = context.nonpersistent.get_or_create(name, create=body.force_topic_creation)
+        _attach(call, partial(context.nonpersistent.join, passing, call.state, join))
+        return
     topic = context.topics.get(name)
     if topic is None:
         if body.force_topic_creation:
@@ -48,7 +61,7 @@ def handle(call: Call) -> None:
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
-        _attach(call, topic, join, None)
+        _join_at(call, topic, join, None)
     except Missing:
         _begin(call, topic, join)
 
@@ -64,9 +77,9 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         # a batch the reader begins, is the client's own business: it leaves out what is before.
         _start_at(call, topic, join, offset_of(topic, body.start_message_id))
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
-        _attach(call, topic, join, topic.log.log_start_offset)
+        _join_at(call, topic, join, topic.log.log_start_offset)
     else:
-        _attach(call, topic, join, topic.reader.end)
+        _join_at(call, topic, join, topic.reader.end)
 
 
 def _join(body: CommandSubscribe) -> Join:
@@ -115,43 +128,50 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
     def located(found: Entry | Exception | None) -> None:
         if isinstance(found, Exception):
             raise found
-        _attach(call, topic, join, min(offset, found.offset) if found is not None else offset)
+        _join_at(call, topic, join, min(offset, found.offset) if found is not None else offset)
 
     locate(topic, offset, answering(call, located))
 
 
-def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:
+def _join_at(call: Call, topic: Topic, join: Join, start: int | None) -> None:
     """The consumer joins; ``start`` is where a new subscription starts. On any thread, without blocking. Raises Missing."""
+    _attach(call, partial(call.context.subscriptions.join, topic, call.state, join, start))
+
+
+def _attach(call: Call, enter: Enter) -> None:
     try:
-        _attach_once(call, topic, join, start)
+        _attach_once(call, enter)
     except Busy as busy:
         holder = busy.holder.connection
         if holder is call.state:
             raise
         # Its connection may be dead without having been closed.
-        after_probe = answering(call, partial(_attach_after_probe, call, topic, join, start, busy))
+        after_probe = answering(call, partial(_attach_after_probe, call, enter, busy))
         call.context.liveness.probe(holder, after_probe)
 
 
-def _attach_after_probe(call: Call, topic: Topic, join: Join, start: int | None, busy: Busy, alive: bool) -> None:
+def _attach_after_probe(call: Call, enter: Enter, busy: Busy, alive: bool) -> None:
     if alive:
         raise busy
-    subscription_of(busy.holder).leave(busy.holder)
+    busy.holder.subscription.leave(busy.holder)
     try:
-        _attach_once(call, topic, join, start)
+        _attach_once(call, enter)
     except Missing:
         raise ServiceNotReady("The subscription has just ended; try again.") from None
 
 
-def _attach_once(call: Call, topic: Topic, join: Join, start: int | None) -> None:
+def _attach_once(call: Call, enter: Enter) -> None:
     if call.context.stopping:
         raise ServiceNotReady("The broker is stopping.")
-    connected = call.context.subscriptions.join(topic, call.state, join, start)
+    connected = enter()
     try:
         call.state.add_consumer(connected.id, connected)
     except BaseException:
         connected.subscription.leave(connected)
         raise
+    if isinstance(connected, PassingConsumer):
+        call.success()
+        return
     subscription = subscription_of(connected)
 
     def saved(error: StorageError | None) -> None:

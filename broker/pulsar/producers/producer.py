@@ -18,7 +18,7 @@ from broker.network.service import Connection
 from broker.pulsar.error_codes import code_of
 from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producers import Access
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic
 from broker.runtime.threads import Lock
 from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
@@ -39,7 +39,7 @@ class Owed(NamedTuple):
 class Producer:
     id: int  # the client's number for it, on its connection
     name: str
-    topic: Topic
+    topic: AnyTopic
     connection: Connection
     outbox: OrderedOutbox
     on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
@@ -114,7 +114,7 @@ class Producer:
         parts = []
         count = 0
         with self.lock:
-            durable = self.topic.log.durable_offset
+            durable = self.topic.durable_offset
             while queue and queue[0].end <= durable:
                 _, receipts, error = queue.popleft()
                 count += len(receipts)

@@ -17,13 +17,15 @@ from typing import NamedTuple
 from broker.errors import Refusal, StorageError
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entries.entry_factory import from_metadata
 from broker.pulsar.entry import Entry
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.producers.deduplication import counts, highest_sequence_id
 from broker.pulsar.producers.producer import Owed, Producer, duplicate, send_error
 from broker.pulsar.refusals import AuthorizationError, ChecksumMismatch, MetadataInvalid, NotAllowed, TopicTerminated
 from broker.pulsar.rights import may_produce
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.storage.refusals import BatchesTooLarge
 from protocol.errors import ProtocolError
 from protocol.kafka.records.entry import ENTRY_END, entry_head
@@ -62,9 +64,9 @@ class _Run:
 
     __slots__ = ("accepted", "encrypted", "highest", "refusal", "segment_bytes", "size", "topic", "usual")
 
-    def __init__(self, topic: Topic, refusal: Refusal | None = None, *, encrypted: bool = False) -> None:
+    def __init__(self, topic: AnyTopic, refusal: Refusal | None = None, *, encrypted: bool = False) -> None:
         self.topic = topic
-        self.segment_bytes = topic.log.config.segment_bytes
+        self.segment_bytes = topic.entry_bytes_max
         self.refusal = refusal  # of everything that is for this topic
         self.encrypted = encrypted  # whether it has to be
         # Nothing has to be asked of a message that is as most are.
@@ -104,8 +106,8 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
                 _append(context, state, run)
 
 
-def _begin_run(context: PulsarContext, state: PulsarConnection, topic: Topic, runs: dict[int, _Run]) -> _Run:
-    encrypted = context.policies.of(topic.name.namespace, topic.log.topic_id).encryption_required
+def _begin_run(context: PulsarContext, state: PulsarConnection, topic: AnyTopic, runs: dict[int, _Run]) -> _Run:
+    encrypted = context.policies.of(topic.name.namespace, topic.topic_id).encryption_required
     run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic), encrypted=bool(encrypted))
     return run
 
@@ -119,7 +121,7 @@ def _producer_id(frames: memoryview, start: int) -> int:
     return low if low <= 0x7F else low & 0x7F | frames[start + 1] << 7
 
 
-def _refusal(context: PulsarContext, state: PulsarConnection, topic: Topic) -> Refusal | None:
+def _refusal(context: PulsarContext, state: PulsarConnection, topic: AnyTopic) -> Refusal | None:
     if topic.terminated:
         return TopicTerminated("Topic has been terminated")
     if context.authorizer is not None and not may_produce(context, state.connection, topic):
@@ -231,7 +233,9 @@ def _owe_duplicate(
 ) -> None:
     """The log has the message already: a receipt without an id, when what the log has is durable, and after those before it."""
     _append_and_clear(context, state, run)
-    log = run.topic.log
+    topic = run.topic
+    assert isinstance(topic, Topic)  # no other has deduplication
+    log = topic.log
     end = log.log_end_offset
     state.owe(1)
     producer.owe(duplicate(sequence_id, highest, end))
@@ -249,11 +253,15 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     topic, accepted = run.topic, run.accepted
     if topic.closed:
         return  # its producers are being told
+    if isinstance(topic, NonPersistentTopic):
+        _pass_on(context, state, topic, accepted)
+        return
+    assert isinstance(topic, Topic)
     try:
-        _append_together(context, state, run)
+        _append_together(context, state, topic, accepted)
     except BatchesTooLarge as error:
         if len(accepted) == 1:
-            _fail(context, state, run, error)
+            _fail(context, state, topic, accepted, error)
             return
         # Together they do not fit a segment.
         for one in accepted:
@@ -262,12 +270,48 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
                 alone.accepted = [one]
                 _append(context, state, alone)
     except (Refusal, StorageError) as error:
-        _fail(context, state, run, error)
+        _fail(context, state, topic, accepted, error)
 
 
-def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
-    """Raises a Refusal or StorageError: nothing of the run is in the log."""
-    topic, accepted = run.topic, run.accepted
+def _count(context: PulsarContext, state: PulsarConnection, rate: DispatchRate, accepted: list[_Accepted]) -> None:
+    """These count for the topic's publish rate. What is above it is taken, and then the connection has to wait."""
+    now = context.clock.monotonic()
+    rate.consumed(sum(one.messages for one in accepted), sum(len(one.value) for one in accepted), now)
+    state.publish_wait_s = max(state.publish_wait_s, rate.wait_s(now))
+
+
+def _pass_on(
+    context: PulsarContext, state: PulsarConnection, topic: NonPersistentTopic, accepted: list[_Accepted]
+) -> None:
+    """The messages are not kept: they go to who is there, and the receipts leave at once."""
+    values = memoryview(bytearray().join([one.value for one in accepted]))  # what was received may be moved
+    entry = topic.take_ids(len(accepted))
+    entries: list[Entry] = []
+    owed: dict[Producer, list[tuple[int, int, int]]] = {}
+    position = 0
+    for producer, sequence_id, highest, messages, batched, metadata, _, value in accepted:
+        size = len(value)
+        data = values[position : position + size]
+        if metadata is None:
+            entries.append(Entry(entry, messages, size, data, None, 0, None, False, batched))
+        else:
+            entries.append(from_metadata(entry, messages, data, size, metadata))
+        owed.setdefault(producer, []).append((sequence_id, entry, highest))
+        producer.messages_in += messages
+        producer.bytes_in += size
+        position += size
+        entry += 1
+    topic.publish(entries)
+    if topic.publish_rate.limited:
+        _count(context, state, topic.publish_rate, accepted)
+    state.owe(len(accepted))
+    for producer, ours in owed.items():
+        producer.owe(Owed(0, ours))
+        producer.pay()
+
+
+def _append_together(context: PulsarContext, state: PulsarConnection, topic: Topic, accepted: list[_Accepted]) -> None:
+    """Raises a Refusal or StorageError: nothing of these is in the log."""
     records = memoryview(bytearray().join([part for one in accepted for part in (one[-2], one[-1], ENTRY_END)]))
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
@@ -310,6 +354,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
         tail.end_append()
     if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
+    if topic.publish_rate.limited:
+        _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
     for producer, ours in owed.items():
         producer.owe(Owed(offset, ours))
@@ -324,12 +370,18 @@ def _durable(producers: list[Producer], error: StorageError | None) -> None:
             producer.fail(error)
 
 
-def _fail(context: PulsarContext, state: PulsarConnection, run: _Run, error: Refusal | StorageError) -> None:
-    """Nothing of the run is in the log."""
+def _fail(
+    context: PulsarContext,
+    state: PulsarConnection,
+    topic: Topic,
+    accepted: list[_Accepted],
+    error: Refusal | StorageError,
+) -> None:
+    """Nothing of these is in the log."""
     if isinstance(error, StorageError):
-        context.complain("append_failed", run.topic.log.topic, run.topic.log.partition, error)
+        context.complain("append_failed", topic.log.topic, topic.log.partition, error)
     failed: set[int] = set()
-    for producer, sequence_id, *_ in run.accepted:
+    for producer, sequence_id, *_ in accepted:
         if producer.id in failed:
             continue
         failed.add(producer.id)

@@ -27,6 +27,7 @@ Peeked = Callable[[Entry | Exception | None], None]
 
 @attrs.frozen(kw_only=True)
 class ConsumerFigures:
+    of: ConnectedConsumer
     name: str
     address: str
     client_version: str
@@ -60,7 +61,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
     """As of now. The lock is held for about a microsecond a consumer."""
     with subscription.lock:
         cursor, dispatcher = subscription.cursor, subscription.dispatcher
-        consumers = [_consumer(connected) for connected in subscription.connected]
+        consumers = [consumer_figures(connected) for connected in subscription.connected]
         active = getattr(dispatcher, "active", None)
         return SubscriptionFigures(
             name=subscription.name,
@@ -78,9 +79,10 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
         )
 
 
-def _consumer(connected: ConnectedConsumer) -> ConsumerFigures:
+def consumer_figures(connected: ConnectedConsumer) -> ConsumerFigures:
     consumer, state = connected.consumer, connected.connection
     return ConsumerFigures(
+        of=connected,
         name=consumer.name,
         address=state.connection.peer.host,
         client_version=state.client_version,

@@ -93,15 +93,15 @@ class TopicRegistry:
         return list(self._topics.values())
 
     def check_namespace(self, name: TopicName) -> None:
-        """Raises TopicNotFound where the namespace does not exist, NotAllowed for topics that are not kept."""
+        """Raises TopicNotFound where the namespace does not exist."""
         if not self.has_namespace(name.namespace):
             raise TopicNotFound(f"Namespace {name.namespace} does not exist")
-        if not name.persistent:
-            raise NotAllowed("This broker has persistent topics only.")
 
     def place(self, name: TopicName) -> Place | None:
         """Where the messages of this topic are, or of this partition. None: it does not exist, or it is a partitioned topic and
         the name is not that of a partition."""
+        if not name.persistent:
+            return None
         info = self._logs.topic(kafka_name(name))
         if name.partition >= 0:
             if info is not None and self.is_partitioned(info) and name.partition < info.partitions:
@@ -115,7 +115,7 @@ class TopicRegistry:
 
     def partitions(self, name: TopicName) -> int | None:
         """How many partitions the topic has for Pulsar, 0 if it is not partitioned. None: there is no such topic."""
-        if name.partition >= 0:
+        if name.partition >= 0 or not name.persistent:
             return None if self.place(name) is None else 0
         info = self._logs.topic(kafka_name(name))
         if info is None:
@@ -144,7 +144,7 @@ class TopicRegistry:
 
     def creates_partitioned(self, name: TopicName) -> bool:
         """Whether asking for the partitions of a topic that does not exist makes it."""
-        return self._creation.on_demand and self._creation.partitions > 0 and name.partition < 0
+        return name.persistent and self._creation.on_demand and self._creation.partitions > 0 and name.partition < 0
 
     def create_on_demand(self, name: TopicName) -> int:
         """Make a partitioned topic, or find that it was made meanwhile. How many partitions it has. Raises refusals,
@@ -186,6 +186,8 @@ class TopicRegistry:
             topic.idle_since = self._clock.monotonic()
             return topic
         self.check_namespace(name)
+        if not name.persistent:
+            raise NotAllowed("This can be done with persistent topics only.")
         place = self.place(name)
         if place is None:
             if not (create and self._creation.on_demand):

@@ -11,9 +11,11 @@ Tests: tests/pulsar/topics/test_registry.py.
 
 from collections.abc import Mapping
 from typing import Protocol
+from uuid import UUID
 
 import attrs
 
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.deduplication import Deduplication
 from broker.pulsar.producers.producers import Producers
@@ -40,6 +42,53 @@ class AttachedSubscription(Protocol):
     def consumer_count(self) -> int: ...
 
 
+class AnyTopic(Protocol):
+    """A topic as its producers see it, whether its messages are kept (``Topic``) or not (``broker/pulsar/nonpersistent``)."""
+
+    closed: bool
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def lock(self) -> Lock: ...
+
+    @property
+    def producers(self) -> Producers: ...
+
+    @property
+    def ledger(self) -> int: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def terminated(self) -> bool: ...
+
+    @property
+    def deduplication(self) -> Deduplication | None: ...
+
+    @property
+    def kafka_name(self) -> str: ...
+
+    @property
+    def topic_id(self) -> UUID: ...
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The largest record batch that it takes."""
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything before it is durable."""
+
+    @property
+    def publish_rate(self) -> DispatchRate:
+        """That of all its producers together."""
+
+    def check_open(self) -> None: ...
+
+
 @attrs.frozen
 class TopicRecord:
     """What Pulsar knows of a topic beyond Kafka's row. All partitions share it. ``documents.py`` keeps it in the catalogue."""
@@ -64,6 +113,7 @@ class Topic:
     closed: bool = False  # unloaded or deleted: get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
     deduplication: Deduplication | None = None  # None: it is off
+    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it comes into use
     tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
 
     def __attrs_post_init__(self) -> None:
@@ -72,6 +122,22 @@ class Topic:
     @property
     def ledger(self) -> int:
         return self.record.ledger
+
+    @property
+    def kafka_name(self) -> str:
+        return self.log.topic
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.log.topic_id
+
+    @property
+    def entry_bytes_max(self) -> int:
+        return self.log.config.segment_bytes
+
+    @property
+    def durable_offset(self) -> int:
+        return self.log.durable_offset
 
     @property
     def terminated(self) -> bool:

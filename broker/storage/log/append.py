@@ -24,7 +24,9 @@ from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
 
-# A write to the page cache takes microseconds. One that took this long was throttled, and the next ones will be, too.
+# A write to the page cache takes microseconds. Two in a row that took this long, or one that took ten times as long, were
+# throttled, and the next ones will be, too. One alone may have waited for a CPU: so did 2 of 1,000 writes while nine threads
+# competed for two CPUs, for 7 ms at most.
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
@@ -61,6 +63,7 @@ class Appender:
         "_segment_bytes",
         "_state",
         "_transactions",
+        "_was_slow",
         "_watchers",
     )
 
@@ -84,6 +87,7 @@ class Appender:
         self._large = large
         self._allow_entries = allow_entries
         self._ended = False
+        self._was_slow = False  # the last write
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
@@ -194,20 +198,15 @@ class Appender:
                 raise state.undo_write(segment, position, error) from error
             took = monotonic() - started
             if took > SLOW_WRITE_S:
-                state.slow_until = started + took + SLOW_FOR_S
+                if self._was_slow or took > 10 * SLOW_WRITE_S:
+                    state.slow_until = started + took + SLOW_FOR_S
+                self._was_slow = True
+            elif self._was_slow:
+                self._was_slow = False
             if position == 0:
                 segment.first_timestamp = max_ts
                 self._rolling.set_roll_time(segment)
-            offset = base_offset
-            for at, header in batches:
-                offset += header[LAST_DELTA] + 1
-                segment.appended(
-                    position + at,
-                    header[LENGTH] + LOG_OVERHEAD,
-                    offset - 1,
-                    header[MAX_TIMESTAMP],
-                    self._index_interval,
-                )
+            segment.appended_all(position, base_offset, batches, self._index_interval)
             if producer_id >= 0:
                 state.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, max_ts, now_ms)
                 if attributes & TRANSACTIONAL:

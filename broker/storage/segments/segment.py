@@ -8,7 +8,7 @@ they disagree; the log then rebuilds the index.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from broker.errors import StorageError
 from broker.runtime.open_files import OpenFiles
@@ -102,18 +102,40 @@ class Segment:
         self.index(position, size, last_offset, max_timestamp, interval)
         self.size = position + size
 
+    def appended_all(self, position: int, offset: int, batches: Sequence[tuple[int, Header]], interval: int) -> None:
+        """The same for several batches, the first of which has this offset; ``batches``: where in what was written each begins,
+        and its header."""
+        unindexed = self._bytes_since_index
+        end = position
+        for at, header in batches:
+            offset += header[LAST_DELTA] + 1
+            if header[MAX_TIMESTAMP] > self.largest_timestamp:
+                self.largest_timestamp = header[MAX_TIMESTAMP]
+                self.largest_timestamp_offset = offset - 1
+            if unindexed > interval:
+                self._add_to_indexes(offset - 1, position + at)
+                unindexed = 0
+            size = header[LENGTH] + LOG_OVERHEAD
+            unindexed += size
+            end = position + at + size
+        self._bytes_since_index = unindexed
+        self.size = end
+
     def index(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
         """Add a batch to the indexes, which get an entry about every ``interval`` bytes."""
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_timestamp_offset = last_offset
         if self._bytes_since_index > interval:
-            self.offsets.add(last_offset, position)
-            self.times.add(self.largest_timestamp, self.largest_timestamp_offset)
+            self._add_to_indexes(last_offset, position)
             self._bytes_since_index = 0
-            if len(self.offsets) >= self.max_entries:
-                self.roll_at_ms = -1  # begin a new segment at the next append
         self._bytes_since_index += size
+
+    def _add_to_indexes(self, last_offset: int, position: int) -> None:
+        self.offsets.add(last_offset, position)
+        self.times.add(self.largest_timestamp, self.largest_timestamp_offset)
+        if len(self.offsets) >= self.max_entries:
+            self.roll_at_ms = -1  # begin a new segment at the next append
 
     def largest(self) -> tuple[int, int]:
         """(largest timestamp, last offset of the batch that has it); (-1, base offset) if no batch has a timestamp."""

@@ -54,22 +54,27 @@ def entry_head(value: BytesLike, messages: int, timestamp: int, key: bytes | Non
 
     ``timestamp`` (ms) is when the message was published: by it the log expires, and readers find a place in the log.
     """
-    batch_length, record = _record_start(len(value), key)
-    covered = (
-        _AFTER_CRC.pack(
-            ENTRY,
-            messages - 1,
-            timestamp,
-            timestamp,
-            NO_PRODUCER_ID,
-            -1,  # producer epoch
-            -1,  # first sequence
-            1,  # records
-        )
-        + record
-    )
-    crc = crc32c(ENTRY_END, crc32c(value, crc32c(covered)))
+    batch_length, covered, crc = _covered(len(value), messages, timestamp, key)
+    crc = crc32c(ENTRY_END, crc32c(value, crc))
     return _BEFORE_CRC.pack(0, batch_length, -1, MAGIC, crc) + covered  # -1: the leader epoch
+
+
+@lru_cache(64)  # of the messages of a millisecond many are of one size
+def _covered(value_size: int, messages: int, timestamp: int, key: bytes | None) -> tuple[int, bytes, int]:
+    """Kafka's length of the batch, what its checksum covers before the value, and the checksum of that."""
+    batch_length, record = _record_start(value_size, key)
+    after = _AFTER_CRC.pack(
+        ENTRY,
+        messages - 1,
+        timestamp,
+        timestamp,
+        NO_PRODUCER_ID,
+        -1,  # producer epoch
+        -1,  # first sequence
+        1,  # records
+    )
+    covered = after + record
+    return batch_length, covered, crc32c(covered)
 
 
 @lru_cache(256)  # many messages of a producer are of one size

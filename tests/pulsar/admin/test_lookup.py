@@ -49,7 +49,7 @@ def test_a_listener_can_be_named() -> None:
     ("path", "status"),
     [
         ("/lookup/v2/topic/persistent/no/where/t", 404),
-        ("/lookup/v2/topic/non-persistent/public/default/t", 405),
+        ("/lookup/v2/topic/non-persistent/no/where/t", 404),
         ("/lookup/v2/topic/imaginary/public/default/t", 412),
         ("/lookup/v2/topic/persistent/public/default", 404),
     ],

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pulsar.entries import cache as module
-from broker.pulsar.entries.cache import MAX_AGE_S, MOST_REQUEUES, OVERHEAD_BYTES, EntryCache, LogEntries
+from broker.pulsar.entries.cache import MAX_AGE_S, MOST_REQUEUES, OVERHEAD_BYTES, RUN_BYTES, EntryCache, LogEntries
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.timers import Timer
 from tests.storage.helpers import HandClock
+
+ALONE = 100 + OVERHEAD_BYTES + RUN_BYTES  # what an entry takes in a run of its own
 
 
 class World:
@@ -40,11 +42,11 @@ class World:
 
 
 def entry(offset: int, messages: int = 1, size: int = 100) -> Entry:
-    return Entry(offset, messages, size, b"x" * size, 0)
+    return Entry(offset, messages, size, b"x" * size)
 
 
 def cached(log: LogEntries) -> list[int]:
-    return sorted(log._entries)
+    return sorted(log._runs)
 
 
 def test_an_entry_is_found_by_its_offset_and_a_reader_steps_from_one_to_the_next() -> None:
@@ -57,7 +59,7 @@ def test_an_entry_is_found_by_its_offset_and_a_reader_steps_from_one_to_the_next
 def test_the_data_is_not_copied() -> None:
     log = World().log()
     data = memoryview(bytearray(100))
-    log.put([Entry(0, 1, 100, data, 0)])
+    log.put([Entry(0, 1, 100, data)])
     found = log.get(0)
     assert found is not None
     assert found.data is data
@@ -95,10 +97,11 @@ def test_an_empty_cache_winds_no_alarm() -> None:
 def test_an_entry_that_cursors_have_to_read_stays_until_they_have() -> None:
     world = World()
     log = world.log(cursors=2)
-    log.put([entry(0), entry(1)])
-    log.get(0), log.get(0), log.get(1)
+    log.put([entry(0)])
+    log.put([entry(1), entry(2)])
+    log.get(0), log.get(0), log.read(1, 3, 10, 1000), log.get(2)
     world.sleep(MAX_AGE_S)
-    assert [1] == cached(log)
+    assert [1, 2] == cached(log)  # what was appended together stays together
     log.get(1)
     world.sleep(MAX_AGE_S)
     assert [] == cached(log)
@@ -115,10 +118,33 @@ def test_a_cursor_that_never_reads_does_not_keep_an_entry_for_ever() -> None:
     assert [] == cached(log)
 
 
+def test_a_cursor_that_never_reads_costs_nothing_after_a_while() -> None:
+    """Two cursors, of which one reads. Until it is known that the other one does not, everything is kept for it."""
+    world = World()
+    log = world.log(cursors=2)
+    offset = 0
+    for _ in range(MOST_REQUEUES + 1):
+        log.put([entry(offset), entry(offset + 1)])
+        log.read(offset, offset + 2, 10, 1000)
+        offset += 2
+        world.sleep(MAX_AGE_S)
+    assert 2 * (MOST_REQUEUES + 1) > len(cached(log)) >= 2 * MOST_REQUEUES
+    log.put([entry(offset)])
+    log.get(offset)
+    world.sleep(MAX_AGE_S)
+    assert offset not in cached(log)  # nobody waits for it
+    log.missed()  # the other one reads the log: it may catch up
+    log.put([entry(offset + 1)])
+    log.get(offset + 1)
+    world.sleep(MAX_AGE_S)
+    assert offset + 1 in cached(log)
+
+
 def test_an_entry_that_is_to_be_delivered_again_stays() -> None:
     world = World()
     log = world.log(cursors=1)
-    log.put([entry(0), entry(1)])
+    log.put([entry(0)])
+    log.put([entry(1)])
     log.get(0), log.get(1)
     log.expect([1, 7])
     world.sleep(MAX_AGE_S)
@@ -126,18 +152,19 @@ def test_an_entry_that_is_to_be_delivered_again_stays() -> None:
 
 
 def test_beyond_the_bound_the_oldest_go_first_whichever_topic_they_are_of() -> None:
-    world = World(max_bytes=3 * (100 + OVERHEAD_BYTES))
+    world = World(max_bytes=3 * ALONE)
     one, two = world.log(), world.log()
     one.put([entry(0)])
     two.put([entry(0)])
-    one.put([entry(1), entry(2)])
+    one.put([entry(1)])
+    one.put([entry(2)])
     assert ([1, 2], [0]) == (cached(one), cached(two))
     two.put([entry(1)])
     assert ([1, 2], [1]) == (cached(one), cached(two))
 
 
 def test_beyond_the_bound_what_nobody_needs_goes_before_what_is_needed() -> None:
-    world = World(max_bytes=30 * (100 + OVERHEAD_BYTES))
+    world = World(max_bytes=30 * ALONE)
     needed, others = world.log(cursors=1), world.log()
     needed.put([entry(0)])
     for offset in range(100):
@@ -146,19 +173,19 @@ def test_beyond_the_bound_what_nobody_needs_goes_before_what_is_needed() -> None
 
 
 def test_the_bound_holds_although_everything_is_needed() -> None:
-    world = World(max_bytes=100 * (100 + OVERHEAD_BYTES))
+    world = World(max_bytes=100 * ALONE)
     log = world.log(cursors=1000)
     for offset in range(2000):
         log.put([entry(offset)])
-        assert world.cache.bytes <= world.cache.max_bytes * 9 // 8 + 100 + OVERHEAD_BYTES
+        assert world.cache.bytes <= world.cache.max_bytes * 9 // 8 + ALONE
 
 
 def test_a_file_region_does_not_count_as_memory() -> None:
     world = World(max_bytes=10_000)
     log = world.log()
     region: Any = FileRegion(None, 0, 1 << 20)  # type: ignore[arg-type]  # nobody reads it
-    log.put([Entry(0, 1, 1 << 20, region, 0)])
-    assert ([0], OVERHEAD_BYTES) == (cached(log), world.cache.bytes)
+    log.put([Entry(0, 1, 1 << 20, region)])
+    assert ([0], OVERHEAD_BYTES + RUN_BYTES) == (cached(log), world.cache.bytes)
 
 
 def test_a_log_that_is_closed_leaves_the_cache_and_takes_nothing_more() -> None:
@@ -178,6 +205,29 @@ def test_without_room_nothing_is_kept() -> None:
     log = world.log()
     log.put([entry(0)])
     assert (None, 0) == (log.get(0), len(world.cache))
+
+
+def test_a_read_ends_where_its_bounds_are() -> None:
+    log = World().log()
+    entries = [entry(3, 10), entry(13, 2), entry(16)]
+    log.put(entries, 2)
+    assert entries == list(log.read(2, 17, 3, 300))
+    assert (
+        entries[:2] == list(log.read(3, 17, 2, 300)) == list(log.read(3, 16, 3, 300)) == list(log.read(3, 17, 3, 299))
+    )
+    assert entries[1:] == list(log.read(13, 17, 3, 300))
+    assert entries[2:] == list(log.read(15, 17, 3, 300))
+    assert [] == list(log.read(3, 17, 3, 99)) == list(log.read(4, 17, 3, 300))
+
+
+def test_entries_that_were_read_twice_are_kept_once() -> None:
+    world = World()
+    log = world.log()
+    first = [entry(5), entry(6)]
+    log.put(first, 4)
+    log.put([entry(1), *first, entry(9)], 1)
+    assert 4 == len(world.cache)
+    assert [1, 5, 5, 6, 9, 9] == [found.offset for offset in (1, 4, 5, 6, 7, 9) if (found := log.get(offset))]
 
 
 def test_one_step_lets_go_a_bounded_number_and_the_rest_follow_soon() -> None:
@@ -216,6 +266,12 @@ def test_whatever_happens_the_books_are_right(max_bytes: int, data: st.DataObjec
                 offset = data.draw(st.integers(0, 50))
                 found = log.get(offset)
                 assert found is None or found.offset == offset or found.last >= offset
+                end, most, size = (data.draw(st.integers(0, limit)) for limit in (60, 4, 2000))
+                many = log.read(offset, end, most + 1, size)
+                assert not many or found is many[0]
+                assert len(many) <= most + 1
+                assert sum(one.size for one in many) <= size
+                assert all(one.offset < end for one in many)
             case 4:
                 world.sleep(data.draw(st.floats(0, 3)))
             case 5:
@@ -224,9 +280,9 @@ def test_whatever_happens_the_books_are_right(max_bytes: int, data: st.DataObjec
     queue = list(world.cache._queue)
     assert world.cache.bytes == sum(cached.size for cached in queue)
     for log in logs:
-        assert all(found in queue for found in log._entries.values())
+        assert all(found in queue for found in log._runs.values())
     world.sleep(100)
     for _ in range(20):
         world.sleep(2)
     assert (0, 0) == (world.cache.bytes, len(world.cache))
-    assert not any(log._entries for log in logs)
+    assert not any(log._runs for log in logs)

@@ -85,7 +85,7 @@ export function Table({ label, columns, rows, rowKey, order: first, most = 200, 
         <tbody>
           ${sorted.slice(0, shown).map(
             (row) => html`<tr key=${rowKey(row)} class=${rowClass?.(row)}>
-              ${columns.map((column) => html`<td key=${column.name} class=${classOf(column)}>${column.cell(row)}</td>`)}
+              ${columns.map((column) => html`<td key=${column.name} class=${classOf(column, row)}>${column.cell(row)}</td>`)}
             </tr>`,
           )}
         </tbody>
@@ -99,7 +99,9 @@ export function Table({ label, columns, rows, rowKey, order: first, most = 200, 
   `;
 }
 
-const classOf = (column) => [column.number && "number", column.grow && "grow"].filter(Boolean).join(" ") || undefined;
+/** A nought among figures stands back, so that the others are seen. */
+const classOf = (column, row) =>
+  [column.number && "number", column.grow && "grow", row && column.number && column.sort?.(row) === 0 && "quiet"].filter(Boolean).join(" ") || undefined;
 
 /** In a stable order; what is missing comes last. */
 export function sortedRows(rows, columns, order) {

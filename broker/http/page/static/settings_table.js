@@ -35,5 +35,5 @@ const COLUMNS = [
   { name: "source", label: "From", cell: (row) => html`
     ${isChanged(row) ? html`<${Badge} kind="info">${text(row.source ?? "changed")}<//>` : html`<span class="quiet">${text(row.source ?? "default")}</span>`}
     ${row.live && html` <${Badge}>live<//>`}` },
-  { name: "doc", label: "", grow: true, cell: (row) => row.doc && html`<span class="doc">${text(row.doc)}</span>` },
+  { name: "doc", label: "Description", grow: true, cell: (row) => row.doc && html`<span class="doc">${text(row.doc)}</span>` },
 ];

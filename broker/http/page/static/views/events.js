@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "time", label: "Time", number: true, cell: (row) => time(row.time_ms) },
   { name: "level", label: "Level", cell: (row) => html`<${Badge} kind=${KINDS[row.level] ?? ""}>${text(row.level)}<//>` },
   { name: "event", label: "Event", cell: (row) => html`<code>${text(row.event)}</code>` },
-  { name: "fields", label: "", grow: true, cell: (row) => html`<span class="fields">
+  { name: "fields", label: "Details", grow: true, cell: (row) => html`<span class="fields">
     ${Object.entries(row.fields ?? {}).slice(0, FIELDS_SHOWN).map(([name, value]) => html`<span key=${name}><span class="quiet">${cut(name, 60)}</span> ${cut(value, 300)} </span>`)}
   </span>` },
 ];

@@ -17,14 +17,14 @@ const COLUMNS = [
   { name: "unacknowledged", label: "Unacknowledged", number: true, sort: (row) => row.unacknowledged, cell: (row) => count(row.unacknowledged) },
   { name: "permits", label: "Permits", number: true, sort: (row) => row.permits, cell: (row) => count(row.permits),
     title: "How many messages the consumers are ready to receive" },
-  { name: "state", label: "", cell: (row) => waits(row) },
+  { name: "state", label: "Waits for", cell: (row) => waits(row) },
 ];
 
 /** Why a backlog does not shrink, where that can be seen. */
 function waits(row) {
   if (!(row.backlog > 0)) return null;
-  if (!consumers(row)) return html`<${Badge} kind="warn">no consumer<//>`;
-  return row.permits > 0 ? null : html`<${Badge} kind="warn">no permits<//>`;
+  if (!consumers(row)) return html`<${Badge} kind="warn">a consumer<//>`;
+  return row.permits > 0 ? null : html`<${Badge} kind="warn">permits<//>`;
 }
 
 export function Subscriptions({ segments, query }) {

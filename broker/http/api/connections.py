@@ -1,0 +1,111 @@
+"""``/api/v1/connections``: the reactor from acceptor to handlers, and its connections with the reasons why they are held.
+
+Read without a lock from the processors' own fields, so the figures of one answer may be some microseconds apart.
+
+Tests: tests/http/api/test_connections.py.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from broker.network.callers import Callers
+from broker.network.connection import ProcessorConnection
+from broker.network.mute import Hold
+from broker.network.pages import page_of
+from broker.network.plane import Plane
+from broker.network.routes import Answer, Call, Route, json_answer
+from broker.network.socket_server import SocketServer
+from broker.runtime.clock import Clock
+from broker.security.acl import Operation, ResourceType
+
+_REASONS = {int(hold): hold.name.lower() for hold in Hold if hold.name is not None}
+
+
+class Connections:
+    def __init__(self, sockets: SocketServer, callers: Callers, clock: Clock) -> None:
+        self._sockets = sockets
+        self._callers = callers
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", "/api/v1/connections", self.page)]
+
+    def page(self, call: Call) -> Answer:
+        self._callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
+        found = dict(self._all())
+        page, following = page_of(call, found)
+        now, now_ms = self._clock.monotonic(), self._clock.time_ms()
+        connections = []
+        for name in call.work.each(page):
+            processor, connection = found[name]
+            opened_ms = now_ms - int((now - connection.opened_at) * 1000)
+            connections.append(_connection(name, processor, connection, opened_ms))
+        return json_answer({**self.reactor(), "connections": connections, "next": following})
+
+    def reactor(self) -> dict[str, Any]:
+        """The planes: that of the data, and the one of the control listener if there is one."""
+        data, *control = [_plane(plane, self._sockets) for plane in self._sockets.planes]
+        return {"reactor": data, "control": control[0] if control else None}
+
+    def _all(self) -> Iterator[tuple[str, tuple[str, ProcessorConnection]]]:
+        for plane in self._sockets.planes:
+            for processor in plane.processors:
+                name = f"{plane.name}processor-{processor.number}"
+                for connection in processor.connections.copy():
+                    peer = connection.peer
+                    yield f"{peer.host}:{peer.port}-{peer.local[1]}", (name, connection)
+
+
+def reasons(holds: int) -> list[str]:
+    """Why a connection takes no request at the moment, by the names of `broker/network/mute.py`."""
+    return [name for bit, name in _REASONS.items() if holds & bit]
+
+
+def _plane(plane: Plane, sockets: SocketServer) -> dict[str, Any]:
+    acceptor = plane.acceptor
+    processors = []
+    for processor in plane.processors:
+        connections = processor.connections.copy()
+        muted: Counter[str] = Counter()
+        for connection in connections:
+            if connection.holds:
+                muted.update(reasons(connection.holds))
+        processors.append(
+            {
+                "id": f"{plane.name}processor-{processor.number}",
+                "connections": len(connections),
+                "idle": None,
+                "muted": dict(muted),
+            }
+        )
+    return {
+        "acceptor": {
+            "accepted": 0 if acceptor is None else acceptor.accepted,
+            "refused": 0 if acceptor is None else acceptor.refused,
+        },
+        "processors": processors,
+        "channel": {"depth": len(plane.channel), "capacity": plane.channel.capacity},
+        "handlers": {"threads": len(plane.handlers), "busy": None, "idle": None},
+        "memory": {"used": plane.memory.in_use, "capacity": plane.memory.capacity},
+    }
+
+
+def _connection(name: str, processor: str, connection: ProcessorConnection, opened_ms: int) -> dict[str, Any]:
+    session = connection.session
+    words: Mapping[str, str] = getattr(session, "client_words", {})
+    return {
+        "id": name,
+        "processor": processor,
+        "listener": connection.peer.listener,
+        "peer": f"{connection.peer.host}:{connection.peer.port}",
+        "principal": str(connection.principal),
+        "client_id": words.get("client_id"),
+        "software": words.get("software"),
+        "version": words.get("version"),
+        "since_ms": opened_ms,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+        "mute": reasons(connection.holds),
+        "requests": connection.requests,
+    }

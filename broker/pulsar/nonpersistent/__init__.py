@@ -1,0 +1,1 @@
+"""Topics whose messages are not kept: who is connected gets them, or nobody does."""

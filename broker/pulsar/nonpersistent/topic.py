@@ -1,0 +1,167 @@
+"""A topic whose messages are not kept, or one partition of it.
+
+A message goes to the subscriptions that are there, on the thread that has received it, and is forgotten. With more than
+``_AT_ONCE`` subscriptions, the waker's thread gives it to them, a few at a time; what waits for that is bounded, and beyond the
+bound messages are dropped for all of them. Ids are (0, n): n counts the entries since the topic was made.
+
+Any thread. ``lock`` guards the tables; a subscription's lock is taken below it. ``_passing`` guards the queue and is held for
+moments.
+
+Tests: tests/pulsar/nonpersistent/test_topic.py.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from broker.pulsar.dispatch.rate_limit import DispatchRate
+from broker.pulsar.entry import Entry
+from broker.pulsar.producers.producers import Producers
+from broker.pulsar.refusals import ServiceNotReady
+from broker.pulsar.subscriptions.waker import Line
+from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.runtime.threads import Lock
+
+# Subscriptions that the thread serves that has received the messages: at most about 0.3 ms.
+_AT_ONCE = 16
+# Bytes of messages that wait for the waker.
+_WAITING_MAX = 16 * 1024 * 1024
+# There are no policies of such a topic, only those of its namespace.
+_NO_TOPIC = UUID(int=0)
+_NO_BOUND = 1 << 62
+
+
+class PassingSubscription(Protocol):
+    """A subscription as its topic sees it. ``subscription.py`` has the class."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def has_consumers(self) -> bool: ...
+
+    @property
+    def consumer_count(self) -> int: ...
+
+    def pass_on(self, entries: Sequence[Entry]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@attrs.define(eq=False, repr=False)
+class NonPersistentTopic:
+    name: TopicName  # of this partition
+    line: Line
+    producers: Producers = attrs.Factory(Producers)
+    # Replaced as a whole, so that messages can be passed on without the lock.
+    subscriptions: Mapping[str, PassingSubscription] = attrs.Factory(dict)
+    lock: Lock = attrs.Factory(Lock)
+    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it is made
+    closed: bool = False  # get it from the registry again
+    idle_since: float = 0.0  # Clock.monotonic() s
+    messages_in: int = 0
+    bytes_in: int = 0
+    dropped: int = 0  # messages that no subscription was asked about
+    _next_entry: int = 0
+    _passing: Lock = attrs.Factory(Lock)
+    _waiting: deque[Sequence[Entry]] = attrs.Factory(deque)
+    _waiting_bytes: int = 0
+    _left: deque[PassingSubscription] = attrs.Factory(deque)  # who has yet to be given the first of ``_waiting``
+
+    # What a topic that is kept has, too (``topics/topic.py``).
+    ledger = 0
+    terminated = False
+    deduplication = None
+    durable_offset = _NO_BOUND  # nothing is waited for
+    entry_bytes_max = _NO_BOUND
+    topic_id = _NO_TOPIC
+
+    @property
+    def partition(self) -> int:
+        """As in message ids: -1 for a topic that is not partitioned."""
+        return self.name.partition
+
+    @property
+    def entries_in(self) -> int:
+        return self._next_entry
+
+    @property
+    def kafka_name(self) -> str:
+        """For the question of rights: Kafka has no such topic."""
+        return kafka_name(self.name.whole)
+
+    @property
+    def in_use(self) -> bool:
+        return self.producers.in_use or any(one.has_consumers for one in self.subscriptions.values())
+
+    def check_open(self) -> None:
+        """Raises ServiceNotReady where this is no longer the topic of its name. ``lock`` is held."""
+        if self.closed:
+            raise ServiceNotReady("The topic is being unloaded; look it up again.")
+
+    def add(self, subscription: PassingSubscription) -> None:
+        """``lock`` is held."""
+        self.subscriptions = {**self.subscriptions, subscription.name: subscription}
+
+    def remove(self, subscription: PassingSubscription) -> None:
+        """Unknown: nothing. ``lock`` is held."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            self.subscriptions = {name: one for name, one in self.subscriptions.items() if one is not subscription}
+
+    def drop(self, subscription: PassingSubscription) -> None:
+        """It is not durable, and had its last consumer a moment ago."""
+        with self.lock:
+            if not subscription.has_consumers:
+                self.remove(subscription)
+                subscription.close()
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def take_ids(self, entries: int) -> int:
+        """So many ids, from the one that is returned."""
+        with self._passing:
+            first = self._next_entry
+            self._next_entry += entries
+        return first
+
+    def publish(self, entries: Sequence[Entry]) -> None:
+        """Give these to all subscriptions. No lock is held."""
+        size = sum(entry.size for entry in entries)
+        messages = sum(entry.messages for entry in entries)
+        with self._passing:
+            self.messages_in += messages
+            self.bytes_in += size
+            if not self._waiting and len(self.subscriptions) <= _AT_ONCE:
+                served = list(self.subscriptions.values())
+            elif self._waiting_bytes + size > _WAITING_MAX:
+                self.dropped += messages
+                return
+            else:
+                served = []
+                first = not self._waiting
+                self._waiting.append(entries)
+                self._waiting_bytes += size
+                if first:
+                    self._left.extend(self.subscriptions.values())
+                    self.line.call(self._pass_on)
+        for subscription in served:
+            subscription.pass_on(entries)
+
+    def _pass_on(self) -> None:
+        """On the waker's thread: the next subscriptions get the messages that have waited longest."""
+        with self._passing:
+            entries = self._waiting[0]
+            served = [self._left.popleft() for _ in range(min(_AT_ONCE, len(self._left)))]
+        for subscription in served:
+            subscription.pass_on(entries)
+        with self._passing:
+            if not self._left:
+                self._waiting.popleft()
+                self._waiting_bytes -= sum(entry.size for entry in entries)
+                if not self._waiting:
+                    return
+                self._left.extend(self.subscriptions.values())
+        self.line.call(self._pass_on)

@@ -1,0 +1,280 @@
+"""The topics whose messages are not kept: which there are, and who joins them.
+
+Such a topic is there from when a client first asks for it, until nobody has been connected to it for a while, or it is deleted or
+unloaded. Only how many partitions a partitioned one has is kept: a document of the catalogue for each, of kind
+"pulsar-non-persistent" by TENANT/NAMESPACE/TOPIC. Kafka does not see any of them.
+
+Any thread. Methods that say so may block, because the catalogue is written. ``_lock`` guards the tables and is held for moments;
+``_making`` is held while a document is written.
+
+Tests: tests/pulsar/nonpersistent/test_topics.py.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from broker.errors import StorageError
+from broker.metadata.catalogue import Catalogue
+from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.nonpersistent.consumer import PassingConsumer
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
+from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.refusals import ConsumerBusy, NotAllowed, TooManyRequests, TopicNotFound
+from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
+from broker.pulsar.subscriptions.subscriptions import Join
+from broker.pulsar.subscriptions.waker import Waker
+from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, parse_topic
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from broker.storage.refusals import TopicExists
+
+KIND: Final = "pulsar-non-persistent"
+
+# Each takes about 2 KB.
+TOPICS_MAX: Final = 100_000
+PARTITIONED_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 10_000
+# A topic that nobody has used for so long (s) is forgotten, and how often that is looked for.
+_IDLE_S = 60.0
+
+
+class NonPersistentTopics:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        clock: Clock,
+        timer: Timer,
+        waker: Waker,
+        limits: PolicyLimits,
+        require_namespace: Callable[[str], None],
+        *,
+        on_demand: bool,
+    ) -> None:
+        """``require_namespace`` raises TopicNotFound. ``on_demand``: topics are made by whoever asks for them."""
+        self._catalogue = catalogue
+        self._clock = clock
+        self._timer = timer
+        self._waker = waker
+        self._limits = limits
+        self._require_namespace = require_namespace
+        self._on_demand = on_demand
+        self.quota: ConsumerQuota | None = None  # of clients; None: they have none
+        self._topics: dict[TopicName, NonPersistentTopic] = {}
+        self._partitions: dict[TopicName, int] = {}
+        self._lock = Lock()
+        self._making = Lock()
+        self._sweeping = False
+
+    def load(self) -> None:
+        """Read the catalogue. Raises StorageError."""
+        for key, body in self._catalogue.load_documents(KIND):
+            try:
+                partitions = json.loads(body)["partitions"]
+            except (ValueError, KeyError, TypeError):
+                raise StorageError("The catalogue has a partitioned topic that cannot be read.") from None
+            self._partitions[parse_topic(f"{NON_PERSISTENT}://{key}").as_local] = partitions
+
+    # -- questions: never block -----------------------------------------------------------------------------------------
+
+    def get(self, name: TopicName) -> NonPersistentTopic | None:
+        """The topic if it is there."""
+        topic = self._topics.get(name)
+        return None if topic is None or topic.closed else topic
+
+    def loaded(self) -> list[NonPersistentTopic]:
+        with self._lock:
+            return list(self._topics.values())
+
+    def partitions(self, name: TopicName) -> int | None:
+        """How many partitions it has, 0 if it is not partitioned. None: there is no such topic."""
+        if name.partition < 0 and name in self._partitions:
+            return self._partitions[name]
+        if name.partition < self._partitions.get(name.whole, 0) and name.partition >= 0:
+            return 0
+        return 0 if self.get(name) is not None else None
+
+    def exists(self, name: TopicName) -> bool:
+        return self.partitions(name) is not None
+
+    def topics(self, namespace: str) -> list[TopicName]:
+        """All topics of a namespace, partitions one by one."""
+        with self._lock:
+            names = dict.fromkeys(name for name in self._topics if name.namespace == namespace)
+            for whole, count in self._partitions.items():
+                if whole.namespace == namespace:
+                    names.update(dict.fromkeys(whole.of_partition(number) for number in range(count)))
+        return list(names)
+
+    # -- being made -----------------------------------------------------------------------------------------------------
+
+    def get_or_create(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
+        """The topic, made if there is none and both ``create`` and the settings allow it. Never blocks. Raises TopicNotFound
+        and other refusals."""
+        topic = self.get(name)
+        if topic is not None:
+            topic.idle_since = self._clock.monotonic()
+            return topic
+        self._require_namespace(name.namespace)
+        if name.partition < 0 and name in self._partitions:
+            raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
+        if name.partition >= self._partitions.get(name.whole, name.partition + 1):
+            raise TopicNotFound(f"Topic {name.whole} has {self._partitions[name.whole]} partitions")
+        if not self.exists(name) and not (create and self._on_demand):
+            raise TopicNotFound(f"Topic {name} does not exist")
+        return self.make(name)
+
+    def make(self, name: TopicName) -> NonPersistentTopic:
+        """The topic, made if there is none. Raises TooManyRequests."""
+        now = self._clock.monotonic()
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None or topic.closed:
+                if len(self._topics) >= TOPICS_MAX:
+                    raise TooManyRequests(f"There may be {TOPICS_MAX} topics whose messages are not kept.")
+                topic = NonPersistentTopic(name, self._waker.line())
+                topic.publish_rate = self._limits.publish_rate(topic)
+                self._topics[name] = topic
+            topic.idle_since = now
+            start = not self._sweeping
+            self._sweeping = True
+        if start:
+            self._timer.at(now + _IDLE_S, self._sweep)
+        return topic
+
+    # -- partitions: may block, raise StorageError ------------------------------------------------------------------------
+
+    def create_partitioned(self, name: TopicName, partitions: int) -> None:
+        """Raises TopicExists, NotAllowed, TooManyRequests."""
+        with self._making:
+            if self.exists(name):
+                raise TopicExists("This topic already exists")
+            if len(self._partitions) >= PARTITIONED_MAX:
+                raise TooManyRequests(f"There may be {PARTITIONED_MAX} partitioned topics whose messages are not kept.")
+            self._write(name, partitions)
+
+    def add_partitions(self, name: TopicName, total: int) -> None:
+        """Raises TopicNotFound, NotAllowed."""
+        with self._making:
+            now = self._partitions.get(name)
+            if now is None:
+                raise TopicNotFound(f"Topic {name} is not a partitioned topic")
+            if total <= now:
+                raise NotAllowed(f"The topic has {now} partitions already.")
+            self._write(name, total)
+
+    def delete_partitioned(self, name: TopicName) -> None:
+        """With whoever is connected to its partitions. Raises TopicNotFound."""
+        with self._making:
+            count = self._partitions.get(name)
+            if count is None:
+                raise TopicNotFound("Partitioned topic does not exist")
+            self._write(name, None)
+        for number in range(count):
+            topic = self.get(name.of_partition(number))
+            if topic is not None:
+                self.close(topic)
+
+    def delete_namespace(self, namespace: str) -> None:
+        """All topics of it."""
+        for name in dict.fromkeys(name.whole for name in self.topics(namespace)):
+            if name in self._partitions:
+                self.delete_partitioned(name)
+        for topic in self.loaded():
+            if topic.name.namespace == namespace:
+                self.close(topic)
+
+    def _write(self, name: TopicName, partitions: int | None) -> None:
+        if partitions is not None and partitions > PARTITIONS_MAX:
+            raise NotAllowed(f"A topic whose messages are not kept may have {PARTITIONS_MAX} partitions.")
+        body = None if partitions is None else json.dumps({"partitions": partitions}).encode()
+        self._catalogue.alter_documents([(KIND, f"{name.namespace}/{name.local}", body)])
+        with self._lock:
+            if partitions is None:
+                self._partitions.pop(name, None)
+            else:
+                self._partitions[name] = partitions
+
+    # -- going away -----------------------------------------------------------------------------------------------------
+
+    def close(self, topic: NonPersistentTopic) -> None:
+        """Forget it. Its clients look it up again, and make it again if they may."""
+        with topic.lock:
+            if topic.closed:
+                return
+            topic.closed = True
+            producers, subscriptions = list(topic.producers), list(topic.subscriptions.values())
+        with self._lock:
+            if self._topics.get(topic.name) is topic:
+                del self._topics[topic.name]
+        for subscription in subscriptions:
+            subscription.close()
+        for producer in producers:
+            producer.close()
+
+    def _sweep(self) -> None:
+        """On the timer's thread: topics that nobody uses are forgotten."""
+        now = self._clock.monotonic()
+        for topic in self.loaded():
+            with topic.lock:
+                if topic.in_use:
+                    topic.idle_since = now
+            if now - topic.idle_since >= _IDLE_S:
+                self.close(topic)
+        with self._lock:
+            again = self._sweeping = bool(self._topics)
+        if again:
+            self._timer.at(now + _IDLE_S, self._sweep)
+
+    # -- consumers ------------------------------------------------------------------------------------------------------
+
+    def join(self, topic: NonPersistentTopic, connection: PulsarConnection, join: Join) -> PassingConsumer:
+        """A new consumer of the subscription, which is made if there is none. Never blocks. Raises a Refusal, of which Busy may
+        be worth a second try."""
+        if join.read_compacted:
+            raise NotAllowed("readCompacted only valid on persistent topics")
+        bounds, settings = self._limits.bounds(topic), self._limits.settings(topic)
+        with topic.lock:
+            topic.check_open()
+            known = topic.subscriptions.get(join.subscription)
+            if known is None:
+                if 0 < bounds.subscriptions_of_topic <= len(topic.subscriptions):
+                    raise NotAllowed(
+                        f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
+                    )
+                subscription = NonPersistentSubscription(topic, join.subscription, join.durable, self._clock.time_ms())
+            else:
+                assert isinstance(known, NonPersistentSubscription)
+                subscription = known
+            if 0 < bounds.consumers_of_subscription <= subscription.consumer_count:
+                raise ConsumerBusy("Subscription reached max consumers limit")
+            if bounds.consumers_of_topic:
+                consumers = sum(one.consumer_count for one in topic.subscriptions.values())
+                if consumers >= bounds.consumers_of_topic:
+                    raise ConsumerBusy("Topic reached max consumers limit")
+            connected = subscription.join(connection, join, settings, self.quota, self._clock.time_ms())
+            if known is None:
+                topic.add(subscription)
+            return connected
+
+    def subscribe(self, topic: NonPersistentTopic, name: str) -> None:
+        """A durable subscription without consumers, if there is none. Raises NotAllowed."""
+        bounds = self._limits.bounds(topic)
+        with topic.lock:
+            topic.check_open()
+            if name in topic.subscriptions:
+                return
+            if 0 < bounds.subscriptions_of_topic <= len(topic.subscriptions):
+                raise NotAllowed(
+                    f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
+                )
+            topic.add(NonPersistentSubscription(topic, name, True, self._clock.time_ms()))
+
+    def unsubscribe(self, subscription: NonPersistentSubscription) -> None:
+        """Delete it, whoever is connected to it."""
+        topic = subscription.topic
+        with topic.lock:
+            topic.remove(subscription)
+        subscription.close()

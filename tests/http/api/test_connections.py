@@ -1,0 +1,66 @@
+"""The reactor and its connections over HTTP."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from broker.http.api.connections import reasons
+from broker.network.mute import CLOSING, THROTTLED, Hold
+from tests.http.api.harness import Api, api_broker, differences, documented
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with api_broker() as made:
+        made.kafka.logs.create_topic("orders", 1)
+        yield made
+
+
+def test_a_connection_has_what_its_client_says_and_what_it_has_moved(api: Api) -> None:
+    producer = Producer({"bootstrap.servers": api.broker.bootstrap_servers, "client.id": "me"})
+    producer.produce("orders", b"x" * 1000)
+    assert 0 == producer.flush(30)
+    answer = api.get("/connections")
+    assert [] == differences(documented("/api/v1/connections?limit=1"), answer)
+    found = [each for each in answer["connections"] if each["client_id"] == "me"]
+    assert {("kafka", "confluent-kafka-python", "User:ANONYMOUS")} == {
+        (each["listener"], each["software"], each["principal"]) for each in found
+    }
+    assert any(each["bytes_in"] > 1000 and each["bytes_out"] > 0 and each["requests"] > 1 for each in found)
+    assert all(answer["connections"][0]["since_ms"] > api.get("/overview")["started_ms"] - 60_000 for _ in found)
+
+
+def test_the_reactor_has_processors_channel_handlers_and_memory(api: Api) -> None:
+    reactor = api.get("/connections")["reactor"]
+    assert 3 == len(reactor["processors"])
+    assert (500, 8) == (reactor["channel"]["capacity"], reactor["handlers"]["threads"])
+    assert sum(each["connections"] for each in reactor["processors"]) == api.get("/overview")["connections"]
+    assert 0 < reactor["acceptor"]["accepted"]
+
+
+def test_pages_have_every_connection_once(api: Api) -> None:
+    kept = [socket.create_connection(api.broker.bootstrap_servers.split(":"), timeout=30) for _ in range(7)]
+    try:
+        own = {f"127.0.0.1:{each.getsockname()[1]}" for each in kept}
+        peers = [each["peer"] for each in api.pages("/connections", "connections")]
+        assert own <= set(peers)
+        assert len(peers) == len(set(peers))
+    finally:
+        for each in kept:
+            each.close()
+
+
+def test_a_control_listener_has_a_plane_of_its_own() -> None:
+    with api_broker(listeners=["kafka://127.0.0.1:0"], control_listener="http://127.0.0.1:0?name=http") as api:
+        answer = api.get("/connections")
+        assert ["control-processor-0"] == [each["id"] for each in answer["control"]["processors"]]
+        (connection,) = answer["connections"]
+        assert "control-processor-0" == connection["processor"]
+
+
+def test_every_hold_has_a_name() -> None:
+    assert [] == reasons(0)
+    assert ["throttled", "closing"] == reasons(THROTTLED | CLOSING)
+    assert len(Hold) == len(reasons(sum(int(hold) for hold in Hold)))

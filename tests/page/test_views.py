@@ -1,0 +1,142 @@
+"""Every view with real traffic: what it shows, that nothing is complained of, and that everybody can read it."""
+
+import pytest
+
+from tests.page.accessibility import violations
+from tests.page.conftest import Open
+
+# What the address says, and what then stands in the page.
+VIEWS = {
+    "": ("Overview", "The broker is healthy.", "messages in", "Listeners"),
+    "topics": ("Topics", "orders", "billing", "payments"),
+    "topics/orders": ("orders", "Last stable", "billing", "compression.type", "zstd"),
+    "topics/payments": ("held back by 1",),
+    "topics/orders/messages": ("Messages", "c-1", "50 records."),
+    "topics/orders/messages?from=tail": ("records since this view was opened", "c-1"),
+    "groups": ("Groups", "billing", "Stable"),
+    "groups/billing": ("billing", "Lag over time", "billing-1", "0–2"),
+    "subscriptions": ("Subscriptions", "meters", "Shared"),
+    "transactions": ("Transactions", "settlement", "payments"),
+    "shuffle": ("Shuffle", "no credit", "writer blocked"),
+    "reactor": ("Reactor", "Acceptor", "Request channel", "Handlers", "billing-1"),
+    "requests": ("Requests", "Produce", "Fetch"),
+    "settings": ("Settings", "log.dirs", "differ from their defaults"),
+    "events": ("Events", "broker_started"),
+    "nothing/of/this/name": ("Not found",),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_shows_what_the_broker_does(open_page: Open, view: str) -> None:
+    tab = open_page(view)
+    tab.shows(*VIEWS[view])
+    assert tab.run("document.title").endswith("· Broker")
+    assert 1 == tab.run("document.querySelectorAll('h1').length")
+    for scheme in ("light", "dark"):
+        tab.scheme(scheme)
+        assert [] == violations(tab)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_phone_shows_it_without_scrolling_sideways(open_page: Open, view: str) -> None:
+    tab = open_page(view, width=390, height=844, mobile=True)
+    tab.shows(*VIEWS[view][:1])
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_curves_are_drawn_from_the_history(open_page: Open) -> None:
+    """A canvas has the colour of the first curve somewhere once two samples are there."""
+    tab = open_page("")
+    tab.until("document.querySelectorAll('.plot:not(.blank) canvas').length === 4")
+    tab.until(
+        """(() => {
+            const canvas = document.querySelector(".plot canvas");
+            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            for (let i = 0; i < data.length; i += 4) {
+                if (data[i + 3] > 200 && data[i + 2] > 150 && data[i] < 60) return true;
+            }
+            return false;
+        })()"""
+    )
+
+
+def test_figures_move_without_a_reload(open_page: Open) -> None:
+    tab = open_page("topics/orders")
+    tab.until("document.querySelector('.figures')")
+    before = tab.run("document.querySelector('.figures').innerText")
+    tab.until(f"document.querySelector('.figures').innerText !== {before!r}")
+
+
+def test_the_group_furthest_behind_comes_first_and_a_click_turns_the_order(open_page: Open) -> None:
+    tab = open_page("groups")
+    lags = "[...document.querySelectorAll('tbody tr')].map((row) => Number(row.cells[7].innerText.replaceAll(',', '')))"
+    found = tab.until(f"{lags}.length > 1 && {lags}")
+    assert sorted(found, reverse=True) == found
+    tab.run("[...document.querySelectorAll('.sort')].find((each) => each.innerText.startsWith('Lag')).click()")
+    tab.until("document.querySelector('th[aria-sort=ascending]')")
+    found = tab.run(lags)
+    assert sorted(found) == found
+
+
+def test_a_filter_is_applied_by_the_broker_and_stays_in_the_address(open_page: Open) -> None:
+    tab = open_page("topics")
+    tab.shows("clicks-00")
+    tab.click("[data-filter]")
+    tab.press(*"ORD")
+    tab.until("document.querySelectorAll('tbody tr').length === 1")
+    assert "#/topics?filter=ORD" == tab.run("location.hash")
+    tab.press(*"xyz")
+    tab.shows("No topic has this in its name.")
+
+
+def test_settings_that_were_changed_come_first_and_the_rest_on_demand(open_page: Open) -> None:
+    tab = open_page("topics/orders")
+    tab.shows("2 of")
+    assert ["compression.type", "retention.ms"] == tab.run(
+        "[...document.querySelectorAll('tr.changed code')].map((each) => each.innerText)"
+    )
+    tab.click(".choice input")
+    tab.shows("segment.bytes")
+
+
+def test_records_are_chosen_by_partition_offset_and_end(open_page: Open) -> None:
+    tab = open_page("topics/orders/messages?partition=1&from=offset&at=5&until=offset&end=9&limit=20")
+    tab.shows("5 records.")
+    rows = "[...document.querySelectorAll('tr.record')].map((row) => row.innerText.split(/\\s+/).slice(1, 3).join(' '))"
+    assert [f"{offset} 1" for offset in range(5, 10)] == sorted(tab.run(rows))
+
+
+def test_records_are_chosen_by_key(open_page: Open) -> None:
+    tab = open_page("topics/orders/messages?from=start&key=c-5&limit=20")
+    tab.until("document.querySelectorAll('tr.record').length > 0")
+    keys = tab.run("[...new Set([...document.querySelectorAll('tr.record')].map((row) => row.cells[3].innerText))]")
+    assert ["c-5"] == keys
+
+
+def test_the_form_leads_to_an_address_that_shows_the_same(open_page: Open) -> None:
+    tab = open_page("topics/orders/messages")
+    tab.shows("50 records.")
+    tab.run(
+        """(() => {
+            const from = [...document.querySelectorAll("form select")][1];
+            from.value = "start";
+            from.dispatchEvent(new Event("change"));
+        })()"""
+    )
+    tab.click("form button[type=submit]")
+    tab.until("location.hash.includes('from=start')")
+    tab.shows("50 records.")
+    tab.click(".pages button")
+    tab.shows("100 records.")
+
+
+def test_the_tail_can_be_paused(open_page: Open) -> None:
+    tab = open_page("topics/orders/messages?from=tail")
+    tab.until("document.querySelectorAll('tr.record').length > 5")
+    tab.click(".pages button")
+    tab.shows("Go on")
+    shown = tab.run("document.querySelector('tr.record').innerText")
+    tab.run("new Promise((done) => setTimeout(done, 600))", awaits=True)
+    assert shown == tab.run("document.querySelector('tr.record').innerText")
+    tab.click(".pages button")
+    tab.until(f"document.querySelector('tr.record').innerText !== {shown!r}")
