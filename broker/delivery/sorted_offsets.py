@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 _BLOCK_MAX = 1024
+_NO_BLOCKS: list[list[int]] = []
+_NO_FIRSTS: list[int] = []
 
 
 class SortedOffsets:
     __slots__ = ("_blocks", "_firsts", "_length")
 
     def __init__(self) -> None:
-        self._blocks: list[list[int]] = []  # none is empty
-        self._firsts: list[int] = []  # the first offset of each
+        # None of the blocks is empty. Most sets are empty: they share these two lists, which nothing is put into.
+        self._blocks = _NO_BLOCKS
+        self._firsts = _NO_FIRSTS  # the first offset of each
         self._length = 0
 
     def __len__(self) -> int:
@@ -55,8 +58,7 @@ class SortedOffsets:
         self._length += 1
         blocks, firsts = self._blocks, self._firsts
         if not blocks:
-            blocks.append([offset])
-            firsts.append(offset)
+            self._blocks, self._firsts = [[offset]], [offset]
             return
         at = max(0, bisect_right(firsts, offset) - 1)
         block = blocks[at]
@@ -107,6 +109,5 @@ class SortedOffsets:
         return taken
 
     def clear(self) -> None:
-        self._blocks.clear()
-        self._firsts.clear()
+        self._blocks, self._firsts = _NO_BLOCKS, _NO_FIRSTS
         self._length = 0

@@ -26,6 +26,7 @@ from broker.security.authorizer import Authorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.quotas.client_quotas import ClientQuotas
+from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -48,6 +49,7 @@ class KafkaContext:
     entropy: Entropy
     cluster_id: str
     topic_maker: TopicMaker
+    backups: Backups
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]

@@ -77,6 +77,7 @@ class PulsarPart:
         subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
+        topics.on_load.append(lambda topic: setattr(topic, "publish_rate", limits.publish_rate(topic)))
         limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
@@ -160,6 +161,7 @@ class PulsarPart:
         others = quotas.throttled
         quotas.throttled = lambda: others() + len(throttling)
         quotas.on_change.append(throttling.end_all)
+        self._policies.on_change.append(throttling.end_all)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)

@@ -42,6 +42,22 @@ class _Bucket:
 
 
 class DelayedTracker:
+    __slots__ = (
+        "_buckets",
+        "_count",
+        "_early_ms",
+        "_fixed",
+        "_highest",
+        "_latest_ms",
+        "_look_ahead",
+        "_most",
+        "_now_ms",
+        "_queue",
+        "_ready",
+        "_tick_ms",
+        "_width_bits",
+    )
+
     def __init__(
         self,
         tick_ms: int = 1000,

@@ -24,6 +24,10 @@ UNLIMITED: Final = 1 << 31
 LOOK_AGAIN_S: Final = 1.0
 
 
+# Of a rate that was limited a moment ago: whoever uses it still may, and it changes nothing.
+_NO_BUCKET: Final = TokenBucket(1.0)
+
+
 class DispatchRate:
     """One limit. A rate of 0 or less is none; ``period_s`` is the time (s) in which so many messages and bytes may be sent."""
 
@@ -35,11 +39,15 @@ class DispatchRate:
     def set(self, messages: float, size: float = 0, period_s: float = 1.0) -> None:
         """Another rate, from now on. Debts are forgotten."""
         self._set_to = (messages, size, period_s)
-        self.messages_per_s = messages / period_s if messages > 0 else 0.0
-        self.bytes_per_s = size / period_s if size > 0 else 0.0
-        # A bucket holds at least one message, however low the rate is.
-        self._messages = TokenBucket(max(period_s, 1.001 / (self.messages_per_s or 1)))
-        self._bytes = TokenBucket(max(period_s, 1.001 / (self.bytes_per_s or 1)))
+        messages_per_s = messages / period_s if messages > 0 else 0.0
+        bytes_per_s = size / period_s if size > 0 else 0.0
+        # A bucket holds at least one message, however low the rate is. Without a limit there are none: every subscription has two
+        # rates, and these take 600 bytes.
+        self._messages = self._bytes = _NO_BUCKET
+        if messages_per_s or bytes_per_s:
+            self._messages = TokenBucket(max(period_s, 1.001 / (messages_per_s or 1)))
+            self._bytes = TokenBucket(max(period_s, 1.001 / (bytes_per_s or 1)))
+        self.messages_per_s, self.bytes_per_s = messages_per_s, bytes_per_s
         self.limited = messages > 0 or size > 0
 
     def is_set_to(self, messages: float, size: float, period_s: float) -> bool:

@@ -10,6 +10,7 @@ Pulsar's documentation gives: C1 C2 C3 C1 C4 C5 C4.
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from broker.pulsar.dispatch.dispatcher import Consumer
@@ -19,52 +20,82 @@ _SEEN = 8
 
 
 class Turns:
-    __slots__ = ("_levels", "_priorities")
+    __slots__ = ("_alone", "_levels", "_priorities")
 
     def __init__(self) -> None:
-        self._levels: dict[int, OrderedDict[Consumer, None]] = {}  # by priority; none of them is empty
-        self._priorities: list[int] = []  # the keys, sorted
+        # The only one that is queued, as long as there has never been a second: an idle subscription has one consumer, and the
+        # tables take 600 bytes.
+        self._alone: Consumer | None = None
+        self._levels: dict[int, OrderedDict[Consumer, None]] | None = None  # by priority; none of them is empty
+        self._priorities: Sequence[int] = ()  # the keys, sorted
 
     def offer(self, consumer: Consumer) -> None:
         """Something has changed that may have made it available. It keeps its place if it has one, and else gets the last."""
         if consumer.permits > 0 and not consumer.blocked and consumer.writable:
-            level = self._levels.get(consumer.priority)
-            if level is None:
-                self._levels[consumer.priority] = level = OrderedDict()
-                insort(self._priorities, consumer.priority)
-            level[consumer] = None
+            if self._levels is None:
+                if self._alone is None or self._alone is consumer:
+                    self._alone = consumer
+                    return
+                self._levels, self._priorities = {}, []
+                self._queue(self._alone)
+                self._alone = None
+            self._queue(consumer)
+
+    def _queue(self, consumer: Consumer) -> None:
+        levels, priorities = self._levels, self._priorities
+        assert levels is not None
+        level = levels.get(consumer.priority)
+        if level is None:
+            levels[consumer.priority] = level = OrderedDict()
+            assert isinstance(priorities, list)
+            insort(priorities, consumer.priority)
+        level[consumer] = None
 
     def first(self) -> Consumer | None:
         """Whose turn it is. None: nobody can be sent anything."""
-        while self._priorities:
-            consumer = next(iter(self._levels[self._priorities[0]]))
+        while True:
+            if self._levels is None:
+                consumer = self._alone
+                if consumer is None:
+                    return None
+            elif self._priorities:
+                consumer = next(iter(self._levels[self._priorities[0]]))
+            else:
+                return None
             if consumer.permits > 0 and not consumer.blocked and consumer.writable:
                 return consumer
             self.remove(consumer)
-        return None
 
     def end_turn(self, consumer: Consumer) -> None:
         """It goes behind the others of its priority, if it is still available."""
-        level = self._levels[consumer.priority]
-        if consumer.permits > 0 and not consumer.blocked and consumer.writable:
-            level.move_to_end(consumer)
-        else:
+        if not (consumer.permits > 0 and not consumer.blocked and consumer.writable):
             self.remove(consumer)
+        elif self._levels is not None:
+            self._levels[consumer.priority].move_to_end(consumer)
 
     def remove(self, consumer: Consumer) -> None:
+        if self._levels is None:
+            if self._alone is consumer:
+                self._alone = None
+            return
         level = self._levels.get(consumer.priority)
         if level is not None and consumer in level:
             del level[consumer]
             if not level:
                 del self._levels[consumer.priority]
+                assert isinstance(self._priorities, list)
                 del self._priorities[bisect_left(self._priorities, consumer.priority)]
 
     def room(self, entries: int, messages_per_entry: float) -> int:
         """About how many entries could be sent now, at most ``entries``, and not 0 if there is anyone. Each consumer is good for
         one at least; how many more is judged by some of them."""
+        levels: Iterable[Collection[Consumer]]
+        if self._levels is None:
+            levels = () if self._alone is None else ((self._alone,),)
+        else:
+            levels = map(self._levels.__getitem__, self._priorities)
         room = 0
-        for priority in self._priorities:
-            level = self._levels[priority]
+        for level in levels:
             of_some = 0
             for consumer in islice(level, _SEEN):
                 permits = consumer.permits

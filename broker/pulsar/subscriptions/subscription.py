@@ -78,6 +78,7 @@ class Subscription:
         "_cold_replay",
         "_empty",
         "_held",
+        "_is_expecting",
         "_last",
         "_next_replay",
         "_read",
@@ -149,6 +150,7 @@ class Subscription:
         self._read_waits = False  # `_read` waits for that
         self._next_replay: Replay | None = None
         self._held = False  # `_read` waits for acknowledgements
+        self._is_expecting = False
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
@@ -190,8 +192,7 @@ class Subscription:
         effects = self.dispatcher.add(connected.consumer, now)
         if self.delivered is None:
             self.delivered = Delivered()
-        if not self.connected:
-            self.topic.tail.consumers_came(self.topic.reader)
+        self._expects_entries(True)
         self.connected[connected] = None
         if self._read is not None and not self._held:
             # It may have waited for connections that take nothing.
@@ -222,7 +223,17 @@ class Subscription:
             if not self.connected:
                 self._forget_reads()
                 self.delivered = None
-                self.topic.tail.consumers_left(self.topic.reader)
+                self._expects_entries(False)
+
+    def _expects_entries(self, expects: bool) -> None:
+        """Whether new entries are kept in the cache for this subscription for longer than for others."""
+        if expects is not self._is_expecting:
+            self._is_expecting = expects
+            tail, reader = self.topic.tail, self.topic.reader
+            if expects:
+                tail.consumers_came(reader)
+            else:
+                tail.consumers_left(reader)
 
     def _drop(self) -> None:
         """A subscription that is not durable ends with its last consumer."""
@@ -268,6 +279,7 @@ class Subscription:
                 return
             assert self.dispatcher is not None
             connected.go_on()
+            self._expects_entries(True)
             now = self._now()
             read, self._read = self._read, None
             effects = self.dispatcher.writable(connected.consumer, now)
@@ -594,6 +606,9 @@ class Subscription:
             return  # the last one is just leaving
         delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
+        if consumer.owner.paused and self._are_paused():
+            # Perhaps for a long time: nothing is kept for it meanwhile. What is old when it goes on is read from the log.
+            self._expects_entries(False)
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:
         topic, cursor = self.topic, self.cursor
@@ -603,6 +618,7 @@ class Subscription:
         if cursor.acknowledged_before < start:
             effects = self._catch_up_with_start(now)
         if self._cannot_send():
+            self._expects_entries(False)
             self._read = read
             return effects
         if cursor.crowded:
@@ -634,6 +650,11 @@ class Subscription:
             reader.read_later(offset, read.max_entries, read.max_bytes, done, partial(self._wants_read, read))
             return effects
         return [*effects, *self._entries_read(read, offset, end, entries, now)]
+
+    def _are_paused(self) -> bool:
+        """Whether all of the few consumers are."""
+        connected = self.connected
+        return len(connected) <= _LOOKED_AT and all(one.paused for one in connected)
 
     def _cannot_send(self) -> bool:
         """Whether all of the few consumers have connections that take nothing now. Then they are paused."""

@@ -51,7 +51,7 @@ class Tail:
         return len(self._waiting)
 
     def consumers_came(self, reader: Reader) -> None:
-        """A subscription has consumers from now on."""
+        """A subscription has consumers that take entries from now on."""
         with self._lock:
             reader.cursor_opened()
 

@@ -62,6 +62,25 @@ def test_ten_thousand_priorities_leave_nothing_behind() -> None:
     for number in range(10_000):
         each = consumer(str(number), 1, number)
         turns.offer(each)
+        turns.offer(consumer("other", 1, number))
         turns.remove(each)
+        others = turns.first()
+        assert others is not None
+        turns.remove(others)
     assert turns.first() is None
-    assert not turns._levels and not turns._priorities
+    assert turns._levels == {} and not turns._priorities
+
+
+def test_one_alone_is_served_like_several() -> None:
+    turns = Turns()
+    alone = consumer("a", 2)
+    turns.offer(alone)
+    turns.offer(alone)
+    assert 2 == turns.room(100, 1.0)
+    turns.remove(consumer("b", 1))
+    assert ["a", "a"] == served(turns)
+    assert turns._levels is None  # there was never a second one
+    alone.permits = 1
+    turns.offer(alone)
+    turns.offer(consumer("b", 1))
+    assert ["a", "b"] == served(turns)

@@ -530,3 +530,30 @@ def test_what_is_acknowledged_is_durable_soon_after_a_consumer_has_left(stage: S
     again.flow(10)
     stage.run()
     assert [2] == again.offsets()
+
+
+@pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared])
+def test_nothing_is_kept_for_a_subscription_whose_consumer_takes_nothing(stage: Stage, kind: int) -> None:
+    cached = stage.topic.reader._cached
+    client, other = stage.client(), stage.client()
+    member = client.subscribe("slow", kind=kind)
+    other.subscribe("other", kind=kind)
+    assert 2 == cached.cursors
+    client.link.reads = False
+    member.flow(1000)
+    stage.produce(60, size=20_000)
+    stage.run()
+    assert member.connected.paused and 1 == cached.cursors
+    stage.produce(1)
+    client.drained()
+    stage.run()
+    assert 2 == cached.cursors and 61 == len(member.offsets())
+    client.link.reads = False
+    stage.produce(60, size=20_000)
+    assert member.connected.paused and 1 == cached.cursors
+    member.leave()
+    assert 1 == cached.cursors
+    again = client.subscribe("slow", kind=kind)
+    assert 2 == cached.cursors
+    again.leave()
+    assert 1 == cached.cursors
