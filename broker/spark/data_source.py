@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker.spark.errors import sentences_only
+from broker.spark.sentences import sentences_only
 
 # The module of the planning process for queries with filters. Spark starts that process only while
 # spark.sql.python.filterPushdown.enabled is true, and a data source cannot learn of that setting in another way.

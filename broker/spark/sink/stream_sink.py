@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.kafka.cluster import Cluster
 from broker.errors import ConfigError
-from broker.spark.errors import sentences_only
+from broker.spark.sentences import sentences_only
 from broker.spark.sink import commit as sink_commit
 from broker.spark.sink.batch_sink import Task, write_task, written
 from broker.spark.sink.commit import MicroBatch

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.kafka.cluster import Cluster
 from broker.errors import ConfigError
-from broker.spark.errors import sentences_only
+from broker.spark.sentences import sentences_only
 from broker.spark.source import filters, reading, resolve
 from broker.spark.source.filters import Narrowing
 from broker.spark.source.options import SourceOptions

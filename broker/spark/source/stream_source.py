@@ -27,7 +27,7 @@ from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import ConfigError
-from broker.spark.errors import sentences_only
+from broker.spark.sentences import sentences_only
 from broker.spark.source import limits, reading, resolve
 from broker.spark.source.batch_source import settings_of
 from broker.spark.source.offsets import StreamOffset

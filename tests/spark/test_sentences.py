@@ -10,7 +10,7 @@ import pytest
 
 from broker.client import Broker
 from broker.errors import BrokerError, ConfigError
-from broker.spark.errors import sentence_only, sentences_only
+from broker.spark.sentences import sentence_only, sentences_only
 from tests.spark.topics import Topics
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
