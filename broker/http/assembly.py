@@ -59,7 +59,7 @@ class HttpPart:
         shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
         self._router = Router(
             [
-                *health.routes(self._stopping),
+                *health.routes(self._stopping, surroundings.figures.health),
                 *page.routes(),
                 *(protected(route) for route in shown),
                 *surroundings.routes,
