@@ -30,7 +30,7 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind")
 
     api: "Api"
     api_version: int
@@ -168,9 +168,11 @@ class Api:
     advertised_min: int | None = None
     # Of an API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions omits its key.
     feature: tuple[str, int] | None = None
+    label: str = attrs.field(init=False)  # the name as Kafka writes it: CreateTopics
 
     def __attrs_post_init__(self) -> None:
         assert (self.handle is None) != (self.handle_raw is None)
+        object.__setattr__(self, "label", "".join(word.capitalize() for word in self.key.name.split("_")))
 
     @property
     def advertised(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ Tests: tests/test_server.py, tests/kafka/test_context.py.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from broker.config import Listener
 from broker.config.per_listener import for_listener
@@ -25,6 +26,9 @@ from broker.network.throttling import Throttling
 from broker.security.quotas.entities import Kind
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from broker.kafka.views.routes import KafkaViews
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -66,10 +70,7 @@ class KafkaPart:
             endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
-        if surroundings.has_http:
-            from broker.kafka.views.routes import routes
-
-            surroundings.routes.add(*routes(self.context, surroundings.callers, surroundings.figures))
+        self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 
@@ -94,6 +95,7 @@ class KafkaPart:
             PartThread("catalogue-writer", context.groups.writer, waited_for=True),
             PartThread("marker-writer", context.transactions.markers, waited_for=True),
             PartThread("topic-maker", context.topic_maker),
+            *([] if self._views is None else [PartThread("record-tail", self._views.tail)]),
         ]
 
     def service(self, listener: Listener) -> KafkaService:
@@ -123,3 +125,12 @@ class KafkaPart:
     def close(self) -> None:
         self.context.transactions.shut_down()
         self.context.groups.close()
+
+
+def _views(context: KafkaContext, surroundings: Surroundings) -> "KafkaViews":
+    """What the HTTP API shows. Imported where it can be asked for."""
+    from broker.kafka.views.routes import KafkaViews
+
+    views = KafkaViews(context, surroundings.callers, surroundings.figures)
+    surroundings.routes.add(*views.routes)
+    return views

@@ -37,6 +37,23 @@ def _histogram(name: str, doc: str, bounds: tuple[float, ...], *labels: str) -> 
     return _declare(Kind.HISTOGRAM, name, doc, *labels, bounds=bounds)
 
 
+_section = "Requests"
+
+REQUESTS = _counter("kafka_network_requestmetrics_requests", "Requests that were answered, by API.", "request")
+REQUEST_ERRORS = _counter(
+    "kafka_network_requestmetrics_errors",
+    "Errors in answers, by API and Kafka's name of the error; each partition of an answer counts.",
+    "request",
+    "error",
+)
+REQUEST_SECONDS = _histogram(
+    "broker_request_seconds",
+    "How long requests took, in the parts queue, local, wait, throttle and send.",
+    (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    "request",
+    "part",
+)
+
 _section = "Network threads"
 
 NETWORK_REQUESTS = _counter("broker_network_requests", "Requests that were received.", "processor")
@@ -45,6 +62,30 @@ NETWORK_INLINE_REQUESTS = _counter(
 )
 NETWORK_RECEIVED_BYTES = _counter("broker_network_received_bytes", "Bytes that were received.", "processor")
 NETWORK_SENT_BYTES = _counter("broker_network_sent_bytes", "Bytes that were sent.", "processor")
+NETWORK_IDLE_SECONDS = _counter(
+    "broker_network_idle_seconds", "Time (s) that a processor has waited for something to do.", "processor"
+)
+NETWORK_IDLE_RATIO = _gauge(
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+    "Share of the last minute in which the processors of the data plane had nothing to do: 0 to 1, as in Kafka.",
+)
+RESPONSE_QUEUE_SIZE = _gauge(
+    "kafka_network_processor_responsequeuesize", "Answers and other work of other threads for a processor.", "processor"
+)
+NETWORK_UNSENT_BYTES = _gauge(
+    "broker_network_unsent_bytes", "Bytes of answers in memory that peers have not read, up to a second ago."
+)
+MUTED_CONNECTIONS = _gauge(
+    "broker_network_muted_connections",
+    "Connections from which no request is taken, by reason; one may have several (docs/ARCHITECTURE.md).",
+    "reason",
+)
+MUTES = _counter(
+    "broker_network_mutes",
+    "How often a connection was muted for a reason other than the request that it has sent.",
+    "processor",
+    "reason",
+)
 NETWORK_PROTOCOL_ERRORS = _counter(
     "broker_network_protocol_errors", "Connections that were closed because of a frame.", "processor"
 )
@@ -58,8 +99,34 @@ TLS_FAILED_HANDSHAKES = _counter(
 )
 TLS_LATE_HANDSHAKES = _counter("broker_network_tls_late_handshakes", "TLS handshakes that took too long.", "processor")
 
+_section = "Request queue, handlers and memory"
+
+REQUEST_QUEUE_SIZE = _gauge(
+    "kafka_network_requestchannel_requestqueuesize", "Requests that wait for a handler.", "plane"
+)
+LANE_REQUESTS = _gauge("broker_lane_requests", "Requests of a lane that are with handlers or wait behind them.", "lane")
+HANDLERS = _gauge("broker_handler_threads", "Handlers that are busy, and that are idle.", "state")
+HANDLER_REQUESTS = _counter("broker_handler_requests", "Requests that handlers have handled.")
+HANDLER_IDLE_RATIO = _gauge(
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "Share of the last minute in which the handlers of the data plane had nothing to do: 0 to 1, as in Kafka.",
+)
+REQUEST_MEMORY_BYTES = _gauge("broker_request_memory_bytes", "Memory of requests that have not arrived or are handled.")
+REQUEST_MEMORY_CAPACITY_BYTES = _gauge(
+    "broker_request_memory_capacity_bytes", "How much memory requests may use (queued_max_request_bytes)."
+)
+REQUEST_MEMORY_IDLE_BYTES = _gauge(
+    "broker_request_memory_idle_bytes", "Released buffers that are kept for the next requests."
+)
+
 _section = "Listeners and clients"
 
+LISTENER_PROCESSOR_CONNECTIONS = _gauge(
+    "kafka_server_socket_server_metrics_connection_count",
+    "Open connections by listener and processor.",
+    "listener",
+    "processor",
+)
 LISTENER_CONNECTIONS = _gauge("broker_listener_connections", "Open connections of a listener.", "listener")
 LISTENER_ACCEPTED = _counter("broker_listener_accepted_connections", "Connections that were accepted.", "listener")
 LISTENER_REFUSED = _counter(

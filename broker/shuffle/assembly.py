@@ -25,13 +25,20 @@ OF_THE_FILE_SYSTEM = -2
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
     """The service keeps its data in files of its own and does not use the logs."""
-    return ShufflePart(
+    part = ShufflePart(
         surroundings.config,
         surroundings.runtime,
         surroundings.timer,
         surroundings.open_files,
         surroundings.security.authorizer,
     )
+    if surroundings.has_http:
+        from broker.shuffle.views.partitions import PartitionViews
+
+        views = PartitionViews(part.partitions, part.partitions.budget, surroundings.callers)
+        views.add_figures(surroundings.figures)
+        surroundings.routes.add(*views.routes())
+    return part
 
 
 class ShufflePart:

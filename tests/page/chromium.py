@@ -154,13 +154,14 @@ class Chromium:
 
 
 class Tab:
-    """``complaints``: what went wrong in the page, in the order in which it did."""
+    """``allowed``: parts of complaints that a test expects."""
 
     def __init__(self, browser: Chromium, session: str, target: str) -> None:
         self._browser = browser
         self._session = session
         self._target = target
-        self.complaints: list[str] = []
+        self.allowed: list[str] = []
+        self._complaints: list[str] = []
 
     def call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, parameters, self._session)
@@ -168,13 +169,20 @@ class Tab:
     def note(self, method: str, params: Any) -> None:
         if method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.complaints.append(str(details.get("exception", {}).get("description", details["text"])))
+            self._complaints.append(str(details.get("exception", {}).get("description", details["text"])))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.complaints.append(" ".join(str(each.get("value", each.get("description"))) for each in params["args"]))
+            self._complaints.append(
+                " ".join(str(each.get("value", each.get("description"))) for each in params["args"])
+            )
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            self._complaints.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
         elif method == "Audits.issueAdded" and params["issue"]["code"] == "ContentSecurityPolicyIssue":
-            self.complaints.append(json.dumps(params["issue"]))
+            self._complaints.append(json.dumps(params["issue"]))
+
+    @property
+    def complaints(self) -> list[str]:
+        """What went wrong in the page, in the order in which it did, besides what is allowed."""
+        return [each for each in self._complaints if not any(part in each for part in self.allowed)]
 
     # -- where ----------------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,22 @@ import { useGet } from "./api.js";
 
 const HEIGHT = 130;
 
-/** {times (s), values by name} of these series, refreshed. `missing`: why there are none. */
+const SPANS = { "10 min": 600, "1 h": 3600 };
+
+/** {times (s), values by name} of these series, refreshed. `missing`: why there are none. `spanField`: the choice how far back. */
 export function useHistory(names, everyS = 5) {
-  const answer = useGet(names.length ? "/history" : null, { series: names.join(",") }, everyS);
+  const [span, setSpan] = useState("10 min");
+  const since = () => Date.now() - SPANS[span] * 1000;
+  since.of = span;
+  const answer = useGet("/history", { series: names.map(encodeURIComponent).join(","), since }, everyS);
+  const spanField = html`<label class="span"><span class="hidden">How far back</span>
+    <select value=${span} onChange=${(event) => setSpan(event.target.value)}>
+      ${Object.keys(SPANS).map((name) => html`<option key=${name} value=${name}>last ${name}</option>`)}
+    </select></label>`;
   const { start_ms: start, step_s: step, series } = answer.data ?? {};
-  if (!series) return { times: [], values: {}, missing: answer.error };
+  if (!series) return { times: [], values: {}, missing: answer.error, spanField };
   const length = Math.max(0, ...Object.values(series).map((each) => each.length));
-  return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null };
+  return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null, spanField };
 }
 
 /** `series`: [{name, label, color}], where `color` is the name of one of the style sheet's. */

@@ -15,7 +15,7 @@ export function Group({ segments }) {
   const history = useHistory([lag]);
   return html`
     <p class="path"><a href=${to(["groups"])}>Groups</a></p>
-    <h1 tabindex="-1">${name}</h1>
+    <div class="title"><h1 tabindex="-1">${name}</h1>${history.spanField}</div>
     <${Loaded} answer=${answer}>${() => html`
       <${About} group=${answer.data} />
       <div class="charts">

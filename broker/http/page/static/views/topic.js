@@ -17,6 +17,7 @@ export function Topic({ segments }) {
     <p class="path"><a href=${to(["topics"])}>Topics</a></p>
     <div class="title">
       <h1 tabindex="-1">${name}</h1>
+      ${history.spanField}
       <a class="button" href=${to(["topics", name, "messages"])}>Messages</a>
       <a class="button" href=${to(["topics", name, "messages"], { from: "tail" })}>Live tail</a>
     </div>
