@@ -539,7 +539,7 @@ class Subscription:
                 self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
                 self.gone = True
         if self.durable:
-            self._around.store.leave(self, snapshot.encode(), is_saved, last)
+            self._around.store.leave(self, snapshot, is_saved, last)
 
     def deleted(self) -> None:
         """The topic is gone, or somebody has unsubscribed: so is this."""
