@@ -35,6 +35,7 @@ from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
+from broker.storage.metrics import StorageMetrics
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
@@ -232,6 +233,7 @@ class BrokerServer:
         storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
+        StorageMetrics(logs, runtime.clock).register(self.metrics)
         reconfiguration.register(live, self._sockets, logs, tls, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)

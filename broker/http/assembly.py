@@ -69,7 +69,7 @@ class HttpPart:
         surroundings = self._surroundings
         protected = surroundings.callers.protected
         shown = [route for view in self._views for route in view.routes()]
-        shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
+        shown += metrics.routes(surroundings.metrics, surroundings.callers)
         return [
             *health.routes(self._stopping, surroundings.figures),
             *page.routes(),
