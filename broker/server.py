@@ -38,6 +38,7 @@ from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
+from broker.storage.metrics import StorageMetrics
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
@@ -226,7 +227,7 @@ class BrokerServer:
                     port=listener.port,
                     port_max=listener.port_max,
                     frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
-                    control=listener is config.control_listener,
+                    control=self._is_controlling(listener),
                     tls=tls.get(listener.name),
                 )
                 for listener in self._all_listeners()
@@ -240,6 +241,7 @@ class BrokerServer:
         storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
+        StorageMetrics(logs, runtime.clock).register(self.metrics)
         reconfiguration.register(live, self._sockets, logs, tls, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
@@ -369,6 +371,12 @@ class BrokerServer:
         control = self.config.control_listener
         return [*self.config.listeners, *([control] if control is not None else [])]
 
+    def _is_controlling(self, listener: Listener) -> bool:
+        """Whether the control plane serves it: the control listener, and HTTP, so that one can look while the data plane is
+        full."""
+        control = self.config.control_listener
+        return control is not None and (listener is control or listener.scheme == "http")
+
     def _sources(self) -> dict[str, _Source]:
         """The services of this broker, by scheme."""
         schemes = {listener.scheme for listener in self._all_listeners()}
@@ -380,7 +388,7 @@ class BrokerServer:
             open_files=config.max_open_files,
             spill_files=sum(source.open_files for source in self._sources().values()),
             connections=config.max_connections,
-            control_connections=CONTROL_CONNECTIONS if config.control_listener is not None else 0,
+            control_connections=CONTROL_CONNECTIONS * sum(map(self._is_controlling, self._all_listeners())),
             processors=config.network_threads,
             handlers=config.io_threads,
         )

@@ -27,6 +27,8 @@ COMMANDS = {
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
+    "top": "Watch topics by rate and groups by lag.",
+    "bench": "Measure how fast a broker takes and gives records.",
     "inspect": "Show, verify and repair segment files, without a broker.",
     "backup": "Copy the data of a running broker, or check such a copy.",
     "restore": "Make a data directory of a backup.",

@@ -141,7 +141,7 @@ class NetworkSettings:
         kafka="control.plane.listener.name",
         converter=_control_listener,
         doc="URL of a listener with an acceptor, a processor and a handler of its own, for health and admin calls while "
-        "the others are full.",
+        "the others are full. They serve `http://` listeners, too.",
         reason="Off as in Kafka: it takes a second port.",
     )
     allow_anonymous_listeners: bool = setting(

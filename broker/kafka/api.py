@@ -6,6 +6,7 @@ they get the frame and send bytes themselves.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -124,7 +125,12 @@ class Call:
             return
         try:
             encoded = control.encode_response(
-                request.api.key, request.api_version, request.correlation_id, fields, RESPONSE_MAX_BYTES
+                request.api.key,
+                request.api_version,
+                request.correlation_id,
+                fields,
+                RESPONSE_MAX_BYTES,
+                partial(self._context.errors.add_all, request.api.label),
             )
         except MessageTooLarge as error:
             log.warning("response_refused", peer=self.client_host, api=request.api.key.name, error=str(error))

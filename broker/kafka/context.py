@@ -6,6 +6,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.answered_errors import AnsweredErrors
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
@@ -71,6 +72,7 @@ class KafkaContext:
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
+    errors: AnsweredErrors = attrs.Factory(AnsweredErrors)
     ack_deadlines: AckDeadlines = attrs.field(init=False)
     # How many logs parked fetches may watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))

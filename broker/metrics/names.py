@@ -99,6 +99,97 @@ TLS_FAILED_HANDSHAKES = _counter(
 )
 TLS_LATE_HANDSHAKES = _counter("broker_network_tls_late_handshakes", "TLS handshakes that took too long.", "processor")
 
+_FSYNC_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+_section = "Topics and logs"
+
+MESSAGES_IN = _counter(
+    "kafka_server_brokertopicmetrics_messagesin",
+    "Records that were appended, markers of transactions included.",
+    "topic",
+)
+BYTES_IN = _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes of record batches that were appended.", "topic")
+BYTES_OUT = _counter(
+    "kafka_server_brokertopicmetrics_bytesout", "Bytes of record batches that were sent to Kafka's consumers.", "topic"
+)
+TOPIC_LOG_BYTES = _gauge("broker_topic_log_bytes", "Size of the logs of a topic.", "topic")
+TOPIC_PARTITIONS = _gauge("kafka_topic_partitions", "Partitions of a topic.", "topic")
+LOG_SIZE = _gauge("kafka_log_log_size", "Size of a log in bytes.", "topic", "partition")
+LOG_SEGMENTS = _gauge("kafka_log_log_numlogsegments", "Segments of a log.", "topic", "partition")
+PARTITION_OLDEST_OFFSET = _gauge("kafka_topic_partition_oldest_offset", "Log start offset.", "topic", "partition")
+PARTITION_CURRENT_OFFSET = _gauge("kafka_topic_partition_current_offset", "Log end offset.", "topic", "partition")
+PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions of all topics.")
+OFFLINE_PARTITIONS = _gauge(
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "Partitions that cannot be used because the machine failed.",
+)
+FSYNC_SECONDS = _histogram("broker_log_fsync_seconds", "How long it took to make a log durable (s).", _FSYNC_BOUNDS)
+FLUSHER_QUEUE_SIZE = _gauge("broker_flusher_queue_size", "Appends that wait for the thread that makes logs durable.")
+UNDURABLE_RECORDS = _gauge("broker_log_undurable_records", "Records of all logs that are not made durable yet.")
+OPEN_FILES = _gauge("broker_log_open_files", "Files of logs that are open.")
+RECOVERY_SECONDS = _gauge("broker_recovery_seconds", "How long it took at the start to open all logs (s).")
+RECOVERED_LOGS = _gauge("broker_recovery_scanned_logs", "Logs whose ends were scanned at the start.")
+RECOVERY_SCANNED_BYTES = _gauge("broker_recovery_scanned_bytes", "Bytes that were scanned at the start.")
+RECOVERY_TRUNCATED_BYTES = _gauge(
+    "broker_recovery_truncated_bytes", "Bytes that were cut off the ends of logs at the start, because they were torn."
+)
+
+_section = "Producers and transactions"
+
+PRODUCER_IDS = _gauge("kafka_server_replicamanager_produceridcount", "Idempotent producers that logs remember.")
+TRANSACTIONS = _gauge("broker_transactions", "Transactional ids, by the phase of their transaction.", "phase")
+TRANSACTION_OPEN_SECONDS = _gauge(
+    "broker_transaction_open_seconds",
+    "For how long a transaction is open (s); of those that are open for the longest time.",
+    "transactional_id",
+)
+STABLE_OFFSET_HELD_SECONDS = _gauge(
+    "broker_last_stable_offset_held_seconds",
+    "For how long a transaction has held the last stable offset of a partition (s).",
+    "topic",
+    "partition",
+    "transactional_id",
+)
+UNSTABLE_RECORDS = _gauge(
+    "broker_log_unstable_records",
+    "Records after the last stable offset, which read_committed consumers do not get yet; of the partitions with most.",
+    "topic",
+    "partition",
+)
+
+_section = "Consumer groups"
+
+GROUPS = _gauge("broker_consumergroups", "Groups, by their state.", "state")
+GROUP_MEMBERS = _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
+GROUP_GENERATION = _gauge("broker_consumergroup_generation", "The generation of a group.", "consumergroup")
+GROUP_REBALANCES = _counter("broker_consumergroup_rebalances", "Generations that have begun.", "consumergroup")
+GROUP_LAG_SUM = _gauge(
+    "kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", "consumergroup", "topic"
+)
+GROUP_LAG = _gauge(
+    "kafka_consumergroup_lag",
+    "Records of a partition that a group has not committed.",
+    "consumergroup",
+    "topic",
+    "partition",
+)
+GROUP_OFFSET = _gauge(
+    "kafka_consumergroup_current_offset", "The committed offset.", "consumergroup", "topic", "partition"
+)
+GROUP_LAG_SECONDS = _gauge(
+    "broker_consumergroup_lag_seconds",
+    "Age of the oldest record that a group has not committed (s), by its timestamp; the oldest of a topic's partitions.",
+    "consumergroup",
+    "topic",
+)
+COORDINATOR_MEMORY_BYTES = _gauge(
+    "broker_coordinator_memory_bytes", "Memory of groups, committed offsets and transactional ids."
+)
+CATALOGUE_QUEUE_SIZE = _gauge(
+    "broker_catalogue_queue_size", "Commits and other changes that wait for the thread that writes the catalogue."
+)
+PARKED_FETCH_WATCHES = _gauge("broker_parked_fetch_watches", "Logs in which fetches wait for records.")
+
 _section = "Request queue, handlers and memory"
 
 REQUEST_QUEUE_SIZE = _gauge(

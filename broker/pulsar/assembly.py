@@ -37,6 +37,7 @@ from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.pulsar.views.subscriptions import SubscriptionViews
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
 
@@ -155,6 +156,11 @@ class PulsarPart:
         surroundings.routes.add(
             *(callers.protected(route) if route.blocking else route for route in admin_routes(self.context))
         )
+
+        if surroundings.has_http:
+            views = SubscriptionViews(logs, topics, subscriptions, surroundings.callers)
+            surroundings.routes.add(*views.routes())
+            surroundings.figures.subscriptions = views.of_topic
 
     def open(self) -> None:
         quotas, throttling = self.context.quotas, self.context.throttling
