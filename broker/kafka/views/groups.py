@@ -132,6 +132,7 @@ def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
         "members": figures.members,
         "topics": topics[:_TOPICS_SHOWN],
         "generation": figures.generation,
+        "rebalances": figures.rebalances,
     }
 
 
