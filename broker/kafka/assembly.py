@@ -25,6 +25,7 @@ from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.security.quotas.entities import Kind
+from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class KafkaPart:
             entropy=runtime.entropy,
             cluster_id=surroundings.cluster_id,
             topic_maker=TopicMaker(logs),
+            traces=surroundings.sockets.settings.traces,
+            backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
             credentials=security.credentials,
@@ -85,6 +88,7 @@ class KafkaPart:
         self._quotas.on_change.append(self._quotas_changed)
         self._quotas_changed()
         report_ignored(context)
+        context.backups.remove_left_over()
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
 

@@ -24,6 +24,8 @@ _TRIES = 100
 WRITE_PIECE_BYTES = 256 * 1024
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
+# The page cache is filled in pieces of this size.
+_WARM_BYTES = 1024 * 1024
 
 
 # A Linux system call that Python does not offer. Its result is ignored, because a sync always follows.
@@ -97,6 +99,9 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Replaces ``new`` if it is there (files), atomically."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name (a hard link), possibly in another directory. ``FileExistsError`` if ``new`` is there."""
+
     def remove(self, path: str) -> None: ...
 
     def rmdir(self, path: str) -> None: ...
@@ -124,6 +129,11 @@ class FileRegion:
         self.file = file
         self.offset = offset
         self.size = size
+
+    def warm(self) -> None:
+        """Read it, so that sendfile finds it in the page cache. It blocks. Raises OSError."""
+        for offset in range(self.offset, self.offset + self.size, _WARM_BYTES):
+            self.file.pread(min(_WARM_BYTES, self.offset + self.size - offset), offset)
 
     def __repr__(self) -> str:
         return f"FileRegion({self.file.path!r}, offset={self.offset}, size={self.size})"
@@ -275,6 +285,9 @@ class SystemDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def remove(self, path: str) -> None:
         os.remove(path)

@@ -184,6 +184,13 @@ class LogManager:
     def _with_flush_ms(self) -> list[Log]:
         return [log for log in list(self.partitions.values()) if log.config.flush_ms < LONG_MAX and log.offline is None]
 
+    def freeze(self, moment: Callable[[list[Log]], None]) -> Callable[[str], None]:
+        """Call ``moment`` with all logs, while no topic and nothing in the catalogue changes. Returns what writes the catalogue
+        as it was then to a path (``Catalogue.copy``). Raises StorageError."""
+        with self._lock:
+            logs = list(self.partitions.values())
+            return self.catalogue.copy(lambda: moment(logs))
+
     # -- changing topics -----------------------------------------------------------------------------------------------
 
     def create_topic(

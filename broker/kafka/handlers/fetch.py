@@ -34,8 +34,6 @@ from protocol.kafka.messages import fetch
 READ_COMMITTED = 1
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
-# A cold range is read into the page cache in pieces of this size (bytes).
-_WARM_BYTES = 1024 * 1024
 _NO_ENTRIES: dict[tuple[str, int], tuple[Log, int]] = {}
 _new = tuple.__new__  # faster than a named tuple's own __new__
 
@@ -170,10 +168,8 @@ class _Reading:
         for _, partitions in self.results:
             for data in partitions:
                 for region in data.records_parts:
-                    if not isinstance(region, FileRegion):
-                        continue
-                    for offset in range(region.offset, region.offset + region.size, _WARM_BYTES):
-                        region.file.pread(min(_WARM_BYTES, region.offset + region.size - offset), offset)
+                    if isinstance(region, FileRegion):
+                        region.warm()
 
 
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:

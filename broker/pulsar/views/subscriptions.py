@@ -42,9 +42,13 @@ class SubscriptionViews:
 
     def page(self, call: Call) -> Answer:
         limit, after = limit_of(call), call.query.get("after", "")
-        wanted = call.query.get("topic")
+        wanted, part = call.query.get("topic"), call.query.get("filter", "").lower()
         named = ((f"{name}{_BETWEEN}{subscription}", name, subscription) for name, subscription in self._all(call))
-        rest = (each for each in named if each[0] > after and wanted in (None, str(each[1]), str(each[1].whole)))
+        rest = (
+            each
+            for each in named
+            if each[0] > after and part in each[0].lower() and wanted in (None, str(each[1]), str(each[1].whole))
+        )
         page = heapq.nsmallest(limit + 1, rest, key=lambda each: each[0])
         shown = [self._shown(name, subscription) for _, name, subscription in call.work.each(page[:limit])]
         following = page[limit - 1][0] if len(page) > limit else None

@@ -159,6 +159,13 @@ def test_a_proof_that_is_none_is_refused_and_not_logged(
     assert token("root", b"x" * 32) not in capsys.readouterr().err
 
 
+def test_a_browser_is_not_told_to_ask_its_user_when_a_script_has_asked(secured: Admin) -> None:
+    _, headers, _ = secured.raw("GET", "/admin/v2/tenants", headers={"X-Requested-With": "XMLHttpRequest"})
+    assert headers["www-authenticate"].startswith("Bearer ")
+    assert "Basic" not in str(headers)
+    assert "Basic" in str(secured.raw("GET", "/admin/v2/tenants")[1])
+
+
 def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
     path = f"{PERSISTENT}/t/permissions"
     produce = (ResourceType.TOPIC, "t", Operation.WRITE)
