@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint types ci docs proto wheel sim kill kill-sink fuzz bench docker-check clean
+.PHONY: help run demo demo-page screenshots test lint types ci docs proto wheel sim kill kill-sink fuzz bench docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARG
 
 demo: $(VENV)/.stamp-spark ## run the pipeline of docs/PIPELINE.md on Spark, kill it in the middle, and check its counts
 	@$(BIN)/python docs/examples/demo.py
+
+demo-page: $(VENV)/.stamp-run ## a broker with something to see on its page, until Ctrl-C (ARGS="--port 8080 --without-spark")
+	@exec $(BIN)/python docs/examples/demo_page.py $(ARGS)
+
+screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again (needs Chromium)
+	@BROKER_SCREENSHOTS=docs/page $(BIN)/python -m pytest tests/page/test_screenshots.py
 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=0 to fail at the first failure)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)

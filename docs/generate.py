@@ -8,12 +8,12 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from broker.config import BrokerConfig, setting_infos
+from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.delivery import in_flight
 from broker.kafka import handlers
@@ -52,6 +52,40 @@ def broker_settings() -> str:
         columns = ("setting", "Kafka's name", "unit", "default", "what it does", "why this default")
         parts.append(f"### {section}\n\n{_table(columns, rows)}")
     return "\n".join(parts)
+
+
+def typed_settings() -> str:
+    """broker/client/settings.py: what `Broker(...)` takes, for editors and type checkers."""
+    lines = [
+        '"""What ``Broker(...)`` takes, for editors and type checkers. Written by docs/generate.py (`make docs`).',
+        "",
+        "Tests: tests/client/test_embedded.py.",
+        '"""',
+        "",
+        "from collections.abc import Mapping, Sequence",
+        "from typing import Literal, TypedDict",
+        "",
+        "",
+        "class Settings(TypedDict, total=False):",
+    ]
+    for info in setting_infos(BrokerConfig):
+        if info.name != "data_dir":  # an argument of its own
+            lines.append(f"    {info.name}: {_type_name(info)}")
+    return "\n".join(lines) + "\n"
+
+
+def _type_name(info: SettingInfo) -> str:
+    kind = info.plain_type
+    if info.choices:
+        name = f"Literal[{', '.join(map(repr, info.choices))}]".replace("'", '"')
+    elif get_origin(kind) is tuple:
+        name = "Sequence[str]"
+    elif get_origin(kind) is Mapping:
+        name = f"Mapping[str, {get_args(kind)[1].__name__}]"
+    else:
+        # What is no plain value, such as a listener, is given as text.
+        name = kind.__name__ if kind in (bool, int, float) else "str"
+    return f"{name} | None" if info.optional else name
 
 
 def topic_settings() -> str:
@@ -259,8 +293,16 @@ def render(document: str) -> str:
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n{part[4]}", document)
 
 
+# Whole modules that are made from others.
+MODULES: dict[Path, Callable[[], str]] = {DOCS.parent / "broker" / "client" / "settings.py": typed_settings}
+
+
 def outdated() -> list[Path]:
-    return [path for path in sorted(DOCS.glob("*.md")) if render(path.read_text("utf-8")) != path.read_text("utf-8")]
+    documents = [
+        path for path in sorted(DOCS.glob("*.md")) if render(path.read_text("utf-8")) != path.read_text("utf-8")
+    ]
+    modules = [path for path, made in MODULES.items() if not path.exists() or path.read_text("utf-8") != made()]
+    return documents + modules
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -303,7 +345,7 @@ def main() -> int:
             print(f"{path.name} is not up to date: run `make docs`")
         return bool(stale)
     for path in stale:
-        path.write_text(render(path.read_text("utf-8")), "utf-8")
+        path.write_text(MODULES[path]() if path in MODULES else render(path.read_text("utf-8")), "utf-8")
         print(f"wrote {path.name}")
     return 0
 

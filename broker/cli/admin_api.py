@@ -93,12 +93,7 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(*arguments: Any, admin_url: str, security: SecuritySettings, **others: Any) -> Any:
-        match = _URL.fullmatch(admin_url)
-        if match is None or int(match[4] or 0) > 65535:
-            raise click.BadParameter(f"write {admin_url!r} as http://host:port.", param_hint="--admin-url")
-        is_https = match[1] == "https"
-        port = int(match[4] or (443 if is_https else 8080))
-        return function(*arguments, api=AdminApi(match[2] or match[3], port, security, is_https), **others)
+        return function(*arguments, api=parse_admin_url(admin_url, security), **others)
 
     return click.option(
         "--admin-url",
@@ -109,6 +104,14 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="The broker's http:// listener (or BROKER_ADMIN_URL).",
     )(security_options(command))
+
+
+def parse_admin_url(url: str, security: SecuritySettings) -> AdminApi:
+    match = _URL.fullmatch(url)
+    if match is None or int(match[4] or 0) > 65535:
+        raise click.BadParameter(f"write {url!r} as http://host:port.", param_hint="--admin-url")
+    is_https = match[1] == "https"
+    return AdminApi(match[2] or match[3], int(match[4] or (443 if is_https else 8080)), security, is_https)
 
 
 def quoted(text: str) -> str:

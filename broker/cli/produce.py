@@ -162,7 +162,8 @@ def _report(topic: str, sender: "RecordSender", output: str, quiet: bool, before
     if output == "json":
         click.echo(json_line({"topic": topic, "records": sender.acknowledged, "bytes": sender.bytes}), nl=False)
     elif not quiet:
-        click.echo(f"{before}{sender.acknowledged} records sent to {topic}", err=True)
+        records = f"{sender.acknowledged} record{'s' * (sender.acknowledged != 1)}"
+        click.echo(f"{before}{records} sent to {topic}", err=True)
 
 
 def _parser(separator: str | None, template: str | None, as_json: bool, common: Common) -> Parser:

@@ -90,6 +90,8 @@ def command(
                 "broker_started", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners
             )
             manager.ready(", ".join(server.listeners.values()))
+            if sys.stderr.isatty() and config.logging_format != "json":
+                click.echo(_welcome(config, server), err=True)
             signals.begin()
             # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
             while not server.wait(_NOTICE_SIGNALS_S):
@@ -113,6 +115,18 @@ def command(
     if server.crash is not None:
         raise BrokerError("The broker has stopped because a thread failed; the previous event has the traceback.")
     events.info("broker_stopped")
+
+
+def _welcome(config: BrokerConfig, server: "BrokerServer") -> str:
+    from importlib.metadata import version
+
+    from broker.cli.welcome import Address, command_name, screen
+
+    addresses = [Address(one.scheme, server.listeners[one.name], one.ssl, one.sasl) for one in config.listeners]
+    program = command_name(sys.argv[0], os.environ.get("PATH", ""), lambda path: os.access(path, os.X_OK))
+    near = os.path.relpath(config.data_dir)
+    data_dir = config.data_dir if near.startswith("..") else near
+    return screen(version("reactor-broker"), addresses, data_dir, program)
 
 
 def read_config(

@@ -1,12 +1,15 @@
 """A broker inside the process that uses it: for tests, notebooks and small programs."""
 
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
+import attrs
+
+from broker.client.settings import Settings
 from broker.config import load
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 from broker.runtime import forks
+from broker.runtime.tasks import in_thread
 from broker.runtime.temporary import TemporaryDirectory
 from broker.security.credentials import MECHANISMS, make_row
 from broker.server import BrokerServer
@@ -25,25 +28,38 @@ class Broker:
     Without ``data_dir`` the broker works in a temporary directory, which is removed when it stops or when the program ends,
     also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the
     same user removes the directory. A given ``data_dir`` is never removed. ``settings`` are the broker's settings by name (see
-    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for an invalid setting.
+    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a wrong name or value, before anything
+    is started. ``async with Broker() as broker`` starts and stops it without blocking the event loop of asyncio.
     """
 
-    def __init__(self, data_dir: str | None = None, **settings: Any) -> None:
+    def __init__(self, data_dir: str | None = None, **settings: Unpack[Settings]) -> None:
         self._given_dir = data_dir
         self._temporary: TemporaryDirectory | None = None
-        self._settings: Mapping[str, Any] = settings
         self._server: BrokerServer | None = None
         self._forks = forks.count()
+        self._has_own_drain = "shutdown_timeout_ms" in settings
+        given: dict[str, Any] = {"listeners": _LISTENERS, **settings}
+        if data_dir is not None:
+            given["data_dir"] = data_dir
+        self._config = load(**given)
+
+    def __repr__(self) -> str:
+        server = self._server
+        if server is None:
+            where = "a temporary directory" if self._given_dir is None else repr(self._given_dir)
+            return f"<Broker, not running, data in {where}>"
+        addresses = ", ".join(f"{name}://{address}" for name, address in server.listeners.items())
+        return f"<Broker at {addresses}, data in {self.data_dir!r}>"
 
     def start(self) -> "Broker":
         """Start the broker. When this returns, clients can connect."""
-        assert self._server is None, "already started"
+        if self._server is not None:
+            raise BrokerError(f"This broker is running already: {self!r}.")
         self._forks = forks.count()
         if self._given_dir is None:
             self._temporary = TemporaryDirectory(before_exit=self.stop)
-        settings = {"listeners": _LISTENERS, **self._settings}
         try:
-            server = BrokerServer(load(data_dir=self.data_dir, **settings))
+            server = BrokerServer(attrs.evolve(self._config, data_dir=self.data_dir))
             server.start()
         except BaseException:
             self._remove_directory()
@@ -61,7 +77,7 @@ class Broker:
             return
         try:
             # The clients are in this process and will not finish their requests, so do not wait long unless a time was set.
-            server.stop(drain=None if "shutdown_timeout_ms" in self._settings else _DRAIN_S)
+            server.stop(drain=None if self._has_own_drain else _DRAIN_S)
         finally:
             self._remove_directory()
 
@@ -73,7 +89,8 @@ class Broker:
     @property
     def server(self) -> BrokerServer:
         """The running server, for tests and programs that inspect it."""
-        assert self._server is not None, "not started"
+        if self._server is None:
+            raise _not_running()
         return self._server
 
     @property
@@ -113,8 +130,17 @@ class Broker:
         """The directory with the broker's files."""
         if self._given_dir is not None:
             return self._given_dir
-        assert self._temporary is not None, "not started"
+        if self._temporary is None:
+            raise _not_running()
         return self._temporary.path
+
+    async def __aenter__(self) -> "Broker":
+        return await in_thread(self.start, undo=self.stop)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await in_thread(self.stop)
 
     def __enter__(self) -> "Broker":
         return self.start()
@@ -123,3 +149,7 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _not_running() -> BrokerError:
+    return BrokerError("This broker is not running: use it in `with Broker() as broker:`, or call start() first.")

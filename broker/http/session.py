@@ -66,6 +66,8 @@ class HttpRequest(Request):
 
     __slots__ = ("body_offset", "dropped", "fault", "head", "proceed")
 
+    kind = "http"
+
     def __init__(
         self,
         head: Head | None,

@@ -4,6 +4,7 @@ Tests: tests/test_server.py, tests/kafka/test_context.py.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from broker.config import Listener
 from broker.config.per_listener import for_listener
@@ -15,6 +16,7 @@ from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
 from broker.kafka.metering import Metering
+from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.topic_maker import TopicMaker
@@ -23,7 +25,11 @@ from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.security.quotas.entities import Kind
+from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from broker.kafka.views.routes import KafkaViews
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -53,6 +59,8 @@ class KafkaPart:
             entropy=runtime.entropy,
             cluster_id=surroundings.cluster_id,
             topic_maker=TopicMaker(logs),
+            traces=surroundings.sockets.settings.traces,
+            backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
             credentials=security.credentials,
@@ -64,10 +72,8 @@ class KafkaPart:
             endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
-        if surroundings.has_http:
-            from broker.kafka.views.routes import routes
-
-            surroundings.routes.add(*routes(self.context, surroundings.callers, surroundings.figures))
+        KafkaMetrics(self.context).register(surroundings.metrics)
+        self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 
@@ -82,6 +88,7 @@ class KafkaPart:
         self._quotas.on_change.append(self._quotas_changed)
         self._quotas_changed()
         report_ignored(context)
+        context.backups.remove_left_over()
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
 
@@ -91,6 +98,7 @@ class KafkaPart:
             PartThread("catalogue-writer", context.groups.writer, waited_for=True),
             PartThread("marker-writer", context.transactions.markers, waited_for=True),
             PartThread("topic-maker", context.topic_maker),
+            *([] if self._views is None else [PartThread("record-tail", self._views.tail)]),
         ]
 
     def service(self, listener: Listener) -> KafkaService:
@@ -120,3 +128,12 @@ class KafkaPart:
     def close(self) -> None:
         self.context.transactions.shut_down()
         self.context.groups.close()
+
+
+def _views(context: KafkaContext, surroundings: Surroundings) -> "KafkaViews":
+    """What the HTTP API shows. Imported where it can be asked for."""
+    from broker.kafka.views.routes import KafkaViews
+
+    views = KafkaViews(context, surroundings.callers, surroundings.figures)
+    surroundings.routes.add(*views.routes)
+    return views

@@ -6,6 +6,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.answered_errors import AnsweredErrors
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
@@ -18,6 +19,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
+from broker.network.traces import Traces
 from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -26,6 +28,7 @@ from broker.security.authorizer import Authorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.quotas.client_quotas import ClientQuotas
+from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -48,6 +51,8 @@ class KafkaContext:
     entropy: Entropy
     cluster_id: str
     topic_maker: TopicMaker
+    backups: Backups
+    traces: Traces | None  # None: no request is traced
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
@@ -67,6 +72,7 @@ class KafkaContext:
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
+    errors: AnsweredErrors = attrs.Factory(AnsweredErrors)
     ack_deadlines: AckDeadlines = attrs.field(init=False)
     # How many logs parked fetches may watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))

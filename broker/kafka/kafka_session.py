@@ -61,6 +61,7 @@ class KafkaSession:
             raise ProtocolError(f"version {version} of {api.key.name} is not served here")
         request = KafkaRequest()
         request.api = api
+        request.kind = api.label
         request.api_version = version
         request.correlation_id = correlation_id
         request.client_id = client_id

@@ -242,6 +242,10 @@ class Catalogue(Protocol):
         Each is called with a catalogue on which it may call the methods that change something.
         """
 
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
+        """Call ``moment`` while nothing changes. Returns a function that writes everything as it was then into a new file at a
+        path, later and while changes go on; it is called once. Both raise StorageError."""
+
     def meta(self, key: str) -> str | None:
         """The value stored under the key, or None."""
 

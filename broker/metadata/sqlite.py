@@ -35,6 +35,8 @@ class Transactions(Protocol):
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
 
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]: ...
+
     def close(self) -> None: ...
 
 
@@ -266,6 +268,9 @@ class SqliteCatalogue:
 
         self._database.write(change_all)
 
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
+        return self._database.copy(moment)
+
     def meta(self, key: str) -> str | None:
         rows = self._database.read("SELECT value FROM meta WHERE key = ?", (key,))
         return rows[0][0] if rows else None
@@ -294,6 +299,9 @@ class _OpenTransaction:
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         raise AssertionError("a change that is made together with others only writes")
+
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
+        raise AssertionError("a change that is made together with others copies nothing")
 
     def close(self) -> None:
         raise AssertionError("a change that is made together with others does not close the catalogue")

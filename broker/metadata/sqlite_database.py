@@ -47,6 +47,7 @@ class SqliteDatabase:
         self._lock = Lock()
         # The log may contain frames of a failed commit.
         self._uncertain = False
+        self._exclusive = False
         create_private(path)
         try:
             self._connection = self._connect(exclusive=False)
@@ -58,6 +59,7 @@ class SqliteDatabase:
                 ) from error
             try:
                 self._connection = self._connect(exclusive=True)
+                self._exclusive = True
             except sqlite3.Error:
                 denial = explain_access(path)
                 way_out = denial or (
@@ -99,6 +101,54 @@ class SqliteDatabase:
                 return self._connection.execute(sql, values).fetchall()
             except sqlite3.Error as error:
                 raise StorageError(f"The catalogue could not be read: {error}") from error
+
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
+        """``Catalogue.copy``: a second connection keeps what was committed at the moment, until it is written."""
+        with self._lock:
+            if self._uncertain and (error := self._overwrite_failed_commit()) is not None:
+                raise StorageError(f"The catalogue could not be written: {error}") from error
+            try:
+                source = self._pinned()
+            except sqlite3.Error as error:
+                raise StorageError(f"The catalogue could not be read: {error}") from error
+            try:
+                moment()
+            except BaseException:
+                source.close()
+                raise
+
+        def save(path: str) -> None:
+            create_private(path)
+            try:
+                target = sqlite3.connect(path, isolation_level=None)
+                try:
+                    source.backup(target)
+                    # One file, without a log beside it.
+                    target.execute("PRAGMA journal_mode=DELETE")
+                finally:
+                    target.close()
+            except sqlite3.Error as error:
+                raise StorageError(f"The catalogue could not be copied: {error}") from error
+            finally:
+                source.close()
+
+        return save
+
+    def _pinned(self) -> Connection:
+        """A connection that sees what is committed now, whatever is committed later. ``_lock`` is held."""
+        source = sqlite3.connect(
+            ":memory:" if self._exclusive else self._path, isolation_level=None, check_same_thread=False
+        )
+        try:
+            if self._exclusive:  # no other connection may read the file
+                self._connection.backup(source)
+            else:
+                source.execute("BEGIN")
+                source.execute("SELECT count(*) FROM meta").fetchall()  # the snapshot is taken by the first read
+        except BaseException:
+            source.close()
+            raise
+        return source
 
     def close(self) -> None:
         with self._lock:

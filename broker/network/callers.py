@@ -9,7 +9,7 @@ on this machine and over TLS only.
 
 Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
 
-Tests: tests/pulsar/admin/test_rights.py.
+Tests: tests/network/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
 """
 
 import base64
@@ -66,7 +66,10 @@ class Callers:
         except AuthenticationFailed as error:
             self._note(call, error)
             answer = json_answer({"reason": "The client has not proved who it is."}, UNAUTHORIZED)
-            schemes = tuple(("www-authenticate", f'{scheme} realm="{self.realm}"') for scheme in ("Bearer", "Basic"))
+            # At a script's request for Basic a browser asks its user by itself; the broker's page does that better.
+            is_script = "x-requested-with" in call.headers
+            names = ("Bearer",) if is_script else ("Bearer", "Basic")
+            schemes = tuple(("www-authenticate", f'{name} realm="{self.realm}"') for name in names)
             return attrs.evolve(answer, headers=schemes, delay_s=authentication.delay_s)
         return handler(attrs.evolve(call, principal=identity.principal))
 

@@ -58,6 +58,9 @@ class ProcessorConnection:
 
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
+    kind: str = ""  # of the last request
+    stalled_at: float = 0.0  # since when (Clock.monotonic() s) the socket has not taken what was answered; 0 = it has
+    throttled_at: float = 0.0  # since when the hold THROTTLED is set
     opened_at: float = 0.0  # Clock.monotonic() s
     bytes_in: int = 0
     bytes_out: int = 0

@@ -15,6 +15,7 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
+from broker.network.request_times import RequestTimes
 from broker.network.service import Outbox
 from broker.network.unsent import Unsent
 from broker.runtime import Runtime
@@ -58,6 +59,11 @@ class Plane:
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
         self.handlers: list[Handler] = []
+        # What processors have measured of requests, those that are gone included. A new one continues the table of one that is
+        # gone.
+        self.times: list[RequestTimes] = []
+        self._free_times: list[RequestTimes] = []
+        self._handled_before = 0  # by handlers that are gone
         self.left_behind = 0  # threads that did not end when they were asked to: what they use is still in use
         self._threads: dict[int, ThreadHandle] = {}  # by id(body)
         self._processors_started = 0
@@ -67,6 +73,16 @@ class Plane:
         self._wanted_handlers = handlers
         self._resizing = Lock()
         self._stopping = False
+
+    @property
+    def handled(self) -> int:
+        """Requests that its handlers have handled."""
+        return self._handled_before + sum(each.handled for each in self.handlers.copy())
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that wait for their peers, about a second old."""
+        return self._unsent.total
 
     @property
     def memory(self) -> MemoryPool:
@@ -99,6 +115,7 @@ class Plane:
                 self._wait_until(lambda p=processor: p.departure.over or self._stopping, _LEAVE_S)  # type: ignore[misc]
                 if self._end(processor):
                     processor.close()
+                    self._free_times.append(processor.times)
 
     def resize_handlers(self, handlers: int) -> None:
         """Change the number of handlers. One that goes finishes its request, and goes after those that wait already."""
@@ -112,13 +129,14 @@ class Plane:
 
     def _spawn_handlers(self, count: int) -> None:
         for _ in range(count):
-            handler = Handler(self.channel, self._outbox, self._handler_leaves)
+            handler = Handler(self.channel, self._outbox, self._runtime.clock, self._handler_leaves)
             self._spawn(f"{self.name}handler-{self._handlers_started}", handler)
             self._handlers_started += 1
             self.handlers.append(handler)
 
     def _handler_leaves(self, handler: Handler) -> None:
         """On the handler's thread."""
+        self._handled_before += handler.handled
         self.handlers.remove(handler)
         thread = self._threads.pop(id(handler), None)
         if thread is not None:
@@ -150,8 +168,12 @@ class Plane:
         self.processors = []
 
     def _new_processor(self, on_room: Callable[[], None]) -> Processor:
+        times = self._free_times.pop() if self._free_times else RequestTimes()
+        if not any(each is times for each in self.times):
+            self.times.append(times)
         return Processor(
             self._processors_started,
+            times=times,
             settings=self._settings,
             poller=self._runtime.new_poller(),
             clock=self._runtime.clock,

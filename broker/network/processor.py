@@ -15,6 +15,7 @@ The seven steps are Kafka's. Two differences, both for speed and neither visible
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 
 import attrs
@@ -43,7 +44,9 @@ from broker.network.new_connection import NewConnection, NewConnectionQueue
 from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
+from broker.network.request_times import GAP_S, SEND, THROTTLE, RequestTimes
 from broker.network.service import Handover, Outbox, Part, Request
+from broker.network.traces import Traces
 from broker.network.unsent import Unsent
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
@@ -77,6 +80,8 @@ _AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
 # Between two requests these end a connection's turn. A stream that is held for another reason takes what it has read already.
 _ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
 _MUTED = RESPONSE_PENDING | THROTTLED
+# What is counted when it is set. RESPONSE_PENDING is set by every request, the others once in a connection's life.
+COUNTED_HOLDS = (RESPONSE_UNSENT, THROTTLED, CHANNEL_FULL, MEMORY_SHORT, UNWRITABLE)
 # Connections with these are not registered for reading.
 _UNREGISTERED = MEMORY_SHORT | CLOSING
 
@@ -87,6 +92,7 @@ class ProcessorSettings:
     high_water_bytes: int
     low_water_bytes: int
     handshake_timeout_s: float = 10.0  # handshake_timeout_ms
+    traces: Traces | None = None  # None: no request is traced
 
 
 @attrs.define
@@ -94,11 +100,18 @@ class ProcessorStats:
     """Counters. Only the processor's thread writes them; any thread may read them."""
 
     requests: int = 0
-    inline: int = 0
+    handed_over: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     protocol_errors: int = 0
     idle_closed: int = 0
+
+    # How often a connection was muted for each of the reasons that are none of the usual course of a request.
+    mutes: dict[int, int] = attrs.Factory(lambda: dict.fromkeys(COUNTED_HOLDS, 0))
+
+    @property
+    def inline(self) -> int:
+        return self.requests - self.handed_over
 
 
 class Processor:
@@ -118,13 +131,20 @@ class Processor:
         outbox: Outbox,
         quotas: ConnectionQuotas,
         on_room: Callable[[], None],
+        times: RequestTimes | None = None,
     ) -> None:
-        """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed."""
+        """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed.
+
+        ``times``: what an earlier processor has measured, to be continued.
+        """
         self.number = number
         self.stats = ProcessorStats()
+        self.idle_s = 0.0  # time spent waiting; only the processor's thread writes it
+        self.times = RequestTimes() if times is None else times
         # A dict, because the order of a set depends on addresses, and a simulation must be repeatable.
         self.connections: dict[ProcessorConnection, None] = {}
         self._settings = settings
+        self._traces = settings.traces
         self._poller = poller
         self._clock = clock
         self._get_ident = threads.get_ident
@@ -176,6 +196,10 @@ class Processor:
         self._draining = False
         self._now = clock.monotonic()
         self._dispatching: ProcessorConnection | None = None
+        self._at_once = self.times.at_once
+        # What is measured in this step (see `request_times.py`); None: nothing is, before a certain time.
+        self._measured: list[Any] | None = []
+        self._measure_from = inf
 
     # -- called from other threads ------------------------------------------------------------------------------------
 
@@ -227,6 +251,11 @@ class Processor:
             c.in_flight is None and c.held is None and not (c.outgoing and c.session.in_flight_max)
             for c in self.connections.copy()
         )
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work in its inbox: answers of other threads, most of them. For any thread."""
+        return len(self._inbox)
 
     def _room_came(self) -> None:
         self._room = True
@@ -320,8 +349,18 @@ class Processor:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
-        ready = self._poller.poll(timeout)
-        self._now = self._clock.monotonic()
+        monotonic = self._clock.monotonic
+        if timeout:
+            began = monotonic()
+            ready = self._poller.poll(timeout)
+            self._now = now = monotonic()
+            self.idle_s += now - began
+        else:
+            ready = self._poller.poll(timeout)
+            self._now = now = monotonic()
+        if now >= self._measure_from:
+            self._measure_from = inf
+            self._measured = []
         waiting = len(ready) + len(self._runnable)
         if waiting > _STEP_REQUESTS // _TURN_REQUESTS:
             self._turn = range(max(_LEAST_TURN_REQUESTS, _STEP_REQUESTS // waiting))
@@ -340,6 +379,8 @@ class Processor:
             self.handshakes.run()
         if self._dirty:
             self._flush_dirty()
+        if self._measured:
+            self._note_measured(self._measured)
 
     def process_completed_sends(self, ready: Sequence[tuple[Ready, int]]) -> None:
         """Continue to send to writable sockets."""
@@ -487,9 +528,16 @@ class Processor:
             self._dirty.append(connection)
         if connection.in_flight is request:
             if connection.outgoing_bytes <= self._high_water:
-                self._answered(connection)
+                if connection is self._dispatching:  # `_answered` without the call: its turn goes on by itself
+                    connection.in_flight = None
+                    connection.holds &= _AFTER_RESPONSE
+                else:
+                    self._answered(connection)
             else:
                 connection.holds |= RESPONSE_UNSENT
+                self.stats.mutes[RESPONSE_UNSENT] += 1
+                if connection is not self._dispatching:
+                    self._note_answered(connection, request)
         else:
             assert connection.session.in_flight_max == 0, "a request was answered twice"
 
@@ -511,8 +559,17 @@ class Processor:
         if connection.closed or connection.in_flight is not request:
             return
         request.lane, request.prepared = handover.lane, handover.prepared
-        if not self._channel.offer((connection.service, request), self._room_came):
-            self._channel_waiters.add(connection, request)
+        if connection is self._dispatching or not connection.session.in_flight_max:
+            request.taken_at = request.handled_at = 0.0
+        self._offer(connection, request)
+
+    def _offer(self, connection: ProcessorConnection, request: Request) -> bool:
+        """Give a request to the handlers. False if it has to wait until they take it."""
+        if self._channel.offer((connection.service, request), self._room_came):
+            return True
+        self.stats.mutes[CHANNEL_FULL] += 1
+        self._channel_waiters.add(connection, request)
+        return False
 
     def push(self, connection: ProcessorConnection, parts: Sequence[Part]) -> None:
         """Queue bytes that answer no request."""
@@ -536,6 +593,7 @@ class Processor:
         """A quota begins or ends to mute the connection."""
         if not connection.closed:
             connection.holds = next_holds(connection.holds, event)
+            self._note_throttle(connection, event)
             self._go_on_if_unmuted(connection)
 
     def _mark_dirty(self, connection: ProcessorConnection) -> None:
@@ -546,9 +604,13 @@ class Processor:
     # -- muting -------------------------------------------------------------------------------------------------------
 
     def _answered(self, connection: ProcessorConnection) -> None:
-        connection.in_flight = None
+        request, connection.in_flight = connection.in_flight, None
+        unsent = connection.holds & RESPONSE_UNSENT
         connection.holds &= _AFTER_RESPONSE
-        self._go_on_if_unmuted(connection)
+        if connection is not self._dispatching:
+            if not unsent:
+                self._note_answered(connection, request)
+            self._go_on_if_unmuted(connection)
 
     def _go_on_if_unmuted(self, connection: ProcessorConnection) -> None:
         if (
@@ -692,6 +754,7 @@ class Processor:
         high_water = self._high_water
         taken = 0  # size of the last frame
         turn_ends = 0.0
+        at_once, measured = self._at_once, self._measured
         self._dispatching = connection
         try:
             for _ in self._turn:
@@ -724,8 +787,18 @@ class Processor:
                     connection.holds |= RESPONSE_PENDING
                 prepared = service.inline(request)
                 if type(prepared) is not Handover:
-                    self.stats.inline += 1
                     service.handle(request, outbox, prepared)
+                    if sequential:
+                        if connection.in_flight is not request:
+                            kind = connection.kind = request.kind
+                            at_once[kind] += 1
+                            if measured is not None:
+                                taken_at = measured[-1] if measured else self._now
+                                measured += kind, taken_at, self._clock.monotonic()
+                                if self._traces is not None:
+                                    self._traces.offer(request, self.number, taken_at, measured[-1], measured[-1])
+                        else:
+                            self._note_parked(connection, request)
                     if start < end:  # only a peer that has sent several requests at once can exceed its turn
                         now = self._clock.monotonic()
                         if not turn_ends:
@@ -734,6 +807,8 @@ class Processor:
                             self._run_later(connection)
                             break
                 else:
+                    self.stats.handed_over += 1
+                    request.taken_at = request.handled_at = 0.0
                     if shared and sequential and size >= _COPY_BYTES:
                         own = connection.received
                         own.keep(view[start - size : end], self._room_came)
@@ -747,8 +822,7 @@ class Processor:
                         request.frame = memoryview(bytearray(frame))
                     request.done = False
                     request.lane, request.prepared = prepared.lane, prepared.prepared
-                    if not self._channel.offer((service, request), self._room_came):
-                        self._channel_waiters.add(connection, request)
+                    if not self._offer(connection, request):
                         break
             else:
                 self._run_later(connection)
@@ -815,6 +889,7 @@ class Processor:
             self._disconnect(connection)
 
     def _wait_for_memory(self, connection: ProcessorConnection) -> None:
+        self.stats.mutes[MEMORY_SHORT] += 1
         self._memory_waiters.add(connection)
         self._set_interest(connection, connection.interest & ~READ)
 
@@ -851,14 +926,19 @@ class Processor:
                 return
             if connection.interest & WRITE:
                 self._set_interest(connection, connection.interest & ~WRITE)
+            if connection.stalled_at:
+                self._note_unstalled(connection)
             if connection.holds & RESPONSE_UNSENT:
                 self._answered(connection)
         else:
             self._set_interest(connection, connection.interest | WRITE)
+            if not connection.stalled_at:
+                connection.stalled_at = self._now
         high_water = self._high_water if connection.session.in_flight_max else self._settings.high_water_bytes
         if not connection.holds & UNWRITABLE:
             if left > high_water:
                 connection.holds |= UNWRITABLE
+                self.stats.mutes[UNWRITABLE] += 1
         elif left <= min(self._settings.low_water_bytes, high_water):
             connection.holds &= ~UNWRITABLE
             self._run_later(connection)
@@ -876,6 +956,48 @@ class Processor:
             now = self._clock.monotonic()
             if connection.on_flushed is not None:
                 connection.on_flushed(now - began, now)
+
+    # -- measuring (see `request_times.py`) -----------------------------------------------------------------------------
+
+    def _note_measured(self, measured: list[Any]) -> None:
+        """The step is over in which requests were measured, and their answers have left."""
+        now = self._clock.monotonic()
+        self.times.answered_at_once(measured, self._now, now)
+        self._measured = None
+        self._measure_from = now + len(measured) // 3 * GAP_S
+
+    def _note_parked(self, connection: ProcessorConnection, request: Request) -> None:
+        """A request was handled and is not answered, or not sent."""
+        request.taken_at = self._measured[-1] if self._measured else self._now
+        request.handled_at = self._clock.monotonic()
+        if connection.holds & RESPONSE_UNSENT:
+            self._note_answered(connection, request)
+
+    def _note_answered(self, connection: ProcessorConnection, request: Request | None) -> None:
+        """A request was answered that was parked, or handled by another thread, or whose answer is long."""
+        assert request is not None
+        now = self._clock.monotonic()
+        # A handler that has answered may not have returned yet.
+        taken, handled = request.taken_at or now, request.handled_at or now
+        connection.kind = request.kind
+        self.times.answered_later(request.kind, request.received_at, taken, handled, now)
+        if self._traces is not None:
+            self._traces.offer(request, self.number, taken, handled, now)
+        if not connection.stalled_at:
+            connection.stalled_at = now
+
+    def _note_unstalled(self, connection: ProcessorConnection) -> None:
+        stalled_at, connection.stalled_at = connection.stalled_at, 0.0
+        if connection.kind:
+            self.times.of(connection.kind).observe(SEND, self._clock.monotonic() - stalled_at)
+
+    def _note_throttle(self, connection: ProcessorConnection, event: MuteEvent) -> None:
+        now = self._clock.monotonic()
+        if event is MuteEvent.THROTTLE_STARTED:
+            self.stats.mutes[THROTTLED] += 1
+            connection.throttled_at = now
+        else:
+            self.times.of(connection.kind).observe(THROTTLE, now - connection.throttled_at)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

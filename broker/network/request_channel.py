@@ -49,6 +49,11 @@ class RequestChannel:
     def __len__(self) -> int:
         return self._size
 
+    def in_lanes(self) -> dict[str, int]:
+        """By lane, the requests that are with handlers or wait behind them."""
+        with self._lock:
+            return {name: lane.running + len(lane.behind) for name, lane in self._lanes.items()}
+
     def offer(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Queue a request. False if there is no room; then ``on_room`` is called once, on a handler, when there is."""
         service, request = item

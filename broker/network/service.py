@@ -85,11 +85,18 @@ class Request:
     first; then its memory is reused.
     """
 
-    __slots__ = ("connection", "done", "frame", "lane", "prepared", "received_at")
+    __slots__ = ("connection", "done", "frame", "handled_at", "lane", "prepared", "received_at", "taken_at")
+
+    # What kind of request it is, for the metrics: one of a bounded number of texts.
+    kind: str = "other"
 
     connection: Connection  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
+    # Clock.monotonic() when a thread began to handle it, and when ``handle`` returned: only of requests that were not answered at
+    # once by their processor. 0 = not yet.
+    taken_at: float
+    handled_at: float
     done: bool  # only for requests that go to a handler, which sets it: False until ``handle`` has returned
     # Only for requests that go to a handler: set by the processor from their `Handover`.
     lane: str | None

@@ -11,15 +11,16 @@ import attrs
 
 from broker.errors import ConfigError
 from broker.log import get_logger
-from broker.metrics import Registry, names
-from broker.metrics.metric import Metric
+from broker.metrics import Registry
 from broker.network.acceptor import Endpoint
 from broker.network.memory_pool import MemoryPool
+from broker.network.metrics import NetworkMetrics
 from broker.network.outbox import ProcessorOutbox
 from broker.network.plane import LEAST_PATIENCE_S, PATIENCE_S, Plane, wait_until
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
+from broker.network.traces import Traces
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import ThreadHandle
@@ -33,19 +34,6 @@ _CONTROL_QUEUE = 20
 # Bytes of requests, and connections: far more than people and health checks need, and bounded.
 _CONTROL_MEMORY = 16 * 1024 * 1024
 CONTROL_CONNECTIONS = 100
-
-# What each processor counts: the metric and the number.
-_COUNTERS: tuple[tuple[Metric, Callable[[Processor], int]], ...] = (
-    (names.NETWORK_REQUESTS, lambda each: each.stats.requests),
-    (names.NETWORK_INLINE_REQUESTS, lambda each: each.stats.inline),
-    (names.NETWORK_RECEIVED_BYTES, lambda each: each.stats.bytes_in),
-    (names.NETWORK_SENT_BYTES, lambda each: each.stats.bytes_out),
-    (names.NETWORK_PROTOCOL_ERRORS, lambda each: each.stats.protocol_errors),
-    (names.NETWORK_IDLE_CLOSED_CONNECTIONS, lambda each: each.stats.idle_closed),
-    (names.TLS_HANDSHAKES, lambda each: each.handshakes.stats.completed),
-    (names.TLS_FAILED_HANDSHAKES, lambda each: each.handshakes.stats.failed),
-    (names.TLS_LATE_HANDSHAKES, lambda each: each.handshakes.stats.late),
-)
 
 
 @attrs.frozen
@@ -75,6 +63,7 @@ class SocketServerSettings:
     high_water_bytes: int
     low_water_bytes: int
     handshake_timeout_s: float = 10.0
+    traces: Traces | None = None  # None: no request is traced
 
 
 class SocketServer:
@@ -106,6 +95,7 @@ class SocketServer:
         self._timer_left_behind = False
         self._addresses: dict[str, tuple[str, int]] = {}
         self._bound: list[tuple[Binding, Listener]] = []
+        self.measured = NetworkMetrics(lambda: self.planes, self.memory, quotas, runtime.clock)
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Bind every listener, before anything is served. ConfigError where one can't be."""
@@ -168,29 +158,7 @@ class SocketServer:
         return [processor for plane in self.planes for processor in plane.processors]
 
     def register_metrics(self, metrics: Registry) -> None:
-        """Add what the processors count. The label is the name of the processor's thread; the series of a processor that is taken
-        away ends."""
-
-        def by_processor(value: Callable[[Processor], float]) -> Callable[[], dict[tuple[str, ...], float]]:
-            return lambda: {
-                (f"{plane.name}processor-{each.number}",): value(each)
-                for plane in self.planes
-                for each in plane.processors
-            }
-
-        for metric, value in _COUNTERS:
-            metrics.read_counter(metric, by_processor(value))
-        metrics.gauge(names.NETWORK_CONNECTIONS, by_processor(lambda each: len(each.connections)))
-
-        quotas = self.quotas
-        metrics.gauge(names.LISTENER_CONNECTIONS, lambda: _by_label(quotas.of_listener()))
-        for metric, counts in (
-            (names.LISTENER_ACCEPTED, quotas.accepted),
-            (names.LISTENER_REFUSED, quotas.refused),
-            (names.LISTENER_THROTTLED, quotas.throttled),
-            (names.LISTENER_EVICTED, quotas.evicted),
-        ):
-            metrics.read_counter(metric, partial(_by_label, counts))
+        self.measured.register(metrics)
 
     def resize_processors(self, count: int) -> None:
         """Change the data plane's number of processors, before the start or while running."""
@@ -238,6 +206,7 @@ class SocketServer:
                 settings.high_water_bytes,
                 settings.low_water_bytes,
                 settings.handshake_timeout_s,
+                settings.traces,
             ),
             queue=queue,
             processors=processors,
@@ -268,7 +237,3 @@ class SocketServer:
             f"listener {binding.name}: {ports} in use on {binding.host}; stop what listens there or choose another port "
             "(0 takes any free one)"
         )
-
-
-def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    return {(name,): counts[name] for name in list(counts)}

@@ -22,6 +22,7 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
@@ -37,6 +38,7 @@ from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.pulsar.views.subscriptions import SubscriptionViews
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
 
@@ -77,6 +79,7 @@ class PulsarPart:
         subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
+        topics.on_load.append(lambda topic: setattr(topic, "publish_rate", limits.publish_rate(topic)))
         limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
@@ -149,17 +152,24 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=endpoints(surroundings),
         )
+        PulsarMetrics(self.context, cache).register(surroundings.metrics)
         asking = [listener for listener in surroundings.listeners if listener.scheme == "pulsar"]
         callers = open_callers(config, asking, surroundings.security, runtime.clock, realm="pulsar")
         surroundings.routes.add(
             *(callers.protected(route) if route.blocking else route for route in admin_routes(self.context))
         )
 
+        if surroundings.has_http:
+            views = SubscriptionViews(logs, topics, subscriptions, surroundings.callers)
+            surroundings.routes.add(*views.routes())
+            surroundings.figures.subscriptions = views.of_topic
+
     def open(self) -> None:
         quotas, throttling = self.context.quotas, self.context.throttling
         others = quotas.throttled
         quotas.throttled = lambda: others() + len(throttling)
         quotas.on_change.append(throttling.end_all)
+        self._policies.on_change.append(throttling.end_all)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)

@@ -60,6 +60,8 @@ class PulsarConnection:
     # SENDs that have no answer yet, and the command that is answered when they are fewer.
     owed: int = 0
     parked: Callable[[], None] | None = None
+    # How long it is to be heard no more (s), because a topic to which it has just sent is above its publish rate.
+    publish_wait_s: float = 0.0
     # Of the client's proof of who it is: how many there were, and what happens when the present one ends.
     proof: int = 0
     expiry: TimerHandle | None = None

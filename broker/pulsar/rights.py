@@ -8,6 +8,9 @@
 | have a topic created | CREATE on the CLUSTER or on the TOPIC |
 | see a topic in the list of its namespace | DESCRIBE on the TOPIC |
 
+A topic of ``public/default`` has a second name for this question, in the long form (``topic_names.py``), so that ACLs for the
+prefix ``pulsar.public.default.`` are permissions of that namespace. They count for Pulsar's clients only.
+
 Any thread. Without an authorizer a question costs one comparison.
 
 Tests: tests/pulsar/test_rights.py.
@@ -16,9 +19,12 @@ Tests: tests/pulsar/test_rights.py.
 from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
-from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topic_names import TopicName, kafka_name, long_name
 from broker.pulsar.topics.topic import AnyTopic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.authorizer import Authorizer
+from broker.security.principal import Principal
 
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
@@ -34,9 +40,30 @@ def may(
     audited: bool = True,
 ) -> bool:
     authorizer = context.authorizer
-    return authorizer is None or authorizer.allows(
-        connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
+    return authorizer is None or allowed(
+        authorizer, connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
     )
+
+
+def allowed(
+    authorizer: Authorizer,
+    principal: Principal,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    audited: bool,
+) -> bool:
+    """Whether it may, by the name that the resource has in Kafka, or, for a topic of ``public/default``, by the one that it has
+    in the long form: permissions of that namespace are ACLs for the prefix of such names."""
+    if authorizer.allows(principal, host, operation, resource_type, name, audited=False):
+        return True
+    if resource_type is _TOPIC and isinstance(authorizer, AclAuthorizer):
+        long = long_name(name)
+        if long is not None and authorizer.allows_by(principal, host, operation, resource_type, name, long):
+            return True
+    return audited and authorizer.allows(principal, host, operation, resource_type, name)
 
 
 def require_topic(context: PulsarContext, connection: Connection, operation: Operation, name: TopicName) -> None:

@@ -131,12 +131,21 @@ def pulsar_name(topic: str) -> TopicName:
     return TopicName(PUBLIC_TENANT, DEFAULT_NAMESPACE, topic)
 
 
-def namespace_prefix(namespace: str) -> str | None:
-    """How the names of all topics of a namespace begin in Kafka, and of no others. None for ``public/default``."""
+def namespace_prefix(namespace: str) -> str:
+    """How the long names of all topics of a namespace begin, and of no others."""
     tenant, _, name = namespace.partition("/")
-    if (tenant, name) == (PUBLIC_TENANT, DEFAULT_NAMESPACE):
-        return None
     return f"{_PREFIX}{_escape(tenant)}.{_escape(name)}."
+
+
+_DEFAULT_PREFIX = f"{_PREFIX}{PUBLIC_TENANT}.{DEFAULT_NAMESPACE}."
+
+
+@lru_cache(maxsize=10_000)
+def long_name(topic: str) -> str | None:
+    """The name in the long form of a topic of ``public/default`` that has another one in Kafka. None for all others."""
+    if topic.startswith(_PREFIX) and _parts(topic) is not None:
+        return None
+    return _DEFAULT_PREFIX + _escape(topic)
 
 
 def check_legal(topic: str) -> None:

@@ -99,6 +99,9 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Replaces ``new`` if it is there (files), atomically."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name (a hard link), possibly in another directory. ``FileExistsError`` if ``new`` is there."""
+
     def remove(self, path: str) -> None: ...
 
     def rmdir(self, path: str) -> None: ...
@@ -282,6 +285,9 @@ class SystemDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def remove(self, path: str) -> None:
         os.remove(path)

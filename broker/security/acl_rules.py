@@ -106,6 +106,19 @@ class AclRules:
 
     def decide(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
         """The bits of all operations that the client may carry out on this resource."""
+        allowed, denied = self._stated(principal, host, resource_type, name)
+        if not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
+            return EVERYTHING
+        return _with_implied(allowed) & ~_of_all(denied)
+
+    def decide_alias(self, principal: str, host: str, resource_type: ResourceType, name: str, alias: str) -> int:
+        """The bits of all operations that ACLs allow by the other name of this resource, and that none denies by either name.
+        The default is not asked."""
+        allowed, denied = self._stated(principal, host, resource_type, alias)
+        return _with_implied(allowed) & ~_of_all(denied | self._stated(principal, host, resource_type, name)[1])
+
+    def _stated(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Bits:
+        """What ACLs allow and deny by this name."""
         clients = self.clients.get(resource_type, {})
         allowed = denied = 0
         for client in _clients(principal, host):
@@ -114,9 +127,7 @@ class AclRules:
                 more = names.of(name)
                 allowed |= more[0]
                 denied |= more[1]
-        if not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
-            return EVERYTHING
-        return _with_implied(allowed) & ~_of_all(denied)
+        return allowed, denied
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether some resource of this type exists, or could exist, for which ACLs allow the operation (KIP-679). As in Kafka

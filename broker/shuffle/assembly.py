@@ -11,6 +11,7 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
@@ -25,13 +26,23 @@ OF_THE_FILE_SYSTEM = -2
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
     """The service keeps its data in files of its own and does not use the logs."""
-    return ShufflePart(
+    part = ShufflePart(
         surroundings.config,
         surroundings.runtime,
         surroundings.timer,
         surroundings.open_files,
         surroundings.security.authorizer,
     )
+    ShuffleMetrics(part.partitions, part.partitions.budget, part.spiller, surroundings.runtime.clock).register(
+        surroundings.metrics
+    )
+    if surroundings.has_http:
+        from broker.shuffle.views.partitions import PartitionViews
+
+        views = PartitionViews(part.partitions, part.partitions.budget, surroundings.callers)
+        views.add_figures(surroundings.figures)
+        surroundings.routes.add(*views.routes())
+    return part
 
 
 class ShufflePart:

@@ -12,7 +12,7 @@ Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/shuff
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
 
@@ -377,6 +377,14 @@ class Partitions:
             self._release(partition)
 
     # -- listing ------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def present(self) -> Sequence[ResultPartition]:
+        """All of them, in no order."""
+        with self._lock:
+            return tuple(self._by_id.values())
 
     def list(self, prefix: str, rights: Rights | None = None) -> list[PartitionInfo]:
         """The partitions whose hex digits begin with ``prefix``, in their order; those that the client may know of.

@@ -331,6 +331,7 @@ class ShuffleService:
             budget.reader_left(READER_BYTES)
             outbox.push(connection, [encode_error(ILLEGAL_ARGUMENT_EXCEPTION, str(error), message.receiver)])
             return
+        receiver.view.peer = f"{connection.peer.host}:{connection.peer.port}"
         state.queue.add(receiver)
         self._open_further(state, connection, outbox, receiver)
 

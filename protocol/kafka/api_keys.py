@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Every API of Kafka, served by this broker or not, and one API of this project."""
+    """Every API of Kafka, served by this broker or not, and two APIs of this project."""
 
     PRODUCE = 0
     FETCH = 1
@@ -99,8 +99,9 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
-    # This project's own, see `end_txns.py`. Its number is far from Kafka's, which grow by a few a year.
+    # This project's own, see `end_txns.py` and `backup.py`. Their numbers are far from Kafka's, which grow by a few a year.
     END_TXNS = 20000
+    BACKUP = 20001
 
 
 # The first version whose bodies have compact lengths and tagged fields (KIP-482), and whose headers have tags.
@@ -194,6 +195,7 @@ _FIRST_FLEXIBLE_BY_NAME: dict[ApiKey, int] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.END_TXNS: 0,
+    ApiKey.BACKUP: 0,
 }
 
 # Keyed by plain int: converting a number from the wire to an ApiKey would cost more than the look-up itself.

@@ -68,7 +68,7 @@ def _after_the_ranges(frame: BytesLike, version: int) -> int | None:
 @cache
 def _bytes_before(api_key: int, version: int) -> int | None:
     """In all other responses that have a throttle time, only fields of fixed sizes are before it."""
-    if api_key == ApiKey.END_TXNS:
+    if api_key in (ApiKey.END_TXNS, ApiKey.BACKUP):
         return 0
     from kio.index import load_response_schema
 

@@ -1,6 +1,9 @@
 """`broker serve` as an operator meets it: ready file, signals, statuses, sentences."""
 
 import json
+import os
+import pty
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from tests.cli.conftest import Run, Serving
+from tests.cli.conftest import Run, Serving, command_line
 
 Serve = Callable[..., Serving]
 
@@ -189,3 +192,26 @@ def test_help_names_every_command_and_a_mistyped_one_is_corrected(run: Run) -> N
         assert f"  {command} " in shown
     assert b"did you mean 'serve'?" in run("sevre", fails=2).stderr
     assert run("--version").stdout.startswith(b"reactor-broker ")
+
+
+def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
+    control, terminal = pty.openpty()
+    listeners = ["--listener", "kafka://127.0.0.1:0", "--listener", "http://127.0.0.1:0"]
+    process = subprocess.Popen(
+        command_line("serve", "--data-dir", str(tmp_path / "data"), *listeners), stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    shown = ""
+    while "Ctrl-C" not in shown:
+        shown += os.read(control, 65536).decode()
+    process.send_signal(signal.SIGINT)
+    try:
+        while os.read(control, 65536):
+            pass
+    except OSError:  # Linux's way of saying that the other side has closed
+        pass
+    os.close(control)
+    assert 0 == process.wait(timeout=60)
+    (command,) = re.findall(r"echo hello \| (.*)\r\n", shown)
+    assert re.fullmatch(r"python -m broker produce greetings -b 127\.0\.0\.1:\d+", command)
+    assert "http://127.0.0.1:" in shown

@@ -1,5 +1,6 @@
 """A broker inside a program: what it leaves behind, however the program ends."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from kafka import KafkaProducer
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.errors import AuthenticationError, LinkError
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 
 STARTED = """
 import os, sys, time
@@ -146,3 +148,42 @@ def test_a_broker_with_users_is_one_call_more() -> None:
             cluster.topics()
         with pytest.raises(ConfigError, match=r"There is no listener 'kafka\+ssl': this broker has kafka, kafka\+sasl"):
             broker.address("kafka+ssl")
+
+
+def test_a_wrong_setting_is_told_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'num_partitions'"):
+        Broker(num_partition=4)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="num_partitions to a whole number of at least 1"):
+        Broker(num_partitions=0)
+
+
+def test_what_it_says_of_itself(tmp_path: Path) -> None:
+    broker = Broker(listeners=["kafka://127.0.0.1:0"])
+    assert "<Broker, not running, data in a temporary directory>" == repr(broker)
+    assert f"<Broker, not running, data in '{tmp_path}'>" == repr(Broker(str(tmp_path)))
+    with broker:
+        assert f"<Broker at kafka://{broker.bootstrap_servers}, data in '{broker.data_dir}'>" == repr(broker)
+        with pytest.raises(BrokerError, match="running already"):
+            broker.start()
+
+
+def test_use_before_the_start_is_told() -> None:
+    broker = Broker()
+    for use in (lambda: broker.bootstrap_servers, lambda: broker.data_dir, lambda: broker.server):
+        with pytest.raises(BrokerError, match="not running: use it in `with Broker"):
+            use()
+
+
+def test_a_coroutine_can_use_one() -> None:
+    async def main() -> str:
+        broker = Broker()
+        async with broker:
+            producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+            async with producer:
+                assert 0 == (await producer.send_and_wait("orders", b"one")).offset
+            directory = broker.data_dir
+            assert os.path.isdir(directory)
+        assert "not running" in repr(broker)
+        return directory
+
+    assert not os.path.exists(asyncio.run(main()))

@@ -228,3 +228,15 @@ def test_a_lock_file_says_who_has_it_even_while_it_is_held(disk: Disk, root: str
         disk.lock(f"{root}/.lock")
     assert disk.open(f"{root}/.lock", read_only=True).pread(100, 0).startswith(b"pid ")
     held.close()
+
+
+def test_a_link_is_a_second_name_that_outlives_the_first(disk: Disk, root: str) -> None:
+    make(disk, f"{root}/a", b"abc")
+    disk.makedirs(f"{root}/d")
+    disk.link(f"{root}/a", f"{root}/d/b")
+    with pytest.raises(FileExistsError):
+        disk.link(f"{root}/a", f"{root}/d/b")
+    disk.remove(f"{root}/a")
+    assert disk.open(f"{root}/d/b", read_only=True).pread(10, 0) == b"abc"
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/a", f"{root}/c")

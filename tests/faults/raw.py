@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.client import Broker
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import backup, end_txns
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 
@@ -194,5 +194,7 @@ class Faults:
             for version in range(api.min_version, api.max_version + 1):
                 if api.key is ApiKey.END_TXNS:
                     yield api.key, version, end_txns.request(9, "raw", [], False)
+                elif api.key is ApiKey.BACKUP:
+                    yield api.key, version, backup.request(9, "raw", backup.Action.END, "none")
                 else:
                     yield api.key, version, control.encode_request(api.key, version, 9, "raw", {})

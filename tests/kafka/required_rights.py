@@ -491,6 +491,7 @@ ROWS = [
     Row(ApiKey.TXN_OFFSET_COMMIT, (txn(WRITE), group(READ), topic(READ)), _txn_offsets),
     Row(ApiKey.END_TXN, (txn(WRITE),), lambda names: _txn(names) | {"committed": False}),
     Row(ApiKey.END_TXNS, (txn(WRITE),), _txn),
+    Row(ApiKey.BACKUP, (cluster(ALTER),), lambda _: {"action": 2, "backup_id": "none"}),
     Row(ApiKey.WRITE_TXN_MARKERS, (cluster(CLUSTER_ACTION) | cluster(ALTER),), _markers),
     Row(ApiKey.DESCRIBE_TRANSACTIONS, (txn(DESCRIBE),), lambda names: {"transactional_ids": [names.txn]}),
     Row(

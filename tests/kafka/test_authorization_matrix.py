@@ -17,7 +17,7 @@ from broker.security.acl import Operation, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import backup, end_txns
 from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import commit
 from tests.kafka.handlers.kafka_client import Kafka
@@ -65,6 +65,8 @@ class World:
         if row.key is ApiKey.END_TXNS:
             member = end_txns.Member(**fields)
             request = bytes(end_txns.request(7, "test", [member], False))
+        elif row.key is ApiKey.BACKUP:
+            request = bytes(backup.request(7, "test", fields["action"], fields["backup_id"]))
         else:
             request = control.encode_request(row.key, version, 7, "test", fields)
         if grants is None:
@@ -78,6 +80,8 @@ class Answer:
         self.frame = frame
         if key is ApiKey.END_TXNS:
             self.codes = [end_txns.parse_response(frame)[1].error]
+        elif key is ApiKey.BACKUP:
+            self.codes = [backup.parse_response(frame)[1].error]
         else:
             self.codes = sorted(codes(control.parse_response(key, version, frame)[1]))
 

@@ -208,7 +208,7 @@ class Stage:
         self.channel = RequestChannel(queue)
         self.quotas = quotas or ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
         self.outbox = ProcessorOutbox()
-        self.handler = Handler(self.channel, self.outbox)
+        self.handler = Handler(self.channel, self.outbox, self.clock)
 
 
 class Bench:

@@ -5,6 +5,7 @@ from typing import Any
 from broker.network.handler_pool import Handler
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Request
+from broker.runtime.clock import SystemClock
 from tests.network.harness import Stage
 
 
@@ -42,13 +43,14 @@ class _Connection:
 def request() -> Any:
     made = Request()
     made.lane = made.prepared = None
+    made.taken_at = made.handled_at = 0.0
     made.connection = _Connection()  # type: ignore[assignment]
     return made
 
 
 def test_a_step_handles_one_request_and_says_so() -> None:
     channel, service, outbox = RequestChannel(10), Calm(), Closes()
-    handler: Any = Handler(channel, outbox)  # type: ignore[arg-type]
+    handler: Any = Handler(channel, outbox, SystemClock())  # type: ignore[arg-type]
     assert not handler.step(0)
     first, second = request(), request()
     channel.offer((service, first), lambda: None)  # type: ignore[arg-type]
@@ -63,7 +65,7 @@ def test_a_step_handles_one_request_and_says_so() -> None:
 
 def test_what_a_service_raises_closes_the_connection_and_the_handler_goes_on() -> None:
     channel, outbox = RequestChannel(10), Closes()
-    handler: Any = Handler(channel, outbox)  # type: ignore[arg-type]
+    handler: Any = Handler(channel, outbox, SystemClock())  # type: ignore[arg-type]
     bad, good, calm = request(), request(), Calm()
     channel.offer((Boom(), bad), lambda: None)  # type: ignore[arg-type]
     channel.offer((calm, good), lambda: None)  # type: ignore[arg-type]

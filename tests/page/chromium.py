@@ -108,6 +108,10 @@ class Chromium:
                 return message["result"]
             self._note(message)
 
+    def listen(self) -> None:
+        """Wait for one event."""
+        self._note(self._next())
+
     def _next(self) -> Any:
         deadline = time.monotonic() + PATIENCE_S
         while b"\0" not in self._received:
@@ -154,33 +158,51 @@ class Chromium:
 
 
 class Tab:
-    """``complaints``: what went wrong in the page, in the order in which it did."""
+    """``allowed``: parts of complaints that a test expects."""
 
     def __init__(self, browser: Chromium, session: str, target: str) -> None:
         self._browser = browser
         self._session = session
         self._target = target
-        self.complaints: list[str] = []
+        self.allowed: list[str] = []
+        self._complaints: list[str] = []
+        self._loads = 0
 
     def call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, parameters, self._session)
 
     def note(self, method: str, params: Any) -> None:
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.loadEventFired":
+            self._loads += 1
+        elif method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.complaints.append(str(details.get("exception", {}).get("description", details["text"])))
+            self._complaints.append(str(details.get("exception", {}).get("description", details["text"])))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.complaints.append(" ".join(str(each.get("value", each.get("description"))) for each in params["args"]))
+            self._complaints.append(
+                " ".join(str(each.get("value", each.get("description"))) for each in params["args"])
+            )
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            self._complaints.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
         elif method == "Audits.issueAdded" and params["issue"]["code"] == "ContentSecurityPolicyIssue":
-            self.complaints.append(json.dumps(params["issue"]))
+            self._complaints.append(json.dumps(params["issue"]))
+
+    @property
+    def complaints(self) -> list[str]:
+        """What went wrong in the page, in the order in which it did, besides what is allowed."""
+        return [each for each in self._complaints if not any(part in each for part in self.allowed)]
 
     # -- where ----------------------------------------------------------------------------------------------------------
 
     def go(self, url: str) -> None:
         answer = self.call("Page.navigate", url=url)
         assert not answer.get("errorText"), answer
+
+    def reload(self) -> None:
+        """As the browser's button does. Waits until it is there again."""
+        before = self._loads
+        self.call("Page.reload")
+        while self._loads == before:
+            self._browser.listen()
 
     def resize(self, width: int = 1280, height: int = 800, mobile: bool = False) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)

@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, chromium: Chromium) -> Iter
 
 @pytest.fixture
 def open_page(chromium: Chromium, broker: BrokerProcess) -> Iterator[Open]:
-    """Opens the page at a hash. In the end nothing may have been complained of, unless the test has taken it note of."""
+    """Opens the page at a hash. In the end nothing may have been complained of, but what the test allows."""
     tabs: list[Tab] = []
 
     def open_tab(view: str = "", **size: Any) -> Tab:

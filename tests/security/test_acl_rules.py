@@ -41,6 +41,26 @@ def test_every_operation_is_decided_as_by_the_slow_model(
     st.lists(acls([TOPIC]), max_size=20),
     st.sampled_from(PRINCIPALS[:2]),
     st.sampled_from(HOSTS[1:]),
+    st.sampled_from([*NAMES, "zz"]),
+    st.sampled_from([*NAMES, "zz"]),
+    st.booleans(),
+)
+def test_another_name_allows_what_neither_denies_and_never_by_default(
+    given: list[Acl], principal: str, host: str, name: str, alias: str, default: bool
+) -> None:
+    rules = no_rules(default).changed(given)
+    bits = rules.decide_alias(principal, host, TOPIC, name, alias)
+    # An ALLOW of everything for the first name leaves only what is denied.
+    everything = [Acl(TOPIC, name, LITERAL, principal, host, ALL, ALLOW)]
+    undenied = no_rules(False).changed([*given, *everything]).decide(principal, host, TOPIC, name)
+    assert bits == no_rules(False).changed(given).decide(principal, host, TOPIC, alias) & undenied
+
+
+@many
+@given(
+    st.lists(acls([TOPIC]), max_size=20),
+    st.sampled_from(PRINCIPALS[:2]),
+    st.sampled_from(HOSTS[1:]),
     st.sampled_from(OPERATIONS[1:]),
 )
 def test_whether_anything_is_allowed_is_decided_as_by_the_slow_model(

@@ -5,7 +5,7 @@
 
 import copy
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.errors import StorageError
 from broker.metadata.catalogue import (
@@ -292,6 +292,15 @@ class SimCatalogue:
         finally:
             self._together = False
         self._end()
+
+    def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
+        self._read()
+        moment()
+
+        def save(path: str) -> None:
+            raise AssertionError("the simulated catalogue has no file to be copied")
+
+        return save
 
     def meta(self, key: str) -> str | None:
         self._read()

@@ -272,6 +272,15 @@ class SimDisk:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", new)
         target.put(new_name, entry, old_name)
 
+    def link(self, old: str, new: str) -> None:
+        self._operation(f"link {old} {new}")
+        entry = self._find(old)
+        target, name = self._parent(new)
+        if name in target.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", new)
+        assert not isinstance(entry, Directory), "directories have one name"
+        target.put(name, entry)
+
     def remove(self, path: str) -> None:
         self._operation(f"remove {path}")
         directory, name = self._parent(path)

@@ -107,6 +107,15 @@ class Producer:
         pieces = split_batch(topic, data, largest)
         return [part for piece in pieces for part in self._fitting(topic, *piece)]
 
+    def transmit(self) -> None:
+        """Send at once what waits for a fuller request, without waiting for its acknowledgement. Raises as ``flush`` does."""
+        self._check_usable()
+        try:
+            with self._routing.limit.within(self._routing.config.delivery_timeout_ms):
+                self._sender.transmit()
+        except KafkaClientError as error:
+            self._fail(error)
+
     def flush(self) -> None:
         """Returns when every batch that was sent is acknowledged. Raises the first error."""
         self._check_usable()

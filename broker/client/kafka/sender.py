@@ -113,10 +113,14 @@ class Sender:
         if 2 * lane.queued_bytes >= most:
             self._transmit(lane)
 
-    def flush(self) -> None:
-        """Returns when every batch is acknowledged."""
+    def transmit(self) -> None:
+        """Send what waits for a fuller request."""
         for lane in list(self._lanes.values()):
             self._transmit(lane)
+
+    def flush(self) -> None:
+        """Returns when every batch is acknowledged."""
+        self.transmit()
         for lane in list(self._lanes.values()):
             while lane.in_flight:
                 self._receive(lane)

@@ -199,6 +199,7 @@ class GroupCoordinator:
                 group.generation,
                 len(group.members),
                 topics,
+                entry.rebalances,
             )
 
     def committed(self, group_id: str, topics: Iterable[str]) -> Mapping[str, Mapping[int, CommittedOffset]]:

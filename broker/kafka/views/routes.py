@@ -9,8 +9,11 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import Lags
 from broker.kafka.transactions.phases import AT_REST
 from broker.kafka.views.groups import Groups
+from broker.kafka.views.records import Records
 from broker.kafka.views.settings import Settings
+from broker.kafka.views.tail import Tail
 from broker.kafka.views.topics import Topics
+from broker.kafka.views.transactions import Transactions
 from broker.kafka.views.view_context import ViewContext
 from broker.network.callers import Callers
 from broker.network.figures import Field, Figures
@@ -21,11 +24,22 @@ LAG = Field("group", "lag")
 _SAMPLED_MAX = 50_000
 
 
-def routes(kafka: KafkaContext, callers: Callers, figures: Figures) -> list[Route]:
-    context = ViewContext(kafka, callers, figures, Lags(kafka.logs))
-    _add_figures(context)
-    views = (Topics(context), Groups(context), Settings(context))
-    return [callers.protected(route) for view in views for route in view.routes()]
+class KafkaViews:
+    """``tail`` is the body of the thread ``record-tail``."""
+
+    def __init__(self, kafka: KafkaContext, callers: Callers, figures: Figures) -> None:
+        context = ViewContext(kafka, callers, figures, Lags(kafka.logs))
+        _add_figures(context)
+        self.tail = Tail(context)
+        views = (
+            Topics(context),
+            Groups(context),
+            Settings(context),
+            Transactions(context),
+            Records(context),
+            self.tail,
+        )
+        self.routes: list[Route] = [callers.protected(route) for view in views for route in view.routes()]
 
 
 def _add_figures(context: ViewContext) -> None:

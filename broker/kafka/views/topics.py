@@ -82,7 +82,7 @@ class Topics:
                 "partition_count": info.partitions,
                 "partitions": [_partition(log) for log in call.work.each(logs) if log is not None],
                 "groups": self._group_lags(call, info.name),
-                "subscriptions": [],
+                "subscriptions": self._context.figures.subscriptions(info.name),
             }
         )
 

@@ -27,6 +27,7 @@ from broker.network.routes import Answer, Call, HttpError, Route
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.namespaces import AlreadyExists
+from broker.pulsar.rights import allowed
 from broker.pulsar.topic_names import TopicName, check_namespace, kafka_name, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
@@ -173,8 +174,8 @@ def may(
     context: PulsarContext, call: Call, operation: Operation, kind: ResourceType, name: str, *, audited: bool = True
 ) -> bool:
     authorizer = context.authorizer
-    return authorizer is None or authorizer.allows(
-        call.principal, call.peer.host, operation, kind, name, audited=audited
+    return authorizer is None or allowed(
+        authorizer, call.principal, call.peer.host, operation, kind, name, audited=audited
     )
 
 

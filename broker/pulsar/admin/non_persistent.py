@@ -20,7 +20,8 @@ from broker.pulsar.admin.calls import (
     route,
     topic_name,
 )
-from broker.pulsar.admin.stats import consumer_stats, publisher_stats, rates
+from broker.pulsar.admin.rates import Rates
+from broker.pulsar.admin.stats import consumer_stats, publisher_stats, summed_rates
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
@@ -35,12 +36,26 @@ BASE = "/admin/v2/non-persistent/{tenant}/{namespace}"
 TOPIC = BASE + "/{topic}"
 ONE = TOPIC + "/subscription/{subscription}"
 
+_SUMMED = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgDropRate",
+    "msgInCounter",
+    "bytesInCounter",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "msgDropCounter",
+)
+
 _name = partial(topic_name, domain=NON_PERSISTENT)
 
 
 class NonPersistent:
-    def __init__(self, context: PulsarContext) -> None:
+    def __init__(self, context: PulsarContext, rates: Rates) -> None:
         self._context = context
+        self._rates = rates
         self._topics = context.nonpersistent
 
     def routes(self) -> list[Route]:
@@ -151,19 +166,15 @@ class NonPersistent:
     # -- statistics -----------------------------------------------------------------------------------------------------
 
     def stats(self, call: Call) -> Answer:
-        return json_answer(topic_stats(call, self._described(call)))
+        return json_answer(topic_stats(call, self._described(call), self._rates))
 
     def partitioned_stats(self, call: Call) -> Answer:
         name = _name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        parts = {str(topic.name): topic_stats(call, topic) for topic in self._parts(name)}
+        parts = {str(topic.name): topic_stats(call, topic, self._rates) for topic in self._parts(name)}
         return json_answer(
             {
-                **rates(),
-                "msgInCounter": sum(part["msgInCounter"] for part in parts.values()),
-                "bytesInCounter": sum(part["bytesInCounter"] for part in parts.values()),
-                "msgOutCounter": sum(part["msgOutCounter"] for part in parts.values()),
-                "bytesOutCounter": sum(part["bytesOutCounter"] for part in parts.values()),
+                **{key: sum(part[key] for part in parts.values()) for key in _SUMMED},
                 "metadata": {"partitions": self._topics.partitions(name), "deleted": False},
                 "partitions": parts if call.flag("perPartition", True) else {},
             }
@@ -226,17 +237,19 @@ class NonPersistent:
         return [topic for topic in found if topic is not None]
 
 
-def topic_stats(call: Call, topic: NonPersistentTopic) -> dict[str, Any]:
+def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str, Any]:
     with topic.lock:
         producers, producing = list(topic.producers), len(topic.producers)
         subscriptions = list(topic.subscriptions.values())
     of_subscriptions = {
-        one.name: _subscription_stats(one)
+        one.name: _subscription_stats(one, rates)
         for one in call.work.each(subscriptions)
         if isinstance(one, NonPersistentSubscription)
     }
+    publishers = [publisher_stats(one, rates) for one in call.work.each(producers[:producing])]
     return {
-        **rates(),
+        **summed_rates(publishers, of_subscriptions.values()),
+        "msgDropRate": sum(each["msgDropRate"] for each in of_subscriptions.values()),
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
         "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
@@ -244,7 +257,7 @@ def topic_stats(call: Call, topic: NonPersistentTopic) -> dict[str, Any]:
         "msgDropCounter": topic.dropped + sum(each["msgDropCounter"] for each in of_subscriptions.values()),
         "storageSize": 0,
         "backlogSize": 0,
-        "publishers": [publisher_stats(one) for one in call.work.each(producers[:producing])],
+        "publishers": publishers,
         "waitingPublishers": len(producers) - producing,
         "subscriptions": of_subscriptions,
         "replication": {},
@@ -252,15 +265,16 @@ def topic_stats(call: Call, topic: NonPersistentTopic) -> dict[str, Any]:
     }
 
 
-def _subscription_stats(subscription: NonPersistentSubscription) -> dict[str, Any]:
+def _subscription_stats(subscription: NonPersistentSubscription, rates: Rates) -> dict[str, Any]:
     with subscription.lock:
         consumers = [consumer_figures(connected) for connected in subscription.connected]
         active = subscription.active
         out, size, dropped = subscription.messages_out, subscription.bytes_out, subscription.dropped
+    messages_s, bytes_s, dropped_s = rates.of(subscription, subscription.since_ms)
     return {
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
-        "msgDropRate": 0.0,
+        "msgRateOut": messages_s,
+        "msgThroughputOut": bytes_s,
+        "msgDropRate": dropped_s,
         "msgOutCounter": out,
         "bytesOutCounter": size,
         "msgDropCounter": dropped,
@@ -268,7 +282,7 @@ def _subscription_stats(subscription: NonPersistentSubscription) -> dict[str, An
         "unackedMessages": 0,
         "type": NAMES.get(subscription.kind, "None"),
         "activeConsumerName": active.name if active is not None else None,
-        "consumers": [consumer_stats(each) for each in consumers],
+        "consumers": [consumer_stats(each, rates) for each in consumers],
         "isDurable": subscription.durable,
         "isReplicated": False,
     }

@@ -5,16 +5,18 @@
 | produce | WRITE and DESCRIBE on the TOPIC |
 | consume | READ and DESCRIBE on the TOPIC, and READ on every GROUP |
 
-For a topic the ACL names the topic; for a namespace it covers all names that begin as those of its topics do in Kafka. The names
-of ``public/default`` have nothing in common, so there are permissions for its topics only.
+For a topic the ACL names the topic. For a namespace it covers all names that begin as those of its topics do, and either action
+includes CREATE on the TOPIC: as in Pulsar, whoever may use the namespace may have topics made there by using them. The topics of
+``public/default`` have names without a beginning of their own in Kafka; for the question of rights they have a second one
+(``broker/pulsar/rights.py``), so the permissions of that namespace count for Pulsar's clients only.
 
 Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
 
 Tests: tests/pulsar/admin/test_rights.py.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
@@ -61,10 +63,7 @@ class Permissions:
     def _of_namespace(self, call: Call) -> _Resource:
         namespace = namespace_name(call)
         self._context.namespaces.require(namespace)
-        prefix = namespace_prefix(namespace)
-        if prefix is None:
-            raise HttpError(405, f"Grant permissions for the topics of {namespace} one by one.")
-        return _Resource(prefix, PatternType.PREFIXED)
+        return _Resource(namespace_prefix(namespace), PatternType.PREFIXED)
 
     def _of_topic(self, call: Call) -> _Resource:
         name = topic_name(call)
@@ -91,16 +90,33 @@ class Permissions:
 
     def grant(self, call: Call, resource: "Resource") -> Answer:
         require_cluster(self._context, call, Operation.ALTER)
-        actions = call.json()
-        if not isinstance(actions, list) or not set(map(str, actions)) <= _ACTIONS.keys():
-            raise HttpError(412, f"The actions are {' and '.join(_ACTIONS)}.")
-        authorizer = self._authorizer()
-        if authorizer is None:
-            return NO_CONTENT
-        for error in authorizer.create(_acls(_role(call), resource(call), actions)):
-            if error is not None:
-                raise error
+        actions = _actions(call.json())
+        self._create(_acls(call.names["role"], resource(call), actions))
         return NO_CONTENT
+
+    def granting(self, namespace: str, auth_policies: Any) -> Callable[[], None]:
+        """What grants the permissions in the object of a new namespace's policies. It may raise a Refusal, StorageError. Raises
+        HttpError."""
+        resource = _Resource(namespace_prefix(namespace), PatternType.PREFIXED)
+        found = _object(_object(auth_policies).get("namespace_auth"))
+        acls = [acl for role, actions in found.items() for acl in _acls(role, resource, _actions(actions))]
+        return lambda: self._create(acls)
+
+    def _create(self, acls: Sequence[Acl]) -> None:
+        authorizer = self._authorizer() if acls else None
+        if authorizer is not None:
+            for error in authorizer.create(acls):
+                if error is not None:
+                    raise error
+
+    def forget(self, call: Call, namespace: str) -> None:
+        """It is deleted: whoever makes one of the same name does not inherit its permissions."""
+        authorizer = self._context.authorizer
+        if isinstance(authorizer, AclAuthorizer):
+            filter_ = _filter(_Resource(namespace_prefix(namespace), PatternType.PREFIXED))
+            for result in authorizer.delete([filter_], call.work.checkpoint):
+                if isinstance(result, Exception):
+                    raise result
 
     def revoke(self, call: Call, resource: "Resource") -> Answer:
         """All that the role was granted here. READ on groups stays: it may be needed elsewhere."""
@@ -136,7 +152,23 @@ def _matches(authorizer: AclAuthorizer, filter_: AclFilter) -> Iterable[Acl]:
     return (acl for acl in filter_.candidates(authorizer.rules) if filter_.matches(acl))
 
 
-def _acls(principal: str, resource: _Resource, actions: Sequence[str]) -> Sequence[Acl]:
+def _object(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise HttpError(400, "Permissions have to be a JSON object, of lists of actions by role.")
+    return value
+
+
+def _actions(value: Any) -> Sequence[str]:
+    if not isinstance(value, list) or not set(map(str, value)) <= _ACTIONS.keys():
+        raise HttpError(412, f"The actions are {' and '.join(_ACTIONS)}.")
+    return value
+
+
+def _acls(role: str, resource: _Resource, actions: Sequence[str]) -> Sequence[Acl]:
+    principal = f"User:{role}"
+
     def allow(kind: ResourceType, name: str, pattern: PatternType, operation: Operation) -> Acl:
         return Acl(kind, name, pattern, principal, WILDCARD, operation, Permission.ALLOW)
 
@@ -145,6 +177,8 @@ def _acls(principal: str, resource: _Resource, actions: Sequence[str]) -> Sequen
         for action in dict.fromkeys(actions)
         for operation in _ACTIONS[action]
     ]
+    if actions and resource.pattern is PatternType.PREFIXED:
+        acls.append(allow(ResourceType.TOPIC, resource.name, resource.pattern, Operation.CREATE))
     if "consume" in actions:
         acls.append(allow(ResourceType.GROUP, WILDCARD, PatternType.LITERAL, Operation.READ))
     return list(dict.fromkeys(acls))

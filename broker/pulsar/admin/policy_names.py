@@ -15,11 +15,13 @@ from broker.pulsar.admin.policy_values import (
     parse_count,
     parse_flag,
     parse_object,
+    parse_publish_rate,
     parse_quota,
     parse_rate,
     parse_retention,
     parse_size,
     parse_strategy,
+    publish_rate_json,
     quota_json,
     rate_json,
     retention_json,
@@ -58,6 +60,7 @@ POLICIES: Final = (
     ),
     Policy("dispatch_rate", "dispatchRate", "dispatchRate", parse_rate, rate_json),
     Policy("subscription_dispatch_rate", "subscriptionDispatchRate", "subscriptionDispatchRate", parse_rate, rate_json),
+    Policy("publish_rate", "publishRate", "publishRate", parse_publish_rate, publish_rate_json),
     Policy("compaction_threshold_bytes", "compactionThreshold", "compactionThreshold", parse_size, method="PUT"),
     Policy("subscription_expiration_minutes", "subscriptionExpirationTime", "", parse_count),
     Policy(
@@ -90,9 +93,10 @@ _IN_ALL: Final = {
     "schemaValidationEnforced": "schema_validation_enforced",
     "encryptionRequired": "encryption_required",
     "dispatchRate": "topicDispatchRate",
+    "publishRate": "publishMaxMessageRate",
 }
 # These are given by cluster.
-_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate"))
+_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate", "publishMaxMessageRate"))
 # These are false where nobody has set them: the broker's setting holds.
 _OFTEN_FALSE: Final = frozenset(("encryption_required", "schema_validation_enforced"))
 

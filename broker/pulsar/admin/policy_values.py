@@ -80,6 +80,18 @@ def rate_json(rate: Rate) -> Any:
     }
 
 
+def parse_publish_rate(value: Any) -> Rate:
+    found = parse_object(value)
+    return Rate(
+        number(found.get("publishThrottlingRateInMsg", -1), "publishThrottlingRateInMsg", -1),
+        number(found.get("publishThrottlingRateInByte", -1), "publishThrottlingRateInByte", -1),
+    )
+
+
+def publish_rate_json(rate: Rate) -> Any:
+    return {"publishThrottlingRateInMsg": rate.messages, "publishThrottlingRateInByte": rate.bytes}
+
+
 def same(value: Any) -> Any:
     return value
 

@@ -9,6 +9,7 @@ from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policies import PolicyCalls
+from broker.pulsar.admin.rates import Rates
 from broker.pulsar.admin.schemas import Schemas
 from broker.pulsar.admin.stats import Stats
 from broker.pulsar.admin.subscriptions import Subscriptions
@@ -18,18 +19,19 @@ from broker.pulsar.context import PulsarContext
 
 
 def routes(context: PulsarContext) -> list[Route]:
-    lookup, passing = Lookup(context), NonPersistent(context)
-    topics = Topics(context, passing)
+    rates = Rates(context)
+    lookup, passing = Lookup(context), NonPersistent(context, rates)
+    topics, permissions = Topics(context, passing), Permissions(context)
     groups = (
         lookup,
         topics,
         passing,
         Subscriptions(context),
-        Stats(context),
-        Tenants(context, topics),
+        Stats(context, rates),
+        Tenants(context, topics, permissions),
         PolicyCalls(context),
         Schemas(context),
-        Permissions(context),
+        permissions,
         Brokers(context, lookup),
     )
     return [route for group in groups for route in group.routes()]

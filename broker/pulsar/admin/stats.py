@@ -1,12 +1,15 @@
-"""Statistics of topics. Rates are not measured: they are 0, and the counters of a topic are those of its log since it was made.
+"""Statistics of topics. Rates are those of the producers and consumers that are connected (``rates.py``); the counters of a topic
+are those of its log since it was made.
 
 Tests: tests/pulsar/admin/test_stats.py.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from broker.network.routes import Answer, Call, Route, json_answer
 from broker.pulsar.admin.calls import each_part, loaded, require_existing, require_topic, route, topic_name
+from broker.pulsar.admin.rates import Rates
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producers import Access
 from broker.pulsar.subscriptions.operations import ConsumerFigures, figures
@@ -24,6 +27,9 @@ _ACCESS = {
 }
 _TOPIC_COUNTERS = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize", "backlogSize")
 _SUBSCRIPTION_COUNTERS = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgRateRedeliver",
     "msgBacklog",
     "msgBacklogNoDelayed",
     "backlogSize",
@@ -38,8 +44,9 @@ _RANGES_SHOWN = 1000
 
 
 class Stats:
-    def __init__(self, context: PulsarContext) -> None:
+    def __init__(self, context: PulsarContext, rates: Rates) -> None:
         self._context = context
+        self._rates = rates
 
     def routes(self) -> list[Route]:
         return [
@@ -56,7 +63,7 @@ class Stats:
     def _topic_stats(self, call: Call, topic: Topic) -> dict[str, Any]:
         policies = self._context.policies.of(topic.name.namespace, topic.log.topic_id)
         return {
-            **topic_stats(call, topic),
+            **topic_stats(call, topic, self._rates),
             "deduplicationStatus": "Enabled" if policies.deduplication else "Disabled",
             "compaction": {"status": str(self._context.compactions.status(topic.log).state)},
         }
@@ -72,7 +79,7 @@ class Stats:
 
     def partitioned(self, call: Call) -> Answer:
         of_parts = {str(name): self._topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
-        total = summed([*of_parts.values()])
+        total = _summed([*of_parts.values()])
         total["metadata"] = {"partitions": len(of_parts), "deleted": False}
         total["partitions"] = of_parts if call.flag("perPartition", True) else {}
         return json_answer(total)
@@ -91,17 +98,20 @@ class Stats:
         return json_answer(_backlog_bytes(topic, _oldest(topic)))
 
 
-def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
+def topic_stats(call: Call, topic: Topic, rates: Rates) -> dict[str, Any]:
     log = topic.log
     with topic.lock:
         subscriptions = list(topic.subscriptions.values())
         producers = list(topic.producers)
         producing = len(topic.producers)
     of_subscriptions = {
-        one.name: _subscription_stats(one) for one in call.work.each(subscriptions) if isinstance(one, Subscription)
+        one.name: _subscription_stats(one, rates)
+        for one in call.work.each(subscriptions)
+        if isinstance(one, Subscription)
     }
+    publishers = [publisher_stats(one, rates) for one in call.work.each(producers[:producing])]
     return {
-        **rates(),
+        **summed_rates(publishers, of_subscriptions.values()),
         "msgInCounter": log.log_end_offset,
         "bytesInCounter": log.size_bytes(),
         "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
@@ -109,7 +119,7 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
         "storageSize": log.size_bytes(),
         "backlogSize": _backlog_bytes(topic, _oldest(topic)),
         "offloadedStorageSize": 0,
-        "publishers": [publisher_stats(one) for one in call.work.each(producers[:producing])],
+        "publishers": publishers,
         "waitingPublishers": len(producers) - producing,
         "subscriptions": of_subscriptions,
         "replication": {},
@@ -122,23 +132,28 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
     }
 
 
-def rates() -> dict[str, Any]:
+def summed_rates(publishers: Iterable[dict[str, Any]], subscriptions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Those of a topic."""
+    publishers, subscriptions = list(publishers), list(subscriptions)
+    messages = sum(each["msgRateIn"] for each in publishers)
+    size = sum(each["msgThroughputIn"] for each in publishers)
     return {
-        "msgRateIn": 0.0,
-        "msgThroughputIn": 0.0,
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
-        "averageMsgSize": 0.0,
+        "msgRateIn": messages,
+        "msgThroughputIn": size,
+        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions),
+        "averageMsgSize": size / messages if messages else 0.0,
         "msgChunkPublished": False,
     }
 
 
-def publisher_stats(producer: Any) -> dict[str, Any]:
+def publisher_stats(producer: Any, rates: Rates) -> dict[str, Any]:
     connection = producer.connection
+    messages, size = rates.of(producer, producer.since_ms)
     return {
-        "msgRateIn": 0.0,
-        "msgThroughputIn": 0.0,
-        "averageMsgSize": 0.0,
+        "msgRateIn": messages,
+        "msgThroughputIn": size,
+        "averageMsgSize": size / messages if messages else 0.0,
         "producerId": producer.id,
         "producerName": producer.name,
         "accessMode": _ACCESS[producer.access],
@@ -147,15 +162,15 @@ def publisher_stats(producer: Any) -> dict[str, Any]:
     }
 
 
-def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
+def _subscription_stats(subscription: Subscription, rates: Rates) -> dict[str, Any]:
     of = figures(subscription)
-    consumers = [consumer_stats(each) for each in of.consumers]
+    consumers = [consumer_stats(each, rates) for each in of.consumers]
     return {
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
+        "msgRateOut": sum(each["msgRateOut"] for each in consumers),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
         "msgOutCounter": sum(each.messages_out for each in of.consumers),
         "bytesOutCounter": sum(each.bytes_out for each in of.consumers),
-        "msgRateRedeliver": 0.0,
+        "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
         "msgBacklog": of.backlog,
         "msgBacklogNoDelayed": of.backlog,
         "backlogSize": _backlog_bytes(subscription.topic, of.acknowledged_before),
@@ -173,13 +188,14 @@ def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def consumer_stats(of: ConsumerFigures) -> dict[str, Any]:
+def consumer_stats(of: ConsumerFigures, rates: Rates) -> dict[str, Any]:
+    messages, size, again = rates.of(of.of, of.since_ms)
     return {
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
+        "msgRateOut": messages,
+        "msgThroughputOut": size,
         "msgOutCounter": of.messages_out,
         "bytesOutCounter": of.bytes_out,
-        "msgRateRedeliver": 0.0,
+        "msgRateRedeliver": again,
         "consumerName": of.name,
         "availablePermits": of.permits,
         "unackedMessages": of.unacked,
@@ -265,9 +281,9 @@ def _backlog_bytes(topic: Topic, offset: int) -> int:
     return log.size_bytes() * behind // messages if messages else 0
 
 
-def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Of a partitioned topic: counters added up, subscriptions by name."""
-    total: dict[str, Any] = {**rates(), "publishers": [], "subscriptions": {}, "replication": {}}
+    total: dict[str, Any] = {"publishers": [], "subscriptions": {}, "replication": {}}
     for part in parts:
         total["publishers"] += part["publishers"]
         for key in _TOPIC_COUNTERS:
@@ -280,4 +296,4 @@ def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
             merged["consumers"] += stats["consumers"]
             for key in _SUBSCRIPTION_COUNTERS:
                 merged[key] += stats[key]
-    return total
+    return {**summed_rates(total["publishers"], total["subscriptions"].values()), **total}

@@ -4,6 +4,7 @@ from functools import partial
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import json_object, namespace_name, require_cluster, route
+from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policy_names import CLUSTER, parse_policies
 from broker.pulsar.admin.topics import Topics
 from broker.pulsar.context import PulsarContext
@@ -19,9 +20,10 @@ _BUNDLE = "0x00000000_0xffffffff"
 
 
 class Tenants:
-    def __init__(self, context: PulsarContext, topics: Topics) -> None:
+    def __init__(self, context: PulsarContext, topics: Topics, permissions: Permissions) -> None:
         self._context = context
         self._topics = topics
+        self._permissions = permissions
 
     def routes(self) -> list[Route]:
         return [
@@ -79,14 +81,22 @@ class Tenants:
         return json_answer(self._context.namespaces.namespaces(tenant))
 
     def create(self, call: Call) -> Answer:
-        """The body has its policies. Permissions are granted by calls of their own."""
+        """The body has its policies, and permissions in ``auth_policies``."""
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
         body = json_object(call)
         _clusters(body.get("replication_clusters"))
-        # Before the namespace, so that it is never without them. What is left of a call that failed in between is replaced.
-        replace = partial(self._context.policies.replace_namespace, namespace, parse_policies(body))
-        self._context.namespaces.create(namespace, replace)
+        policies = parse_policies(body)
+        grant = self._permissions.granting(namespace, body.get("auth_policies"))
+
+        def prepare() -> None:
+            """Before the namespace, so that it is never without them. What is left of a call that failed in between is
+            replaced."""
+            self._permissions.forget(call, namespace)
+            self._context.policies.replace_namespace(namespace, policies)
+            grant()
+
+        self._context.namespaces.create(namespace, prepare)
         return NO_CONTENT
 
     def delete(self, call: Call) -> Answer:
@@ -101,6 +111,7 @@ class Tenants:
             raise HttpError(405, f"Take {namespace} out of pulsar_namespaces to have it deleted.")
         self._remove_topics(call, namespace)
         self._context.policies.remove_namespace(namespace)
+        self._permissions.forget(call, namespace)
         self._context.namespaces.delete(namespace)
         self._remove_topics(call, namespace)  # what clients have made meanwhile; they cannot make any more
         return NO_CONTENT

@@ -1,7 +1,8 @@
 """SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
 
 The bytes count for the client's ``producer_byte_rate``, as those of Kafka's Produce do. After SENDs that leave a debt the
-connection takes nothing until it is paid.
+connection takes nothing until it is paid. The same holds for a topic's publish rate, which all its producers share: the
+connection that goes above it waits, with all its producers, as in Pulsar.
 
 Tests: tests/pulsar/producers/test_publishing.py.
 """
@@ -17,6 +18,9 @@ from protocol.pulsar.sends import metadata_size
 # Metadata that the processor parses: 1 to 2 ms, if it is nothing but properties. Several SENDs that are taken together are less
 # than 256 KiB (``session.py``).
 _METADATA_MAX = 48 * 1024
+# A connection that is above a publish rate waits so long at most before it is heard again: clients close a connection on which
+# their PINGs are not answered within 30 s. Its debt stays.
+_HOLD_MAX_S = 10.0
 
 
 def handle(call: Call) -> None:
@@ -25,6 +29,9 @@ def handle(call: Call) -> None:
     publish(context, call.state, frame)
     if context.quotas.limits_clients:
         _throttle(call, size)
+    if call.state.publish_wait_s:
+        wait_s, call.state.publish_wait_s = call.state.publish_wait_s, 0.0
+        _hold(call, context.clock.monotonic() + min(wait_s, _HOLD_MAX_S))
     call.state.park(call.done)
 
 
@@ -37,9 +44,14 @@ def _throttle(call: Call, size: int) -> None:
     throttle_s = meter.take(size, now)
     if throttle_s:
         context.quotas.count_throttle(Kind.PRODUCE, throttle_s)
-        call.state.heard_at = now + throttle_s  # it cannot be heard before
-        begin = partial(context.throttling.begin, connection, call.outbox, now + throttle_s)
-        call.outbox.call(connection, begin)
+        _hold(call, now + throttle_s)
+
+
+def _hold(call: Call, until: float) -> None:
+    """Take nothing more from the connection until this time."""
+    call.state.heard_at = until  # it cannot be heard before
+    begin = partial(call.context.throttling.begin, call.connection, call.outbox, until)
+    call.outbox.call(call.connection, begin)
 
 
 def inline(context: PulsarContext, request: PulsarRequest) -> bool:

@@ -33,6 +33,7 @@ class NonPersistentSubscription:
     topic: NonPersistentTopic
     name: str
     durable: bool
+    since_ms: int  # wall clock
     kind: int = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
     policy: KeySharedPolicy | None = None
     connected: dict[PassingConsumer, None] = attrs.Factory(dict)

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import attrs
 
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entry import Entry
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
@@ -58,6 +59,7 @@ class NonPersistentTopic:
     # Replaced as a whole, so that messages can be passed on without the lock.
     subscriptions: Mapping[str, PassingSubscription] = attrs.Factory(dict)
     lock: Lock = attrs.Factory(Lock)
+    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it is made
     closed: bool = False  # get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
     messages_in: int = 0

@@ -134,7 +134,9 @@ class NonPersistentTopics:
             if topic is None or topic.closed:
                 if len(self._topics) >= TOPICS_MAX:
                     raise TooManyRequests(f"There may be {TOPICS_MAX} topics whose messages are not kept.")
-                topic = self._topics[name] = NonPersistentTopic(name, self._waker.line())
+                topic = NonPersistentTopic(name, self._waker.line())
+                topic.publish_rate = self._limits.publish_rate(topic)
+                self._topics[name] = topic
             topic.idle_since = now
             start = not self._sweeping
             self._sweeping = True
@@ -242,7 +244,7 @@ class NonPersistentTopics:
                     raise NotAllowed(
                         f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
                     )
-                subscription = NonPersistentSubscription(topic, join.subscription, join.durable)
+                subscription = NonPersistentSubscription(topic, join.subscription, join.durable, self._clock.time_ms())
             else:
                 assert isinstance(known, NonPersistentSubscription)
                 subscription = known
@@ -268,7 +270,7 @@ class NonPersistentTopics:
                 raise NotAllowed(
                     f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
                 )
-            topic.add(NonPersistentSubscription(topic, name, True))
+            topic.add(NonPersistentSubscription(topic, name, True, self._clock.time_ms()))
 
     def unsubscribe(self, subscription: NonPersistentSubscription) -> None:
         """Delete it, whoever is connected to it."""

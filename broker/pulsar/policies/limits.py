@@ -17,6 +17,7 @@ from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.policies.policies import Policies, Rate
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.subscriptions.subscriptions import Bounds
+from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.runtime.threads import Lock
 
@@ -34,6 +35,7 @@ class PolicyLimits:
         self._settings = settings
         self._lock = Lock()
         self._rates: WeakValueDictionary[_Key, DispatchRate] = WeakValueDictionary()
+        self._publish_rates: WeakValueDictionary[tuple[TopicName, UUID], DispatchRate] = WeakValueDictionary()
         policies.on_change.append(self._changed)
 
     def bounds(self, topic: AnyTopic) -> Bounds:
@@ -73,6 +75,16 @@ class PolicyLimits:
         of_topic = (topic.name.namespace, topic.log.topic_id, topic.log.partition)
         return RateLimit([self.broker_rate, self._rate((*of_topic, None)), self._rate((*of_topic, subscription))])
 
+    def publish_rate(self, topic: AnyTopic) -> DispatchRate:
+        """For all producers of the topic. It follows the policies."""
+        key = topic.name, topic.topic_id
+        with self._lock:
+            rate = self._publish_rates.get(key)
+            if rate is None:
+                rate = self._publish_rates[key] = DispatchRate()
+                _set_publish(rate, self._of(topic))
+            return rate
+
     def _rate(self, key: _Key) -> DispatchRate:
         with self._lock:
             rate = self._rates.get(key)
@@ -84,11 +96,20 @@ class PolicyLimits:
     def _changed(self) -> None:
         with self._lock:
             rates = list(self._rates.items())
+            publish_rates = list(self._publish_rates.items())
         for key, rate in rates:
             _set(rate, self._policies.of(key[0], key[1]), key[3])
+        for (name, topic_id), rate in publish_rates:
+            _set_publish(rate, self._policies.of(name.namespace, topic_id))
 
     def _of(self, topic: AnyTopic) -> Policies:
         return self._policies.of(topic.name.namespace, topic.topic_id)
+
+
+def _set_publish(rate: DispatchRate, policies: Policies) -> None:
+    wanted = policies.publish_rate or _UNLIMITED
+    if not rate.is_set_to(wanted.messages, wanted.bytes, wanted.period_s):
+        rate.set(wanted.messages, wanted.bytes, wanted.period_s)
 
 
 def _set(rate: DispatchRate, policies: Policies, subscription: str | None) -> None:

@@ -69,6 +69,7 @@ class Policies:
     max_unacked_per_subscription: int | None = None
     dispatch_rate: Rate | None = None  # of a topic
     subscription_dispatch_rate: Rate | None = None
+    publish_rate: Rate | None = None  # of a topic, or of each of its partitions
     delayed_delivery: bool | None = None
     delayed_delivery_tick_ms: int | None = None
     compaction_threshold_bytes: int | None = None  # 0: only on demand
@@ -90,6 +91,7 @@ BROKER: Final = Policies(
     deduplication=False,
     dispatch_rate=Rate(),
     subscription_dispatch_rate=Rate(),
+    publish_rate=Rate(),
     delayed_delivery=True,
     compaction_threshold_bytes=0,
     subscription_expiration_minutes=0,
@@ -104,6 +106,7 @@ _VALUES: Final[dict[str, Any]] = {
     "backlog_quota": BacklogQuota,
     "dispatch_rate": Rate,
     "subscription_dispatch_rate": Rate,
+    "publish_rate": Rate,
 }
 _NAMES: Final = frozenset(one.name for one in attrs.fields(Policies))
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from broker.errors import Refusal, StorageError
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entries.entry_factory import from_metadata
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
@@ -253,7 +254,7 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     if topic.closed:
         return  # its producers are being told
     if isinstance(topic, NonPersistentTopic):
-        _pass_on(state, topic, accepted)
+        _pass_on(context, state, topic, accepted)
         return
     assert isinstance(topic, Topic)
     try:
@@ -272,7 +273,16 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
         _fail(context, state, topic, accepted, error)
 
 
-def _pass_on(state: PulsarConnection, topic: NonPersistentTopic, accepted: list[_Accepted]) -> None:
+def _count(context: PulsarContext, state: PulsarConnection, rate: DispatchRate, accepted: list[_Accepted]) -> None:
+    """These count for the topic's publish rate. What is above it is taken, and then the connection has to wait."""
+    now = context.clock.monotonic()
+    rate.consumed(sum(one.messages for one in accepted), sum(len(one.value) for one in accepted), now)
+    state.publish_wait_s = max(state.publish_wait_s, rate.wait_s(now))
+
+
+def _pass_on(
+    context: PulsarContext, state: PulsarConnection, topic: NonPersistentTopic, accepted: list[_Accepted]
+) -> None:
     """The messages are not kept: they go to who is there, and the receipts leave at once."""
     values = memoryview(bytearray().join([one.value for one in accepted]))  # what was received may be moved
     entry = topic.take_ids(len(accepted))
@@ -292,6 +302,8 @@ def _pass_on(state: PulsarConnection, topic: NonPersistentTopic, accepted: list[
         position += size
         entry += 1
     topic.publish(entries)
+    if topic.publish_rate.limited:
+        _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
     for producer, ours in owed.items():
         producer.owe(Owed(0, ours))
@@ -342,6 +354,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
         tail.end_append()
     if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
+    if topic.publish_rate.limited:
+        _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
     for producer, ours in owed.items():
         producer.owe(Owed(offset, ours))

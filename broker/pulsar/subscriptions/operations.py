@@ -27,6 +27,7 @@ Peeked = Callable[[Entry | Exception | None], None]
 
 @attrs.frozen(kw_only=True)
 class ConsumerFigures:
+    of: ConnectedConsumer
     name: str
     address: str
     client_version: str
@@ -81,6 +82,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
 def consumer_figures(connected: ConnectedConsumer) -> ConsumerFigures:
     consumer, state = connected.consumer, connected.connection
     return ConsumerFigures(
+        of=connected,
         name=consumer.name,
         address=state.connection.peer.host,
         client_version=state.client_version,

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import attrs
 
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.deduplication import Deduplication
 from broker.pulsar.producers.producers import Producers
@@ -81,6 +82,10 @@ class AnyTopic(Protocol):
     def durable_offset(self) -> int:
         """Everything before it is durable."""
 
+    @property
+    def publish_rate(self) -> DispatchRate:
+        """That of all its producers together."""
+
     def check_open(self) -> None: ...
 
 
@@ -108,6 +113,7 @@ class Topic:
     closed: bool = False  # unloaded or deleted: get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
     deduplication: Deduplication | None = None  # None: it is off
+    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it comes into use
     tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
 
     def __attrs_post_init__(self) -> None:

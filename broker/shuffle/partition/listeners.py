@@ -12,6 +12,14 @@ from typing import Protocol
 class WriterListener(Protocol):
     """The connection of a partition's writer. Any thread may call; each call leaves a note with the connection's processor."""
 
+    @property
+    def peer(self) -> str:
+        """The other end of its connection, for people."""
+
+    @property
+    def credit(self) -> int:
+        """Pushes that it may still make; read from another thread it may be wrong for a moment."""
+
     def room_freed(self) -> None:
         """A writer that was held back may get credit again."""
 

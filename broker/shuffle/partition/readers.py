@@ -6,7 +6,7 @@ Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py, tests/sh
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from broker.shuffle.partition.holdings import Holdings
@@ -44,6 +44,9 @@ class Readers:
 
     def __len__(self) -> int:
         return len(self._readers)
+
+    def __iter__(self) -> Iterator[ReaderListener]:
+        return iter(self._readers)
 
     def add(self, reader: ReaderListener) -> None:
         self._readers[reader] = None

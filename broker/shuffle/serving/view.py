@@ -62,6 +62,7 @@ class View:
         "idle",
         "more",
         "partition",
+        "peer",
         "reader_bytes",
         "row",
         "waiting",
@@ -83,6 +84,7 @@ class View:
         if indices.end >= len(partition.subpartitions):
             raise IndexError(f"subpartitions {indices} of {len(partition.subpartitions)}")
         self.partition = partition
+        self.peer = ""  # the other end of its connection, for people
         self.holdings = partition.holdings
         self.alone = indices.size == 1
         self.waiting = 0  # data buffers that it has not taken

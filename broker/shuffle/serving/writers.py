@@ -107,6 +107,17 @@ class Writers:
     def __len__(self) -> int:
         return len(self._handles)
 
+    @property
+    def peer(self) -> str:
+        """The other end, for people. Any thread."""
+        peer = self._connection.peer
+        return f"{peer.host}:{peer.port}"
+
+    def credit_of(self, partition: ResultPartition) -> int:
+        """What the writer of this partition may still push. Any thread."""
+        handle = self._by_partition.get(partition)
+        return 0 if handle is None else max(0, handle.left)
+
     def handle(self, frame: WriterFrame) -> None:
         """Act on a frame other than a push. Raises ProtocolError for a handle that was never given."""
         if isinstance(frame, OpenPartition):
@@ -408,6 +419,14 @@ class _PartitionNotes:
 
     writers: Writers
     partition: ResultPartition
+
+    @property
+    def peer(self) -> str:
+        return self.writers.peer
+
+    @property
+    def credit(self) -> int:
+        return self.writers.credit_of(self.partition)
 
     def room_freed(self) -> None:
         self.writers.post(self.writers.grant, self.partition)

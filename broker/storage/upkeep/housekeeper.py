@@ -6,7 +6,9 @@ reported and does not keep the others from their turn.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 
 import attrs
@@ -42,7 +44,8 @@ class Duty:
 
 
 class Housekeeper:
-    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``reconfigure``, ``hurry`` and ``wakeup``."""
+    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``run_soon``, ``without_new_cleanings``,
+    ``reconfigure``, ``hurry`` and ``wakeup``."""
 
     def __init__(
         self,
@@ -62,6 +65,10 @@ class Housekeeper:
         self._event = Event()
         self._mutex = Lock()
         self._deletions: list[tuple[float, str]] = []
+        self._errands: deque[Callable[[], object]] = deque()
+        # Held while it is decided what is cleaned next.
+        self._choosing = Lock()
+        self._cleanings_held = 0
         self._cleaning: Iterator[bool] | None = None
         self._cleaned = False  # whether the cleaning has succeeded; valid at its end
         self._running: dict[str, Iterator[None]] = {}
@@ -97,6 +104,9 @@ class Housekeeper:
     def step(self, timeout: float | None) -> bool:
         now = self._clock.monotonic()
         did = self._delete(now)
+        while self._errands:
+            self._guarded("run_soon", self._errands.popleft())
+            did = True
         for duty in self._duties:
             if duty.due <= now:
                 duty.due = now + duty.interval_s
@@ -156,6 +166,22 @@ class Housekeeper:
             for path in paths:
                 heapq.heappush(self._deletions, (when, path))
         self._event.set()
+
+    def run_soon(self, errand: Callable[[], object]) -> None:
+        """Call ``errand`` on this thread, which may wait for the disk."""
+        self._errands.append(errand)
+        self._event.set()
+
+    @contextmanager
+    def without_new_cleanings(self) -> Iterator[None]:
+        """No compaction begins while this lasts. One that has begun before goes on, with the records that it has chosen then."""
+        with self._choosing:
+            self._cleanings_held += 1
+        try:
+            yield
+        finally:
+            with self._choosing:
+                self._cleanings_held -= 1
 
     def _next_due(self) -> float:
         due = min(duty.due for duty in self._duties)
@@ -226,10 +252,11 @@ class Housekeeper:
             self._guarded("checkpoint", log.checkpoint)
         if waiting:
             self._guarded("save_recovery_points", self._checkpoints.save_recovery_points)
-        plan = cleaner.choose(logs, now_ms)
-        if plan is not None:
-            self._cleaned = False
-            self._cleaning = cleaner.clean(plan, self._config.log_cleaner_dedupe_buffer_size, now_ms)
+        with self._choosing:
+            plan = None if self._cleanings_held else cleaner.choose(logs, now_ms)
+            if plan is not None:
+                self._cleaned = False
+                self._cleaning = cleaner.clean(plan, self._config.log_cleaner_dedupe_buffer_size, now_ms)
         # If a topic asks to be compacted sooner than every log.cleaner.backoff.ms, look more often.
         lags = [log.config.max_compaction_lag_ms / 1000 for log in logs if log.config.compact]
         soonest = max(SHORTEST_CLEAN_S, min(lags, default=self._clean_duty.interval_s))

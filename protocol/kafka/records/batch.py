@@ -40,6 +40,7 @@ _INT32 = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
+_BASE_TIME_AT = 27
 _PRODUCER_AT = 43
 
 
@@ -195,6 +196,15 @@ def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: i
     attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
     _ATTRIBUTES.pack_into(view, CRC_START, attributes)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    _CRC.pack_into(view, 17, crc32c(memoryview(view)[CRC_START:]))
+
+
+def set_times(view: bytearray, timestamp_ms: int) -> None:
+    """Moves the records of the batch that fills ``view`` in time, so that its newest is of ``timestamp_ms``; updates the
+    checksum."""
+    (base,), (newest,) = _INT64.unpack_from(view, _BASE_TIME_AT), _INT64.unpack_from(view, _BASE_TIME_AT + 8)
+    _INT64.pack_into(view, _BASE_TIME_AT, base + timestamp_ms - newest)
+    _INT64.pack_into(view, _BASE_TIME_AT + 8, timestamp_ms)
     _CRC.pack_into(view, 17, crc32c(memoryview(view)[CRC_START:]))
 
 

@@ -9,7 +9,7 @@ from kio.index import load_response_schema
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import api_versions, end_txns, fetch, metadata, produce
+from protocol.kafka.messages import api_versions, backup, end_txns, fetch, metadata, produce
 from protocol.kafka.schema import control
 from protocol.kafka.schema.fields import field_specs
 from protocol.kafka.throttle_time import with_throttle_time
@@ -33,6 +33,8 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
         return [api_versions.response(7, version, 0, ranges, throttle_ms, {"x": (1, 2)})]
     if api.key == ApiKey.END_TXNS:
         return [end_txns.response(7, 3, 2, throttle_ms)]
+    if api.key == ApiKey.BACKUP:
+        return [backup.response(7, backup.BackupResponse(throttle_ms, 3, "why", "id", "/data"))]
     return None
 
 

@@ -10,6 +10,7 @@ from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 NAMESPACE = "/admin/v2/namespaces/public/default"
 TOPIC = f"{PERSISTENT}/t"
 
+PUBLISH_RATE = {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}
 RATE = {
     "dispatchThrottlingRateInMsg": 10,
     "dispatchThrottlingRateInByte": -1,
@@ -38,6 +39,8 @@ def shared() -> Iterator[Admin]:
         (TOPIC + "/maxProducers", "POST", 5),
         (NAMESPACE + "/maxUnackedMessagesPerConsumer", "POST", 10),
         (TOPIC + "/maxUnackedMessagesOnSubscription", "POST", 10),
+        (TOPIC + "/publishRate", "POST", PUBLISH_RATE),
+        (NAMESPACE + "/publishRate", "POST", PUBLISH_RATE),
         (TOPIC + "/dispatchRate", "POST", RATE),
         (NAMESPACE + "/subscriptionDispatchRate", "POST", RATE),
         (NAMESPACE + "/compactionThreshold", "PUT", 10_000_000_000),

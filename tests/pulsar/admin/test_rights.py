@@ -159,6 +159,13 @@ def test_a_proof_that_is_none_is_refused_and_not_logged(
     assert token("root", b"x" * 32) not in capsys.readouterr().err
 
 
+def test_a_browser_is_not_told_to_ask_its_user_when_a_script_has_asked(secured: Admin) -> None:
+    _, headers, _ = secured.raw("GET", "/admin/v2/tenants", headers={"X-Requested-With": "XMLHttpRequest"})
+    assert headers["www-authenticate"].startswith("Bearer ")
+    assert "Basic" not in str(headers)
+    assert "Basic" in str(secured.raw("GET", "/admin/v2/tenants")[1])
+
+
 def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
     path = f"{PERSISTENT}/t/permissions"
     produce = (ResourceType.TOPIC, "t", Operation.WRITE)
@@ -202,11 +209,57 @@ def test_what_is_no_permission_is_refused(secured: Admin) -> None:
     path = f"{PERSISTENT}/t/permissions/me"
     for body in ("produce", ["fly"], [["produce"]], {}, 1):
         assert 412 == secured.ask("POST", path, body, **as_user("root"))[0], body
-    status, answer = secured.ask(
-        "POST", "/admin/v2/namespaces/public/default/permissions/me", ["produce"], **as_user("root")
-    )
-    assert 405 == status
-    assert "one by one" in answer["reason"]
+    path = "/admin/v2/namespaces/shop/refused"
+    secured.ask("PUT", "/admin/v2/tenants/shop", {}, **as_user("root"))
+    for found in ("x", ["x"], {"namespace_auth": []}, {"namespace_auth": {"me": ["fly"]}}):
+        assert secured.ask("PUT", path, {"auth_policies": found}, **as_user("root"))[0] in (400, 412), found
+        assert 404 == secured.ask("GET", path + "/permissions", **as_user("root"))[0]
+
+
+def looks_up(secured: Admin, user: str, topic: str) -> int:
+    return secured.ask("GET", f"/lookup/v2/topic/{topic}", **as_user(user))[0]
+
+
+def test_permissions_of_the_default_namespace_cover_its_topics_for_clients_of_pulsar(secured: Admin) -> None:
+    path = "/admin/v2/namespaces/public/default/permissions"
+    assert 403 == looks_up(secured, "guest", "persistent/public/default/t")
+    assert 204 == secured.ask("POST", path + "/guest", ["produce", "consume"], **as_user("root"))[0]
+    assert {"guest": ["produce", "consume"]}.items() <= secured.ask("GET", path, **as_user("root"))[1].items()
+    for topic in ("persistent/public/default/t", "persistent/public/default/a%20b", "non-persistent/public/default/n"):
+        assert 200 == looks_up(secured, "guest", topic), topic
+    assert 403 == looks_up(secured, "other", "persistent/public/default/t")
+    for path_, body in ((f"{PERSISTENT}/made", None), (f"{PERSISTENT}/pulsar.shop.x.made", None)):
+        status = secured.ask("PUT", path_, body, **as_user("guest"))[0]
+        assert status in (204, 409)
+    secured.ask("PUT", "/admin/v2/tenants/shop", {}, **as_user("root"))
+    secured.ask("PUT", "/admin/v2/namespaces/shop/eu", {}, **as_user("root"))
+    assert 403 == looks_up(secured, "guest", "persistent/shop/eu/orders")
+    # What is denied by its own name stays so.
+    authorizer = secured.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    deny = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:guest", "*", Operation.ALL, Permission.DENY)
+    assert [None] == authorizer.create([deny])
+    assert 403 == looks_up(secured, "guest", "persistent/public/default/t")
+    assert 200 == looks_up(secured, "guest", "persistent/public/default/u")
+    assert 204 == secured.ask("DELETE", path + "/guest", **as_user("root"))[0]
+    assert 403 == looks_up(secured, "guest", "persistent/public/default/u")
+
+
+def test_a_new_namespace_has_the_permissions_that_are_in_its_policies_and_a_deleted_one_leaves_none(
+    secured: Admin,
+) -> None:
+    path = "/admin/v2/namespaces/shop/staffed"
+    secured.ask("PUT", "/admin/v2/tenants/shop", {}, **as_user("root"))
+    body = {"auth_policies": {"namespace_auth": {"clerk2": ["produce"], "boss": ["produce", "consume"]}, "other": 1}}
+    assert 204 == secured.ask("PUT", path, body, **as_user("root"))[0]
+    granted = {"clerk2": ["produce"], "boss": ["produce", "consume"]}
+    assert (200, granted) == secured.ask("GET", path + "/permissions", **as_user("root"))
+    assert 200 == looks_up(secured, "clerk2", "persistent/shop/staffed/t")
+    assert 409 == secured.ask("PUT", path, {}, **as_user("root"))[0]
+    assert (200, granted) == secured.ask("GET", path + "/permissions", **as_user("root"))
+    assert 204 == secured.ask("DELETE", path, **as_user("root"))[0]
+    assert 204 == secured.ask("PUT", path, {}, **as_user("root"))[0]
+    assert (200, {}) == secured.ask("GET", path + "/permissions", **as_user("root"))
 
 
 def test_without_an_authorizer_permissions_are_granted_and_change_nothing(admin: Admin) -> None:

@@ -21,7 +21,7 @@ class Scene:
         self.stage = stage
         self.waker = Waker()
         self.topic = NonPersistentTopic(parse_topic("non-persistent://public/default/t"), self.waker.line())
-        self.subscription = NonPersistentSubscription(self.topic, "s", durable)
+        self.subscription = NonPersistentSubscription(self.topic, "s", durable, 0)
         self.topic.add(self.subscription)
 
     def join(
@@ -109,7 +109,7 @@ def test_the_rules_of_who_may_join_are_those_of_topics_that_are_kept(scene: Scen
     scene.subscription.leave(first)
     scene.join(SubType.Key_Shared)
     with pytest.raises(NotAllowed):
-        NonPersistentSubscription(scene.topic, "x", True).join(
+        NonPersistentSubscription(scene.topic, "x", True, 0).join(
             Client(scene.stage).state,
             Join(subscription="x", kind=9, consumer_id=0, consumer_name="c"),
             DispatchSettings(),

@@ -106,6 +106,7 @@ POLICIES = st.builds(
     deduplication=st.none() | st.booleans(),
     dispatch_rate=RATES,
     subscription_dispatch_rate=RATES,
+    publish_rate=RATES,
     schema_compatibility=st.none() | st.sampled_from(Strategy),
 )
 

@@ -8,6 +8,7 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.errors import StorageError
+from broker.pulsar.policies.policies import Rate
 from broker.pulsar.producers import publishing
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
@@ -224,3 +225,40 @@ def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker,
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, None)])
     assert [(1, 1)] == list(receipts(wire, 1))
     assert 0 == len(context.throttling)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_topic_above_its_publish_rate_holds_the_connection_and_loses_nothing(
+    broker: Broker, connect: Connect, domain: str
+) -> None:
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    context.policies.set_namespace("public/default", publish_rate=Rate(messages=1))
+    wire, other = connect(), connect()
+    wire.produce(f"{domain}://public/default/t")
+    other.produce(f"{domain}://public/default/other")
+    wire.raw(b"".join(send_frame(number) for number in range(100)))
+    assert list(range(100)) == [sequence_id for sequence_id, _ in receipts(wire, 100)]
+    while not len(context.throttling):
+        ping(connect())
+    wire.raw(send_frame(100))
+    ping(other)  # nobody else waits
+    other.raw(send_frame(0))
+    assert 1 == len(list(receipts(other, 1)))
+    context.policies.set_namespace("public/default", publish_rate=None)  # and who waits goes on at once
+    assert [100] == [sequence_id for sequence_id, _ in receipts(wire, 1)]
+    while len(context.throttling):
+        ping(other)
+
+
+def test_a_publish_rate_of_bytes_is_that_of_all_producers_together(broker: Broker, connect: Connect) -> None:
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    wires = [connect(), connect()]
+    for wire in wires:
+        wire.produce("t")
+    context.policies.set_topic(topic_of(broker).topic_id, publish_rate=Rate(bytes=1000))
+    wires[0].raw(send_frame(0, bytes(50_000)))
+    assert 1 == len(list(receipts(wires[0], 1)))
+    wires[1].raw(send_frame(0))  # it is taken, and finds the debt of the other
+    assert 1 == len(list(receipts(wires[1], 1)))
+    while len(context.throttling) < 2:
+        ping(connect())

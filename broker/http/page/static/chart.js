@@ -2,16 +2,26 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { useGet } from "./api.js";
+import { byteRate, bytes } from "./format.js";
 
 const HEIGHT = 130;
 
-/** {times (s), values by name} of these series, refreshed. `missing`: why there are none. */
+const SPANS = { "10 min": 600, "1 h": 3600 };
+
+/** {times (s), values by name} of these series, refreshed. `missing`: why there are none. `spanField`: the choice how far back. */
 export function useHistory(names, everyS = 5) {
-  const answer = useGet(names.length ? "/history" : null, { series: names.join(",") }, everyS);
+  const [span, setSpan] = useState("10 min");
+  const since = () => Date.now() - SPANS[span] * 1000;
+  since.of = span;
+  const answer = useGet("/history", { series: names.map(encodeURIComponent).join(","), since }, everyS);
+  const spanField = html`<label class="span"><span class="hidden">How far back</span>
+    <select value=${span} onChange=${(event) => setSpan(event.target.value)}>
+      ${Object.keys(SPANS).map((name) => html`<option key=${name} value=${name}>last ${name}</option>`)}
+    </select></label>`;
   const { start_ms: start, step_s: step, series } = answer.data ?? {};
-  if (!series) return { times: [], values: {}, missing: answer.error };
+  if (!series) return { times: [], values: {}, missing: answer.error, spanField };
   const length = Math.max(0, ...Object.values(series).map((each) => each.length));
-  return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null };
+  return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null, spanField };
 }
 
 /** `series`: [{name, label, color}], where `color` is the name of one of the style sheet's. */
@@ -57,6 +67,9 @@ export function Chart({ title, history, series, format }) {
   </figure>`;
 }
 
+// Marks at round figures, where those are not decimal.
+const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const STEPS = new Map([[bytes, BYTE_STEPS], [byteRate, BYTE_STEPS]]);
 const COLORS = ["one", "two", "three", "four"];
 
 function options(element, series, format) {
@@ -72,7 +85,7 @@ function options(element, series, format) {
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [
       { ...axis, grid: { show: false }, space: 70, size: 24, values: (_, marks) => marks.map(clock) },
-      { ...axis, size: 68, space: 34, values: (_, marks) => marks.map((mark) => format(mark)) },
+      { ...axis, size: 68, space: 34, incrs: STEPS.get(format), values: (_, marks) => marks.map((mark) => format(mark)) },
     ],
     series: [
       {},

@@ -1,17 +1,19 @@
 // The frame around the views: the list of views, the line of health, shortcuts, and what is shown while the broker is away.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
-import { useGet, useLink } from "./api.js";
+import { access, useGet, useLink } from "./api.js";
 import { duration, text } from "./format.js";
+import { Login } from "./login.js";
 import { Notice } from "./parts.js";
 import { to, useRoute } from "./router.js";
 import { useShortcuts, Shortcuts } from "./shortcuts.js";
+import { useLive } from "./stream.js";
 import { ThemeButton } from "./theme_button.js";
 import { VIEWS, viewOf } from "./views.js";
 
 function Page() {
   const route = useRoute();
-  const overview = useGet("/overview", {}, 5);
+  const overview = useOverview();
   const [help, setHelp] = useState(false);
   const view = viewOf(route.segments);
   useShortcuts(() => setHelp(true));
@@ -42,12 +44,21 @@ function Page() {
     </nav>
     <main id="main" ref=${main}>
       <${Away} />
-      <${Guarded} key=${location.hash.split("?")[0]}>
-        <${view.component} segments=${route.segments} query=${route.query} overview=${overview} />
-      <//>
+      ${access.wanted
+        ? html`<${Login} failed=${access.number > 0} />`
+        : html`<${Guarded} key=${location.hash.split("?")[0]}>
+            <${view.component} segments=${route.segments} query=${route.query} overview=${overview} />
+          <//>`}
     </main>
     ${help && html`<${Shortcuts} onClose=${() => setHelp(false)} />`}
   `;
+}
+
+/** From the stream of live figures, or asked for where there is none: too many pages may be open. */
+function useOverview() {
+  const live = useLive({});
+  const asked = useGet(live.following ? null : "/overview");
+  return live.following && live.overview ? { data: live.overview, error: null } : { ...asked, data: asked.data ?? live.overview ?? null };
 }
 
 function skip(event, main) {

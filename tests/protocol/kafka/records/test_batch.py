@@ -14,6 +14,7 @@ from protocol.kafka.records.batch import (
     batches,
     check_crc,
     read_header,
+    set_times,
     stamp,
 )
 from protocol.kafka.records.records import build_batch, records
@@ -165,3 +166,11 @@ def test_messages_of_format_1_are_refused() -> None:
     old[16] = 1
     with pytest.raises(ProtocolError, match="format 1"):
         batch.whole_batches(memoryview(old))
+
+
+def test_a_batch_is_moved_in_time() -> None:
+    batch = build_batch([(None, b"a", [], 1000), (None, b"b", [], 1500)])
+    set_times(batch, 9000)
+    check_crc(batch, 0, read_header(batch))
+    assert [8500, 9000] == [record.timestamp for record in records(batch)]
+    assert 9000 == read_header(batch).max_timestamp

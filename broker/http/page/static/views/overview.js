@@ -10,7 +10,7 @@ const SERIES = ["messages_in", "bytes_in", "bytes_out", "requests", "errors", "c
 export function Overview({ overview }) {
   const history = useHistory(SERIES);
   return html`
-    <h1 tabindex="-1">Overview</h1>
+    <div class="title"><h1 tabindex="-1">Overview</h1>${history.spanField}</div>
     <${Loaded} answer=${overview}>${() => html`<${Now} now=${overview.data} />`}<//>
     <div class="charts">
       <${Chart} title="Messages in" history=${history} format=${rate} series=${[{ name: "messages_in", label: "in" }]} />

@@ -1,21 +1,24 @@
 // The reactor as a drawing: acceptor, processors with their connections, request channel, handlers. One sees where it backs up.
 
 import { html } from "../vendor/preact.js";
-import { useGet } from "../api.js";
 import { ago, bytes, count, plural, share, text } from "../format.js";
 import { usePages } from "../paged.js";
 import { Badge, Bar, Empty, Loaded, Name, Notice, Table } from "../parts.js";
+import { useLive } from "../stream.js";
 import { backlog, level, reasonOf, RECEPTIVE } from "../reactor_state.js";
 
 const DOTS_MAX = 48;
 const CELLS_MAX = 40;
 
 export function Reactor({ segments, query }) {
-  const pages = usePages("/connections", "connections", { segments, query, everyS: 2 });
+  const pages = usePages("/connections", "connections", { segments, query, everyS: 3 });
+  const live = useLive({ reactor: true });
+  const shown = live.following && live.reactor ? live.reactor : pages.answer.data;
   return html`
     <h1 tabindex="-1">Reactor</h1>
     <${Loaded} answer=${pages.answer}>${() => html`
-      <${Drawing} reactor=${pages.answer.data.reactor ?? {}} />
+      <${Drawing} reactor=${shown.reactor ?? {}} />
+      ${shown.control && html`<h2>Control plane</h2><${Drawing} reactor=${shown.control} />`}
       <h2>Connections</h2>
       ${pages.rows.length
         ? html`<${Table} label="Connections" columns=${COLUMNS} rows=${pages.rows} rowKey=${(row) => String(row.id)} />`
@@ -29,7 +32,7 @@ function Drawing({ reactor }) {
   const verdict = backlog(reactor);
   const at = (stage) => (verdict.where === stage ? ` ${verdict.kind}` : "");
   return html`
-    <${Notice} kind=${verdict.kind === "good" ? "info" : verdict.kind}>${verdict.text}<//>
+    <${Notice} kind=${verdict.kind}>${verdict.text}<//>
     <div class="reactor" role="group" aria-label="The reactor, from the acceptor to the handlers">
       <section class=${`stage${at("acceptor")}`}>
         <h2>Acceptor</h2>
@@ -54,7 +57,7 @@ function Drawing({ reactor }) {
       <section class=${`stage${at("handlers")}`}>
         <h2>Handlers</h2>
         <${Cells} used=${handlers.busy} of=${handlers.threads} label="handlers are busy" kind=${level(handlers.busy, handlers.threads)} />
-        <p class="quiet">${count(handlers.busy)} of ${count(handlers.threads)} busy, ${share(handlers.idle)} idle</p>
+        <p class="quiet">${known(handlers.busy) ? `${count(handlers.busy)} of ${count(handlers.threads)} busy` : plural(handlers.threads, "thread")}${known(handlers.idle) ? `, ${share(handlers.idle)} idle` : ""}</p>
       </section>
     </div>
   `;
@@ -66,12 +69,12 @@ function Processor({ processor }) {
   const held = muted.reduce((sum, [, number]) => sum + number, 0);
   // A connection may have several reasons: then there are fewer connections than reasons.
   const dots = [...muted.flatMap(([reason, number]) => Array(Math.min(number, DOTS_MAX)).fill(reasonOf(reason).kind)), ...Array(Math.max(0, Math.min(total - held, DOTS_MAX))).fill(RECEPTIVE)].slice(0, Math.min(total, DOTS_MAX));
-  const busy = processor.idle === null || processor.idle === undefined ? null : 1 - processor.idle;
+  const busy = known(processor.idle) ? 1 - processor.idle : null;
   return html`<div class="processor">
     <div class="processor-head">
       <span class="processor-name">${text(processor.id)}</span>
-      <${Bar} value=${busy ?? 0} of=${1} label=${`busy ${share(busy)}`} kind=${level(busy, 1)} />
-      <span class="number quiet">${share(busy)} busy</span>
+      ${known(busy) && html`<${Bar} value=${busy} of=${1} label=${`busy ${share(busy)}`} kind=${level(busy, 1)} />
+      <span class="number quiet">${share(busy)} busy</span>`}
       <span class="number">${plural(total, "connection")}</span>
     </div>
     <div class="dots" role="img" aria-label=${words(total, muted)}>
@@ -81,6 +84,7 @@ function Processor({ processor }) {
   </div>`;
 }
 
+const known = (value) => typeof value === "number";
 const words = (total, muted) =>
   [plural(total, "connection"), ...muted.map(([reason, number]) => `${count(number)} ${reasonOf(reason).label}`)].join(", ");
 
@@ -118,7 +122,7 @@ const COLUMNS = [
   { name: "client", label: "Client", grow: true, sort: (row) => text(row.client_id), cell: (row) => html`<${Name} value=${row.client_id} most=${60} />` },
   { name: "software", label: "Software", sort: (row) => text(row.software), cell: (row) => html`<${Name} value=${[row.software, row.version].filter(Boolean).join(" ")} most=${40} />` },
   { name: "listener", label: "Listener", sort: (row) => text(row.listener), cell: (row) => text(row.listener) },
-  { name: "processor", label: "Processor", number: true, sort: (row) => row.processor, cell: (row) => text(row.processor) },
+  { name: "processor", label: "Processor", number: true, id: true, sort: (row) => text(row.processor), cell: (row) => text(row.processor).replace(/^processor-/, "") },
   { name: "principal", label: "Principal", cell: (row) => html`<${Name} value=${row.principal} most=${40} />` },
   { name: "requests", label: "Requests", number: true, sort: (row) => row.requests, cell: (row) => count(row.requests) },
   { name: "in", label: "In", number: true, sort: (row) => row.bytes_in, cell: (row) => bytes(row.bytes_in) },

@@ -1,0 +1,38 @@
+"""`broker restore`: makes a new data directory of a backup. Needs no broker.
+
+Tests: tests/process/test_backup.py.
+"""
+
+import os
+
+import click
+
+from broker.cli.client import format_time
+from broker.errors import BrokerError
+from broker.runtime.disk import SystemDisk
+from broker.runtime.ownership import explain_denial
+from broker.storage.backup import restoring
+
+
+@click.command()
+@click.argument("backup", metavar="BACKUP", type=click.Path(exists=True, file_okay=False))
+@click.argument("data_dir", metavar="DATA_DIR", type=click.Path())
+def command(backup: str, data_dir: str) -> None:
+    """Make DATA_DIR, which is missing or empty, a data directory with what BACKUP has.
+
+    Every file is checked against its checksum while it is copied. Then start a broker with --data-dir DATA_DIR: its first start
+    recovers as after a crash. If this was interrupted, no broker starts there; run it again. Where root runs it and DATA_DIR
+    belongs to another user, that user gets the files.
+    """
+    data_dir = os.path.abspath(data_dir)
+    try:
+        manifest = restoring.restore(SystemDisk(), backup, data_dir)
+    except OSError as error:
+        where = str(error.filename or data_dir)
+        raise BrokerError(
+            f"{data_dir} is not complete: {where}: {explain_denial(error, where)}. Run the command again when that is mended."
+        ) from error
+    click.echo(
+        f"{data_dir}: {len(manifest.plan.partitions)} partitions as of {format_time(manifest.plan.taken_ms)}. "
+        f"Start the broker with --data-dir {data_dir}"
+    )

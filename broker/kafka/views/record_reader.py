@@ -1,0 +1,233 @@
+"""Reading records for people: from an offset on, as many as asked for, within bounds. On a thread that may block.
+
+One reading looks at a bounded number of bytes and records, compressed and decompressed, whatever a producer has put into a batch;
+then it says where to go on. A batch that cannot be read, or is too large inside, is shown as one record that says why. Entries of
+Pulsar's producers are shown as the messages in them.
+
+Records of transactions are marked as ``open``, ``aborted`` or ``committed``, and the markers that end transactions are shown,
+too; or, where only committed records are wanted, what is not committed is left out.
+
+Tests: tests/kafka/views/test_records.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from broker.kafka.views import record_json
+from broker.network.work import Work
+from broker.runtime.disk import FileRegion
+from broker.storage.log import entry_records, inspection
+from broker.storage.log.log import Log
+from broker.storage.refusals import OffsetOutOfRange
+from broker.storage.segments.txn_index import AbortedTransaction
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header
+from protocol.kafka.records.compression import CODEC_NAMES
+from protocol.kafka.records.markers import parse_marker
+from protocol.kafka.records.records import Record, read_records
+
+# Stored bytes that are read at a time, and the largest batch that is looked into.
+_CHUNK_BYTES: Final = 1024 * 1024
+_BATCH_MAX_BYTES: Final = 32 * 1024 * 1024
+
+
+@attrs.define
+class Budget:
+    """What one reading may look at. Every batch counts, also one that is skipped."""
+
+    stored_bytes: int = 32 * 1024 * 1024
+    opened_bytes: int = 64 * 1024 * 1024
+    records: int = 200_000
+    shown_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def is_spent(self) -> bool:
+        return min(self.stored_bytes, self.opened_bytes, self.records, self.shown_bytes) <= 0
+
+    def share(self, parts: int) -> "Budget":
+        """An equal part of it."""
+        return Budget(*(max(1, amount // parts) for amount in attrs.astuple(self)))
+
+    def take(self, given: "Budget", left: "Budget") -> None:
+        """Of what was ``given`` this is ``left``."""
+        self.stored_bytes -= given.stored_bytes - left.stored_bytes
+        self.opened_bytes -= given.opened_bytes - left.opened_bytes
+        self.records -= given.records - left.records
+        self.shown_bytes -= given.shown_bytes - left.shown_bytes
+
+
+@attrs.frozen
+class Wanted:
+    limit: int
+    key: bytes | None = None  # only records with this key
+    committed: bool = False
+    before: int | None = None  # an offset: none from there on
+
+
+@attrs.define
+class Found:
+    """``next_offset``: where to go on."""
+
+    records: list[dict[str, Any]]
+    next_offset: int
+
+
+class RecordReader:
+    """Of one log, for one request."""
+
+    def __init__(self, log: Log, wanted: Wanted, budget: Budget, work: Work) -> None:
+        self._log = log
+        self._wanted = wanted
+        self._budget = budget
+        self._work = work
+        self._looked_at = False  # at one record at least: every reading gets further
+
+    def read(self, offset: int) -> Found:
+        """Raises StorageError, Refusal (the topic was deleted)."""
+        log, wanted = self._log, self._wanted
+        offset = max(offset, log.log_start_offset)
+        end = log.last_stable_offset if wanted.committed else log.high_watermark
+        if wanted.before is not None:
+            end = min(end, wanted.before)
+        found = Found([], offset)
+        while found.next_offset < end and len(found.records) < wanted.limit and not self._budget.is_spent:
+            self._work.checkpoint()
+            if not self._read_some(found, end):
+                break
+        return found
+
+    def _read_some(self, found: Found, end: int) -> bool:
+        """Some batches. False at the end of the log."""
+        log, offset = self._log, found.next_offset
+        try:
+            # At a last stable offset a batch ends; `before` may be within one.
+            read = log.read(offset, _CHUNK_BYTES, up_to=log.last_stable_offset if self._wanted.committed else None)
+        except OffsetOutOfRange:  # it was deleted meanwhile
+            found.next_offset = max(offset, log.log_start_offset)
+            return found.next_offset > offset
+        if not read.size:
+            return False
+        aborted = log.aborted_transactions(offset, read, log.last_stable_offset)
+        try:
+            for header, batch in self._batches(read.regions):
+                self._budget.stored_bytes -= header.size
+                if header.next_offset > offset:
+                    self._open(header, batch, aborted, found, end)
+                if found.next_offset >= end or len(found.records) >= self._wanted.limit or self._budget.is_spent:
+                    return True
+        except OSError as error:
+            raise log.failed("records could not be read", error) from error
+        return found.next_offset > offset
+
+    def _batches(self, regions: list[FileRegion]) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """Each whole batch; None for one that is too large to be looked into. Raises OSError."""
+        for region in regions:
+            if region.size > _BATCH_MAX_BYTES:  # a region that is larger than a chunk is a single batch
+                yield _header_of(region), None
+                continue
+            data = region.file.pread(region.size, region.offset)
+            position = 0
+            while position < len(data):
+                try:
+                    header = read_header(data, position)
+                except ProtocolError as error:
+                    raise self._log.go_offline(f"a record batch is damaged: {error}") from error
+                yield header, data[position : position + header.size]
+                position += header.size
+
+    def _open(
+        self, header: BatchHeader, batch: bytes | None, aborted: list[AbortedTransaction], found: Found, end: int
+    ) -> None:
+        """Add what is wanted of one batch, of the records before ``end``."""
+        of_batch = self._describe(header, aborted)
+        start = found.next_offset
+        found.next_offset = header.next_offset
+        if self._wanted.committed and (header.is_control or of_batch["transaction"] in ("open", "aborted")):
+            return
+        try:
+            if batch is None:
+                raise ProtocolError(f"a batch of {header.size} bytes")
+            self._add_records(header, batch, of_batch, range(start, end), found)
+        except ProtocolError as error:
+            if self._wanted.key is None:
+                found.records.append(
+                    _unreadable(self._log.partition, max(start, header.base_offset), header, of_batch, error)
+                )
+
+    def _add_records(
+        self, header: BatchHeader, batch: bytes, of_batch: Mapping[str, Any], offsets: range, found: Found
+    ) -> None:
+        def look(data: bytes) -> None:
+            self._budget.opened_bytes -= len(data)
+            for record in read_records(header, data):
+                if record.offset < offsets.start:
+                    continue
+                if record.offset >= offsets.stop:
+                    found.next_offset = offsets.stop
+                    return
+                if len(found.records) >= self._wanted.limit or (self._looked_at and self._budget.is_spent):
+                    found.next_offset = record.offset
+                    return
+                self._looked_at = True
+                self._budget.records -= 1
+                self._add(record, header, of_batch, found)
+
+        log = self._log
+        if header.is_entry:
+            translated = entry_records.as_records(memoryview(batch), header, log.around.large_entries)
+            if translated is None:
+                raise ProtocolError("an entry that cannot be taken apart")
+            header, batch = read_header(translated), bytes(translated)
+        inspection.inspect(batch, header, log.config, log.around.large, look)
+
+    def _add(self, record: Record, header: BatchHeader, of_batch: Mapping[str, Any], found: Found) -> None:
+        if header.is_control:
+            marker = parse_marker(record.key, record.value)
+            kind = "control" if marker is None else "commit" if marker.commit else "abort"
+            if self._wanted.key is not None:
+                return
+            record = record._replace(key=None, value=None)
+            of_batch = {**of_batch, "marker": kind}
+        elif self._wanted.key is not None and record.key != self._wanted.key:
+            return
+        shown = record_json.shown(self._log.partition, record, of_batch)
+        self._budget.shown_bytes -= 200 + 2 * min(shown["size"], 2 * record_json.PART_MAX_BYTES)
+        found.records.append(shown)
+
+    def _describe(self, header: BatchHeader, aborted: list[AbortedTransaction]) -> dict[str, Any]:
+        """What all records of a batch have in common."""
+        state = None
+        if header.is_transactional and not header.is_control:
+            state = "committed"
+            if header.base_offset >= self._log.last_stable_offset:
+                state = "open"
+            elif any(
+                each.producer_id == header.producer_id and each.first_offset <= header.base_offset < each.last_offset
+                for each in aborted
+            ):
+                state = "aborted"
+        return {
+            "timestamp_type": "append" if header.is_log_append_time else "create",
+            "compression": CODEC_NAMES[header.compression] if header.compression < len(CODEC_NAMES) else "unknown",
+            "transactional": header.is_transactional,
+            "transaction": state,
+            "marker": None,
+            "pulsar": header.is_entry,
+            "unreadable": None,
+        }
+
+
+def _header_of(region: FileRegion) -> BatchHeader:
+    """Of the batch that begins a region. Raises OSError."""
+    return BatchHeader._make(HEADER.unpack(region.file.pread(HEADER_SIZE, region.offset)))
+
+
+def _unreadable(
+    partition: int, offset: int, header: BatchHeader, of_batch: Mapping[str, Any], error: ProtocolError
+) -> dict[str, Any]:
+    """Stands for the records of a batch that could not be read."""
+    record = Record(offset, header.max_timestamp, None, None, [])
+    reason = f"{header.record_count} records that cannot be shown: {error}"[:300]
+    return {**record_json.shown(partition, record, of_batch), "size": header.size, "unreadable": reason}

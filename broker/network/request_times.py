@@ -1,0 +1,116 @@
+"""How long requests take, by API, in the five parts that Kafka tells apart.
+
+| part | from | to |
+|---|---|---|
+| queue | the processor was told that bytes are there | a thread begins to handle the request |
+| local | a thread begins to handle the request | it is answered, or waits for something |
+| wait | it waits for something (records, members of a group, an fsync) | its answer is there |
+| throttle | the answer to a client above its quota | the next request of that client may come |
+| send | the answer | the socket has taken all of it |
+
+Each processor measures for itself, and readers add the processors up. Requests that wait, or that a handler has, are all
+measured. The others are answered within microseconds, and measuring each would cost a good part of that. So these are all
+counted, but measured in some *steps* of the processor only, so that there are at most ``1 / GAP_S`` measured ones a second. Each
+stands for as many as were answered since the last such step. A broker with little to do measures every request.
+
+Streams, whose frames are not answered one by one, have no times.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from broker.metrics import Labels, names
+from broker.metrics.registry import Ranges
+
+PARTS: Final = ("queue", "local", "wait", "throttle", "send")
+QUEUE, LOCAL, WAIT, THROTTLE, SEND = range(5)
+_BOUNDS: Final = names.REQUEST_SECONDS.bounds
+# How long (s) nothing is measured after a step, for each request that was measured in it. Measuring one takes 1 to 2 us.
+GAP_S: Final = 0.0005
+
+
+class Times:
+    """Of the requests of one API: by part, how many there are in each range, and the sum (s)."""
+
+    __slots__ = ("counts", "sums")
+
+    def __init__(self) -> None:
+        self.counts = [[0] * (len(_BOUNDS) + 1) for _ in PARTS]
+        self.sums = [0.0] * len(PARTS)
+
+    def observe(self, part: int, seconds: float, weight: int = 1) -> None:
+        if seconds < 0.0:  # the times of two threads crossed
+            seconds = 0.0
+        self.counts[part][bisect_left(_BOUNDS, seconds)] += weight
+        self.sums[part] += seconds * weight
+
+
+class RequestTimes:
+    """Those of one processor, by the kind of the request. Only its thread writes; any thread may read."""
+
+    def __init__(self) -> None:
+        # Those that were answered at once, while their processor handled them, and those that were not.
+        self.at_once: defaultdict[str, int] = defaultdict(int)
+        self.later: defaultdict[str, int] = defaultdict(int)
+        self.times: dict[str, Times] = {}
+        self._measured = 0  # of those that were answered at once, how many are measured or represented
+
+    def of(self, kind: str) -> Times:
+        times = self.times.get(kind)
+        if times is None:
+            times = self.times[kind] = Times()
+        return times
+
+    def answered_later(self, kind: str, received_at: float, taken_at: float, handled_at: float, now: float) -> None:
+        """One that was parked, or that a handler had."""
+        self.later[kind] += 1
+        times = self.of(kind)
+        times.observe(QUEUE, taken_at - received_at)
+        times.observe(LOCAL, handled_at - taken_at)
+        times.observe(WAIT, now - handled_at)
+
+    def answered_at_once(self, measured: Sequence[Any], began: float, ended: float) -> None:
+        """All of one step, which has begun and ended then: in their order the kind of each, the time when its handling has begun,
+        and when it was answered."""
+        since = sum(self.at_once.values()) - self._measured
+        number = len(measured) // 3
+        weight = max(1, since // number)
+        self._measured += weight * number
+        for index in range(0, len(measured), 3):
+            kind, taken_at, answered_at = measured[index : index + 3]
+            times = self.of(kind)
+            times.observe(QUEUE, taken_at - began, weight)
+            times.observe(LOCAL, answered_at - taken_at, weight)
+            times.observe(SEND, ended - answered_at, weight)
+
+
+def requests(tables: Iterable[RequestTimes]) -> dict[Labels, float]:
+    """How many were answered, by API."""
+    sums: defaultdict[Labels, float] = defaultdict(float)
+    for table in tables:
+        for counts in (table.at_once, table.later):
+            for kind, count in counts.copy().items():
+                sums[kind,] += count
+    return dict(sums)
+
+
+def ranges(tables: Iterable[RequestTimes]) -> dict[Labels, Ranges]:
+    """Their times, by API and part."""
+    found: dict[str, Times] = {}
+    for table in tables:
+        for kind, times in table.times.copy().items():
+            total = found.setdefault(kind, Times())
+            for part in range(len(PARTS)):
+                total.sums[part] += times.sums[part]
+                total.counts[part] = [a + b for a, b in zip(total.counts[part], times.counts[part], strict=True)]
+            # They did not wait. What was throttled is counted by itself.
+            at_once = table.at_once.get(kind, 0)
+            total.counts[WAIT][0] += at_once
+            total.counts[THROTTLE][0] += at_once
+    return {
+        (kind, name): (times.counts[part], times.sums[part])
+        for kind, times in found.items()
+        for part, name in enumerate(PARTS)
+    }

@@ -1,0 +1,106 @@
+"""Copies files whole and durably, for backups: bytes with their checksum, and second names where both are on one disk.
+
+Runs in commands, on their main thread. Raises OSError.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from protocol.checksum import crc32c
+
+_PIECE_BYTES = 1024 * 1024
+
+
+class Identity(NamedTuple):
+    """By these a file is taken for the same one, with the same content, as when it was last looked at."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
+def identity(path: str) -> Identity:
+    status = os.stat(path)
+    return Identity(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def copy_file(source: str, target: str, size: int, tick: Callable[[int], None] = lambda _: None) -> int:
+    """Make the first ``size`` bytes of ``source`` the durable content of ``target``, for this user only. Returns their CRC-32C.
+
+    ``tick`` is called after each piece with its size. If the source is shorter, that is an error.
+    """
+    checksum = left = 0
+    with open(source, "rb", buffering=0) as reading:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb", buffering=0) as writing:
+            left = size
+            while left:
+                piece = reading.read(min(_PIECE_BYTES, left))
+                if not piece:
+                    raise OSError(errno.EIO, f"the file ends {left} bytes too early", source)
+                view = memoryview(piece)
+                while view:
+                    view = view[writing.write(view) :]
+                checksum = crc32c(piece, checksum)
+                left -= len(piece)
+                tick(len(piece))
+            os.fsync(writing.fileno())
+    return checksum
+
+
+def checksum_of(path: str, tick: Callable[[int], None] = lambda _: None) -> tuple[int, int]:
+    """Size and CRC-32C of a file."""
+    checksum = size = 0
+    with open(path, "rb", buffering=0) as reading:
+        while piece := reading.read(_PIECE_BYTES):
+            checksum = crc32c(piece, checksum)
+            size += len(piece)
+            tick(len(piece))
+    return size, checksum
+
+
+def link_or_none(source: str, target: str) -> bool:
+    """Give ``source`` a second name; False if it is gone or on another disk."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
+def append_line(path: str, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, line.encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def make_private_directory(path: str) -> None:
+    """With its parents, for this user only; one that is there stays as it is."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def files_below(path: str) -> Iterator[str]:
+    """The paths of all files below a directory, relative to it, sorted by directory."""
+    for directory, directories, names in os.walk(path):
+        directories.sort()
+        relative = os.path.relpath(directory, path)
+        for name in sorted(names):
+            yield name if relative == "." else f"{relative}/{name}"
+
+
+def give_to_owner_of(directory: str, path: str) -> None:
+    """Where root has made ``path`` in a directory of another user, hand it to that user. Links are not followed."""
+    if os.geteuid() != 0:
+        return
+    owner = os.stat(directory)
+    if owner.st_uid != 0:
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

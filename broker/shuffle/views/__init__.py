@@ -1,0 +1,1 @@
+"""What the HTTP API shows of the shuffle."""

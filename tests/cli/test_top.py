@@ -1,0 +1,125 @@
+"""`broker top`: the rates between two samples, one sample as lines, and the screen in a pseudo terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from broker.cli.top_rates import Sample, view
+from broker.client import Broker
+from tests.cli.conftest import Run, command_line
+from tests.cli.test_groups import commit, group, read_some
+
+__all__ = ["group", "read_some"]  # fixtures
+
+
+def sample(at_s: float, ends: dict[tuple[str, int], int], committed: dict[str, dict[tuple[str, int], int]]) -> Sample:
+    return Sample(at_s, ends, frozenset(), dict.fromkeys(committed, "Stable"), committed)
+
+
+def test_rates_are_those_between_two_samples() -> None:
+    before = sample(10.0, {("a", 0): 100, ("a", 1): 0, ("b", 0): 7}, {"g": {("a", 0): 20}})
+    now = sample(12.0, {("a", 0): 140, ("a", 1): 20, ("b", 0): 7, ("c", 0): 4}, {"g": {("a", 0): 80}})
+    found = view(before, now)
+    assert [("a", 30.0, 160, 60), ("c", 2.0, 4, None), ("b", 0.0, 7, None)] == [
+        (one.topic, one.rate, one.records, one.lag) for one in found.topics
+    ]
+    (g,) = found.groups
+    # It gains 30 - 20 records/s on the partition that it reads.
+    assert ("g", "Stable", 1, 60, 30.0, 6.0) == (g.group, g.state, g.topics, g.lag, g.rate, g.left_s)
+    assert 32.0 == found.rate
+
+
+def test_the_first_sample_has_lags_and_no_rates() -> None:
+    found = view(None, sample(10.0, {("a", 0): 100}, {"g": {("a", 0): 20}}))
+    assert [(None, 80)] == [(one.rate, one.lag) for one in found.topics]
+    assert [(80, None, None)] == [(one.lag, one.rate, one.left_s) for one in found.groups]
+    assert found.rate is None
+
+
+def test_what_goes_back_has_no_rate_below_zero() -> None:
+    before = sample(0.0, {("a", 0): 100}, {"g": {("a", 0): 90}})
+    now = sample(1.0, {("a", 0): 10}, {"g": {("a", 0): 0}})
+    found = view(before, now)
+    assert [10.0] == [one.rate for one in found.topics]  # made again, with ten records
+    assert [(10, 0.0, None)] == [(one.lag, one.rate, one.left_s) for one in found.groups]
+
+
+def test_offline_partitions_and_groups_that_were_not_asked_are_counted() -> None:
+    now = Sample(0.0, {("a", 0): 1}, frozenset({("a", 1)}), {"g": "Empty", "h": "Empty"}, {"g": {("a", 1): 5}})
+    found = view(None, now)
+    assert [(2, 1)] == [(one.partitions, one.offline) for one in found.topics]
+    assert [("g", 0)] == [(one.group, one.lag) for one in found.groups]
+    assert 1 == found.hidden
+
+
+@pytest.mark.usefixtures("read_some")
+def test_without_a_terminal_one_sample_is_printed(run: Run, topic: str, group: str) -> None:
+    lines = run("top", "--interval", "0.2").stdout.decode().splitlines()
+    assert f"topic\t{topic}\t2\t0\t0.0\t10\t3" in lines
+    assert f"group\t{group}\tEmpty\t1\t3\t0.0\t-" in lines
+    found = [json.loads(line) for line in run("top", "-i", "0.2", "--output", "json").stdout.splitlines()]
+    (one,) = [one for one in found if one.get("group") == group]
+    assert (3, 0.0, None) == (one["lag"], one["rate"], one["left_s"])
+
+
+def test_rates_of_requests_come_from_the_http_listener(run_alone: Run) -> None:
+    with Broker(listeners=("kafka://127.0.0.1:0", "http://127.0.0.1:0")) as broker:
+        where = ("-b", broker.bootstrap_servers, "-a", f"http://{broker.address('http')}", "-i", "0.2")
+        last = json.loads(run_alone("top", *where, "--output", "json").stdout.splitlines()[-1])
+        assert "requests" in last["rates"]
+        wrong = ("-b", broker.bootstrap_servers, "-a", f"http://{broker.bootstrap_servers}", "-i", "0.2")
+        assert b"this command needs an http:// one" in run_alone("top", *wrong, fails=1).stderr
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_the_screen_is_left_with_q_or_ctrl_c(session_broker: Broker, run: Run, topic: str, key: bytes) -> None:
+    run("topics", "create", topic)
+    commit(session_broker, f"g-{topic}", {(topic, 0): 0})
+    screen = on_a_terminal(
+        ["top", "-i", "0.2", "-b", session_broker.bootstrap_servers], lambda shown: topic.encode() in shown, key
+    )
+    assert b"q: quit" in screen
+    assert b"caught up in s" in screen
+
+
+# Makes it the terminal whose Ctrl-C reaches the process.
+_ON_ITS_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def on_a_terminal(arguments: list[str], enough: Callable[[bytes], bool], key: bytes) -> bytes:
+    """What the command shows until it shows enough; then the key is pressed, and it ends with status 0."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _ON_ITS_TERMINAL, *command_line(*arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown, pressed = b"", False
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side has closed the terminal
+            break
+        if not piece:
+            break
+        shown += piece
+        if not pressed and enough(shown):
+            os.write(ours, key)
+            pressed = True
+    os.close(ours)
+    assert 0 == process.wait(60), shown[-2000:]
+    return shown

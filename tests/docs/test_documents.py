@@ -1,0 +1,251 @@
+"""Every block of the README and of the tutorials, as somebody would type them one after the other: in a new virtual environment,
+against real brokers, on ports that are free.
+
+The environment has only what the blocks install (``stand_in_pip.py``). BROKER_TEST_REAL_PIP=1 uses the real pip and the network.
+"""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.runtime.net import SystemNetwork
+from tests.docs.blocks import Block, blocks, printed_as_expected
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE_S = 240.0
+# Ports that the documents name: each gets a free one.
+_PORT = re.compile(r"(?<![\d.:])(?:9092|9310|9094|6650|8080|9644)(?!\d)|(?<=:)(?:9092|9310|9094|6650|8080|9644)(?!\d)")
+
+# Blocks that are not run, by their first line. Whoever adds one says why, in the document and here.
+SKIPPED = {
+    "README.md": {"docker compose up broker": "it needs Docker; `make docker-check` does it"},
+}
+DOCUMENTS = ["README.md"]
+
+# A machine without it can run everything else.
+OPTIONAL_COMMANDS = ("curl",)
+
+
+class Terminal:
+    """Runs blocks in one directory and one environment, which shell blocks may change."""
+
+    def __init__(self, directory: Path, home: Path) -> None:
+        self.directory = directory
+        self.home = home
+        self.ports: dict[str, str] = {}
+        self._state = home / "environment"
+        self._background: list[subprocess.Popen[bytes]] = []
+        self._number = 0
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "DOCS_TEST_PROJECT": str(directory),
+            "DOCS_TEST_PACKAGES": json.dumps([path for path in sys.path if path.endswith("-packages")]),
+            "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
+        }
+        if "JAVA_HOME" in os.environ:
+            environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
+        self._state.write_text("".join(f"export {name}={_quoted(value)}\n" for name, value in environment.items()))
+
+    def run(self, block: Block) -> None:
+        script = self._script(block)
+        if block.how.startswith("background"):
+            self._start(block, script)
+            return
+        result = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.directory,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # A program in Python may log what does not belong to it; a command says what its user should see.
+            stderr=subprocess.STDOUT if block.language == "sh" else subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        said = f"{block.where}\n{block.text}\nprinted:\n{result.stdout[-4000:]}\n{(result.stderr or '')[-4000:]}"
+        assert 0 == result.returncode, said
+        if block.expected is not None:
+            assert printed_as_expected(self.with_ports(block.expected), result.stdout), said
+
+    def with_ports(self, text: str) -> str:
+        return _PORT.sub(lambda match: self.ports.setdefault(match[0], _free_port()), text)
+
+    def _script(self, block: Block) -> str:
+        """A shell script that runs the block in the environment that the blocks before it have left."""
+        text = self.with_ports(block.text)
+        bootstrap = self.with_ports("127.0.0.1:9092")
+        before = f"set -eo pipefail; . {self._state}; export BROKER_BOOTSTRAP_SERVERS={bootstrap}\n"
+        # `make run` takes the port of the default listener from here.
+        before += f'export ARGS="${{ARGS:---listener kafka://{bootstrap}}}"\n'
+        if block.language == "sh":
+            return f"{before}{text}\nexport -p > {self._state}.new && mv {self._state}.new {self._state}\n"
+        self._number += 1
+        name = f"test_block_{self._number}.py" if block.how == "pytest" else f"block_{self._number}.py"
+        (self.directory / name).write_text(text)
+        # Not with this project's own settings of pytest.
+        command = "pytest -q -p no:cacheprovider -c /dev/null --rootdir=." if block.how == "pytest" else "python"
+        return f"{before}{command} {name}\n"
+
+    def _start(self, block: Block, script: str) -> None:
+        # A terminal, because some programs say more on one.
+        control, side = pty.openpty()
+        process = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=self.directory,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+        )
+        os.close(side)
+        self._background.append(process)
+        output: list[str] = []
+        seen = threading.Event()
+        wanted = self.with_ports(block.until or "")
+
+        def read() -> None:
+            with open(control, encoding="utf-8", errors="replace", closefd=True) as lines:
+                try:
+                    for line in lines:
+                        output.append(line)
+                        if wanted in line:
+                            seen.set()
+                except OSError:  # Linux's way of saying that the other side has closed
+                    pass
+            seen.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        deadline = time.monotonic() + PATIENCE_S
+        while not seen.wait(0.1) and time.monotonic() < deadline:
+            pass
+        # The documents' ports are the default ones, which need not be named.
+        text = re.sub(r" -b 127\.0\.0\.1:\d+", "", "".join(output))
+        assert any(wanted in line for line in output), f"{block.where} did not print {wanted!r}:\n{text}"
+        if block.expected is not None:
+            assert printed_as_expected(self.with_ports(block.expected), text), f"{block.where} printed:\n{text}"
+
+    def close(self) -> None:
+        for process in self._background:
+            os.killpg(process.pid, signal.SIGINT)
+        for process in self._background:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _free_port() -> str:
+    listener = SystemNetwork().listen("127.0.0.1", 0, 1, -1, -1)
+    try:
+        return str(listener.address[1])
+    finally:
+        listener.close()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """In a copy of the project, as somebody has it who has just cloned it, with an environment that has nothing but pip."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml", "docs", "broker", "protocol"):
+        (project / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / ".ci", project / ".ci")
+    (tmp_path / "home").mkdir()
+    if not os.environ.get("BROKER_TEST_REAL_PIP"):
+        _stand_in_environment(project / ".venv")
+    terminal = Terminal(project, tmp_path / "home")
+    yield terminal
+    terminal.close()
+
+
+def _stand_in_environment(directory: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=PATIENCE_S)
+    (site,) = (directory / "lib").glob("python3*/site-packages")
+    (site / "pip").mkdir()
+    (site / "pip" / "__init__.py").touch()
+    shutil.copyfile(Path(__file__).parent / "stand_in_pip.py", site / "pip" / "__main__.py")
+    command = directory / "bin" / "pip"
+    command.write_text(f'#!/bin/sh\nexec "{directory}/bin/python" -m pip "$@"\n')
+    command.chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
+    for block in blocks(ROOT / name):
+        missing = [name for name in OPTIONAL_COMMANDS if f"{name} " in block.text and shutil.which(name) is None]
+        if block.skipped is None and not missing:
+            terminal.run(block)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_is_not_run_is_listed(name: str) -> None:
+    skipped = {block.text.splitlines()[0]: block.skipped for block in blocks(ROOT / name) if block.skipped}
+    assert SKIPPED.get(name, {}) == skipped
+
+
+def test_every_link_to_a_file_leads_to_one_and_to_a_heading_in_it() -> None:
+    broken = []
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            linked = document if not path else document.parent / path
+            if not linked.exists() or (anchor and linked.suffix == ".md" and anchor not in anchors(linked)):
+                broken.append(f"{document.name}: {target}")
+    assert [] == broken
+
+
+def anchors(document: Path) -> set[str]:
+    """The headings as links name them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_blocks_are_found_with_what_is_said_of_them(tmp_path: Path) -> None:
+    document = tmp_path / "x.md"
+    document.write_text(
+        "# X\n\n```sh\none\n```\n\n```text\n1 ...\n```\n\n<!-- test: skip: no Docker -->\n```sh\ntwo\n```\n\nProse.\n\n"
+        "```text\nnot its output\n```\n\n<!-- test: background until=it is up -->\n\n```python\nthree\n```\n"
+    )
+    one, two, three = blocks(document)
+    assert ("x.md:3", "sh", "one\n", "1 ...\n", None) == (one.where, one.language, one.text, one.expected, one.skipped)
+    assert ("two\n", None, "no Docker") == (two.text, two.expected, two.skipped)
+    assert ("python", "it is up", None) == (three.language, three.until, three.skipped)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a ... c\n", "a b b c\n", True),
+        ("a\n...\nc\n", "a\nb\nb\nc\n", True),
+        ("a", "ab", False),
+        ("a.c", "abc", False),
+    ],
+)
+def test_three_dots_stand_for_anything(expected: str, printed: str, same: bool) -> None:
+    assert same == printed_as_expected(expected, printed)
