@@ -59,13 +59,9 @@ def _handle(
     refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
     if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
-<<<<<<< HEAD
-        result = _append(context, request, topic, partition, records, acks, parsed.transactional_id)[0]
-=======
-        result, written = _append(context, topic, partition, records, acks, parsed.transactional_id)
+        result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
->>>>>>> main
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
     _Produce(context, request, outbox, parsed).run(refused)
@@ -126,9 +122,8 @@ def _append(
     except Refusal as error:
         code = code_of(error)
         if isinstance(error, InvalidTransactionState) and transactional_id is not None:
-            header = read_header(
-                records
-            )  # the log knows no more than that the producer may not; the coordinator knows why
+            # The log knows no more than that the producer may not; the coordinator knows why.
+            header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
         return produce.PartitionResult(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
