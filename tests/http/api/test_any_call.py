@@ -11,7 +11,10 @@ from tests.http.api.harness import Api, api_broker
 
 LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
 _STREAMS = ("/live", "/tail")
-_PARAMETERS = "limit after partition offset time last before key committed positions series since level topic all reactor strict".split()
+_PARAMETERS = (
+    *("limit", "after", "partition", "offset", "time", "last", "before", "key", "committed", "positions"),
+    *("series", "since", "level", "topic", "all", "reactor"),
+)
 
 
 @pytest.fixture(scope="module")
