@@ -79,6 +79,8 @@ ALLOWED_OUTSIDE = {
     "broker.cli": {"os", "signal", "resource"},
     # The catalogue's embedded default is SQLite; the simulator puts another one in its place.
     "broker.metadata.sqlite_database": {"sqlite3"},
+    # The environment variable by which pyspark is told not to report a traceback.
+    "broker.spark.sentences": {"os"},
     # Looks for a Java on the machine, and writes the script that starts a packaged one.
     "broker.spark.java": {"os", "shutil"},
 }

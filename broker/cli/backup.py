@@ -8,7 +8,6 @@ Tests: tests/process/test_backup.py.
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +15,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time
-from broker.cli.output import json_line, output_option
+from broker.cli.output import output_option, print_object
 from broker.client.kafka.backup import BackupClient, Pinned
 from broker.client.kafka.routing import Routing
 from broker.errors import BrokerError
@@ -132,7 +131,7 @@ def _report(directory: str, plan: Plan, copied: copying.Copied, as_json: bool) -
             "reused_files": copied.reused,
             "reused_bytes": copied.reused_size,
         }
-        sys.stdout.buffer.write(json_line(fields))
+        print_object(fields)
         return
     click.echo(
         f"{directory}: {len(plan.partitions)} partitions as of {format_time(plan.taken_ms)}, "
@@ -150,7 +149,7 @@ def _verify(directory: str, as_json: bool) -> None:
         raise BrokerError(f"{directory} cannot be read: {explain_denial(error, directory)}.") from error
     if as_json:
         fields = {**_described(manifest), "directory": directory, "problems": problems}
-        sys.stdout.buffer.write(json_line(fields))
+        print_object(fields)
     else:
         for problem in problems:
             click.echo(problem, err=True)

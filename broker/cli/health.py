@@ -1,14 +1,16 @@
-"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little.
+"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little; --deep looks further.
 
-Tests: tests/cli/test_serve.py, tests/cli/test_broker_options.py.
+Tests: tests/cli/test_serve.py, tests/cli/test_health.py, tests/cli/test_broker_options.py.
 """
 
 import struct
 from typing import TYPE_CHECKING
 
 import click
+from attrs import asdict
 
 from broker.cli.broker_options import security_options
+from broker.cli.output import output_option, print_object
 from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.dial import NotAnswered, ask
@@ -24,16 +26,45 @@ _API_VERSIONS = 18
 @click.command()
 @click.argument("address", default="localhost:9092", metavar="[HOST:PORT]")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds to wait.")
+@click.option("--deep", is_flag=True, help="Also look for offline partitions, room on the disk, and listeners.")
+@click.option(
+    "--least-free",
+    "least_free_percent",
+    type=click.FloatRange(0, 100),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="With --deep: fail if less of the disk is free.",
+)
+@output_option
 @security_options
-def command(address: str, timeout: float, security: "SecuritySettings") -> None:
+def command(
+    address: str, timeout: float, deep: bool, least_free_percent: float, as_json: bool, security: "SecuritySettings"
+) -> None:
     """Check whether the broker at HOST:PORT (localhost:9092) answers.
 
-    Exits with 0 if it does and with 1 if it does not. With settings of security it connects and logs in as they say.
+    Exits with 0 if it does and with 1 if it does not. With --deep it also exits with 1 if a partition is offline, if the disk is
+    nearly full, or if a listener at HOST accepts no connections, and says which. With settings of security it connects and logs
+    in as they say.
     """
     try:
         host, port = parse_address(address, "the command line")
     except ConfigError as error:
         raise click.UsageError(f"Write the broker's address as host:port, not as {address!r}.") from error
+    if deep:
+        from broker.cli import deep_health
+
+        found = deep_health.look((host, port), timeout, security, least_free_percent)
+        if as_json:
+            print_object({"address": address, "healthy": not found.problems, **asdict(found)})
+        for note in found.notes:
+            click.echo(f"note: {note}", err=True)
+        line = deep_health.check(found, address)
+        if not as_json:
+            click.echo(line)
+        return
+    if as_json:
+        raise click.UsageError("--output goes with --deep.")
     if security.tls is not None or security.sasl is not None:
         click.echo(f"{address} answers and serves {_served_securely((host, port), timeout, security)} Kafka APIs")
         return

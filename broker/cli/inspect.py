@@ -1,4 +1,4 @@
-"""`broker inspect`: shows and verifies segment files. It needs no running broker and writes nothing."""
+"""`broker inspect`: shows and verifies segment files. It needs no running broker, and writes nothing without --repair --apply."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from broker.cli.client import format_time
-from broker.cli.output import json_line, json_text, print_table
+from broker.cli.output import json_line, json_text, output_option, print_table
 from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
 from protocol.errors import ProtocolError
@@ -25,14 +25,39 @@ _PROBLEMS_SHOWN = 20
 @click.argument("path", metavar="DIR", type=click.Path(exists=True))
 @click.option("--batches", is_flag=True, help="Print the header of each record batch.")
 @click.option("--records", "with_records", is_flag=True, help="Also print the records, as JSON.")
-def command(path: str, batches: bool, with_records: bool) -> None:
+@click.option("--repair", is_flag=True, help="Say what keeps partitions offline and what mending would lose.")
+@click.option("--apply", "applied", is_flag=True, help="With --repair: do it.")
+@click.option(
+    "--partition", "partitions", multiple=True, metavar="TOPIC-N", help="With --repair: only this one; can be repeated."
+)
+@output_option
+def command(
+    path: str,
+    batches: bool,
+    with_records: bool,
+    repair: bool,
+    applied: bool,
+    partitions: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Show and verify segment files, without a running broker.
 
     DIR is a data directory, the directory of one partition, or one .log file. It checks the header and checksum of every
     batch, the order of the offsets, the entries of the indexes, and with --records every record. What a Pulsar producer
     has sent is shown as an entry, and its messages as records. Exits with 1 if it finds an error. While a broker writes to
     DIR, the end of a log may look torn.
+
+    With --repair, DIR is a data directory that no broker uses. What is damaged is named, with the offsets that are lost.
+    --apply takes the damaged bytes out and keeps them aside, makes indexes again, and writes down that the loss is accepted, so
+    that the broker serves the rest. Logs without damage are never touched.
     """
+    if repair:
+        from broker.cli.repair import repair as repair_directory
+
+        repair_directory(os.path.abspath(path), partitions, applied, as_json)
+        return
+    if applied or partitions or as_json:
+        raise click.UsageError("--apply, --partition and --output go with --repair.")
     found: list[Segment] = []
     transactions = _Transactions()
     for log_path in _segments(path):

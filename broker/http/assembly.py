@@ -10,6 +10,7 @@ from broker.http.api.events import Events
 from broker.http.api.history import HistoryCalls
 from broker.http.api.live import Live
 from broker.http.api.overview import Overview, Whole
+from broker.http.api.requests import Requests
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.page import routes as page
 from broker.http.router import Router
@@ -18,6 +19,7 @@ from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.http.streams import Streams
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.routes import Route
 from broker.runtime.threads import Event
 from broker.storage.log_manager import LogManager
 
@@ -41,6 +43,7 @@ class HttpPart:
             surroundings.sockets,
             logs,
             surroundings.figures,
+            surroundings.metrics,
             surroundings.callers,
             surroundings.runtime.clock,
             self._stopping,
@@ -48,24 +51,32 @@ class HttpPart:
         overview = Overview(whole)
         figures, callers, clock = surroundings.figures, surroundings.callers, surroundings.runtime.clock
         connections = Connections(surroundings.sockets, callers, clock)
+        requests = Requests(surroundings.metrics, callers, clock)
         live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
-        self._views = (overview, connections, live, HistoryCalls(figures, callers, clock), Events(callers))
-        self.sampler = Sampler(figures, clock, sampled=[live.sampled], ticked=[live.tick, self._streams.tick])
+        self._views = (overview, connections, requests, live, HistoryCalls(figures, callers, clock), Events(callers))
+        self.sampler = Sampler(
+            figures,
+            clock,
+            sampled=[requests.sampled, connections.sampled, live.sampled],
+            ticked=[live.tick, self._streams.tick],
+        )
 
     def open(self) -> None:
+        self._router = Router(self.routes())
+        self.sampler.sample()  # so that the first answer has figures
+
+    def routes(self) -> Sequence[Route]:
+        """All that there are, once every service has added its own."""
         surroundings = self._surroundings
         protected = surroundings.callers.protected
         shown = [route for view in self._views for route in view.routes()]
-        shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
-        self._router = Router(
-            [
-                *health.routes(self._stopping),
-                *page.routes(),
-                *(protected(route) for route in shown),
-                *surroundings.routes,
-            ]
-        )
-        self.sampler.sample()  # so that the first answer has figures
+        shown += metrics.routes(surroundings.metrics, surroundings.callers)
+        return [
+            *health.routes(self._stopping, surroundings.figures),
+            *page.routes(),
+            *(protected(route) for route in shown),
+            *surroundings.routes,
+        ]
 
     def threads(self) -> Sequence[PartThread]:
         return [PartThread("http-sampler", self.sampler)]

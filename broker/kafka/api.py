@@ -6,6 +6,7 @@ they get the frame and send bytes themselves.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -15,6 +16,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
+from broker.network.traces import LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
@@ -30,13 +32,14 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind", "log_calls")
 
     api: "Api"
     api_version: int
     correlation_id: int
     client_id: str | None
     body_offset: int
+    log_calls: list[LogCall]  # only while requests are traced, and only of those that append
 
     @property
     def body(self) -> memoryview:
@@ -122,7 +125,12 @@ class Call:
             return
         try:
             encoded = control.encode_response(
-                request.api.key, request.api_version, request.correlation_id, fields, RESPONSE_MAX_BYTES
+                request.api.key,
+                request.api_version,
+                request.correlation_id,
+                fields,
+                RESPONSE_MAX_BYTES,
+                partial(self._context.errors.add_all, request.api.label),
             )
         except MessageTooLarge as error:
             log.warning("response_refused", peer=self.client_host, api=request.api.key.name, error=str(error))

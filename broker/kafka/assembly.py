@@ -16,6 +16,7 @@ from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
 from broker.kafka.metering import Metering
+from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.topic_maker import TopicMaker
@@ -58,6 +59,7 @@ class KafkaPart:
             entropy=runtime.entropy,
             cluster_id=surroundings.cluster_id,
             topic_maker=TopicMaker(logs),
+            traces=surroundings.sockets.settings.traces,
             backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
@@ -70,6 +72,7 @@ class KafkaPart:
             endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        KafkaMetrics(self.context).register(surroundings.metrics)
         self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)

@@ -6,6 +6,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.answered_errors import AnsweredErrors
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
@@ -18,6 +19,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
+from broker.network.traces import Traces
 from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -50,6 +52,7 @@ class KafkaContext:
     cluster_id: str
     topic_maker: TopicMaker
     backups: Backups
+    traces: Traces | None  # None: no request is traced
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
@@ -69,6 +72,7 @@ class KafkaContext:
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
+    errors: AnsweredErrors = attrs.Factory(AnsweredErrors)
     ack_deadlines: AckDeadlines = attrs.field(init=False)
     # How many logs parked fetches may watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))

@@ -7,15 +7,16 @@ still leave by sendfile.
 Tests: tests/kafka/test_fetched_entries.py, tests/kafka/handlers/test_fetch_entries.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.network.service import Part
 from broker.runtime.disk import FileRegion
 from broker.storage.log import entry_records
+from broker.storage.log.batch_walk import walk
 from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import HEADER, HEADER_SIZE, MAGIC, SMALLEST_BATCH_LENGTH, BatchHeader
+from protocol.kafka.records.batch import BatchHeader
 
 # Of one response: 10,000 messages of 100 bytes take about 30 ms to write anew.
 MOST_BYTES = 1024 * 1024
@@ -42,10 +43,10 @@ def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_on
         return Translated(parts, 0, not regions)
     try:
         for region in regions:
-            for header, position, batch in _batches(region):
-                translated = (
-                    None if batch is None else entry_records.as_records(batch, header, log.around.large_entries)
-                )
+            for header, position, batch in walk(region, _CHUNK, _of_entries):
+                translated = None
+                if header.is_entry:
+                    translated = entry_records.as_records(batch, header, log.around.large_entries)
                 taken = header.size if translated is None else len(translated)
                 if size + taken > most and not (at_least_one and not size):
                     return Translated(parts, size, False)
@@ -70,28 +71,6 @@ def _extend(parts: list[Part], region: FileRegion, position: int, size: int) -> 
         parts.append(FileRegion(region.file, position, size))
 
 
-def _batches(region: FileRegion) -> Iterator[tuple[BatchHeader, int, memoryview | None]]:
-    """Header and position of each batch, and the bytes of those that are entries. Raises ProtocolError, OSError."""
-    file, position, end = region.file, region.offset, region.offset + region.size
-    want = _CHUNK
-    while position < end:
-        data = memoryview(file.pread(min(want, end - position), position))
-        want = _CHUNK
-        at = 0
-        while len(data) - at >= HEADER_SIZE:
-            header = BatchHeader._make(HEADER.unpack_from(data, at))
-            size = header.size
-            if header.magic != MAGIC or header.batch_length < SMALLEST_BATCH_LENGTH or position + size > end:
-                raise ProtocolError(f"no record batch at position {position}")
-            if not header.is_entry:
-                yield header, position, None
-            elif at + size <= len(data):
-                yield header, position, data[at : at + size]
-            else:
-                want = max(want, size)
-                break
-            at += size
-            position += size
-        else:
-            if at == 0:
-                raise ProtocolError(f"no record batch at position {position}")
+def _of_entries(header: BatchHeader) -> int:
+    """All bytes of an entry, and none of other batches."""
+    return header.size if header.is_entry else 0

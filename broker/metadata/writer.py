@@ -51,6 +51,11 @@ class CatalogueWriter:
         self._catalogue = catalogue
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
 
+    @property
+    def waiting(self) -> int:
+        """Changes that it has not begun with. For any thread."""
+        return self._queue.qsize()
+
     def commit(self, group_id: str, offsets: Sequence[OffsetRow], done: Done) -> None:
         """Commit offsets of a group. Commits of the same group that are in the queue together are written as one."""
         self._queue.put(_Commit(group_id, offsets, done))

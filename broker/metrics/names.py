@@ -99,6 +99,160 @@ TLS_FAILED_HANDSHAKES = _counter(
 )
 TLS_LATE_HANDSHAKES = _counter("broker_network_tls_late_handshakes", "TLS handshakes that took too long.", "processor")
 
+_FSYNC_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+_section = "Topics and logs"
+
+MESSAGES_IN = _counter(
+    "kafka_server_brokertopicmetrics_messagesin",
+    "Records that were appended, markers of transactions included.",
+    "topic",
+)
+BYTES_IN = _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes of record batches that were appended.", "topic")
+BYTES_OUT = _counter(
+    "kafka_server_brokertopicmetrics_bytesout", "Bytes of record batches that were sent to Kafka's consumers.", "topic"
+)
+TOPIC_LOG_BYTES = _gauge("broker_topic_log_bytes", "Size of the logs of a topic.", "topic")
+TOPIC_PARTITIONS = _gauge("kafka_topic_partitions", "Partitions of a topic.", "topic")
+LOG_SIZE = _gauge("kafka_log_log_size", "Size of a log in bytes.", "topic", "partition")
+LOG_SEGMENTS = _gauge("kafka_log_log_numlogsegments", "Segments of a log.", "topic", "partition")
+PARTITION_OLDEST_OFFSET = _gauge("kafka_topic_partition_oldest_offset", "Log start offset.", "topic", "partition")
+PARTITION_CURRENT_OFFSET = _gauge("kafka_topic_partition_current_offset", "Log end offset.", "topic", "partition")
+PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions of all topics.")
+OFFLINE_PARTITIONS = _gauge(
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "Partitions that cannot be used because the machine failed.",
+)
+FSYNC_SECONDS = _histogram("broker_log_fsync_seconds", "How long it took to make a log durable (s).", _FSYNC_BOUNDS)
+FLUSHER_QUEUE_SIZE = _gauge("broker_flusher_queue_size", "Appends that wait for the thread that makes logs durable.")
+UNDURABLE_RECORDS = _gauge("broker_log_undurable_records", "Records of all logs that are not made durable yet.")
+OPEN_FILES = _gauge("broker_log_open_files", "Files of logs that are open.")
+RECOVERY_SECONDS = _gauge("broker_recovery_seconds", "How long it took at the start to open all logs (s).")
+RECOVERED_LOGS = _gauge("broker_recovery_scanned_logs", "Logs whose ends were scanned at the start.")
+RECOVERY_SCANNED_BYTES = _gauge("broker_recovery_scanned_bytes", "Bytes that were scanned at the start.")
+RECOVERY_TRUNCATED_BYTES = _gauge(
+    "broker_recovery_truncated_bytes", "Bytes that were cut off the ends of logs at the start, because they were torn."
+)
+
+_section = "Producers and transactions"
+
+PRODUCER_IDS = _gauge("kafka_server_replicamanager_produceridcount", "Idempotent producers that logs remember.")
+TRANSACTIONS = _gauge("broker_transactions", "Transactional ids, by the phase of their transaction.", "phase")
+TRANSACTION_OPEN_SECONDS = _gauge(
+    "broker_transaction_open_seconds",
+    "For how long a transaction is open (s); of those that are open for the longest time.",
+    "transactional_id",
+)
+STABLE_OFFSET_HELD_SECONDS = _gauge(
+    "broker_last_stable_offset_held_seconds",
+    "For how long a transaction has held the last stable offset of a partition (s).",
+    "topic",
+    "partition",
+    "transactional_id",
+)
+UNSTABLE_RECORDS = _gauge(
+    "broker_log_unstable_records",
+    "Records after the last stable offset, which read_committed consumers do not get yet; of the partitions with most.",
+    "topic",
+    "partition",
+)
+
+_section = "Consumer groups"
+
+GROUPS = _gauge("broker_consumergroups", "Groups, by their state.", "state")
+GROUP_MEMBERS = _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
+GROUP_GENERATION = _gauge("broker_consumergroup_generation", "The generation of a group.", "consumergroup")
+GROUP_REBALANCES = _counter("broker_consumergroup_rebalances", "Generations that have begun.", "consumergroup")
+GROUP_LAG_SUM = _gauge(
+    "kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", "consumergroup", "topic"
+)
+GROUP_LAG = _gauge(
+    "kafka_consumergroup_lag",
+    "Records of a partition that a group has not committed.",
+    "consumergroup",
+    "topic",
+    "partition",
+)
+GROUP_OFFSET = _gauge(
+    "kafka_consumergroup_current_offset", "The committed offset.", "consumergroup", "topic", "partition"
+)
+GROUP_LAG_SECONDS = _gauge(
+    "broker_consumergroup_lag_seconds",
+    "Age of the oldest record that a group has not committed (s), by its timestamp; the oldest of a topic's partitions.",
+    "consumergroup",
+    "topic",
+)
+COORDINATOR_MEMORY_BYTES = _gauge(
+    "broker_coordinator_memory_bytes", "Memory of groups, committed offsets and transactional ids."
+)
+CATALOGUE_QUEUE_SIZE = _gauge(
+    "broker_catalogue_queue_size", "Commits and other changes that wait for the thread that writes the catalogue."
+)
+PARKED_FETCH_WATCHES = _gauge("broker_parked_fetch_watches", "Logs in which fetches wait for records.")
+
+_section = "Shuffle"
+
+SHUFFLE_PARTITIONS = _gauge("broker_shuffle_partitions", "Result partitions, by their state.", "state")
+SHUFFLE_BUFFERS = _gauge("broker_shuffle_buffers", "Buffers, by where they are: in memory or in a file.", "place")
+SHUFFLE_PUSHED_BYTES = _counter("broker_shuffle_pushed_bytes", "Bytes of buffers that writers have pushed.")
+SHUFFLE_SPILLED_BYTES = _counter("broker_shuffle_spilled_bytes", "Bytes of buffers that were moved to files.")
+SHUFFLE_MEMORY_BYTES = _gauge(
+    "broker_shuffle_memory_bytes",
+    "Memory of payloads, of what says where they are, and what is promised to writers.",
+    "use",
+)
+SHUFFLE_MEMORY_CAPACITY_BYTES = _gauge(
+    "broker_shuffle_memory_capacity_bytes", "How much memory result partitions may use (shuffle_memory_bytes)."
+)
+SHUFFLE_DISK_BYTES = _gauge("broker_shuffle_disk_bytes", "Bytes of the files of result partitions.")
+SHUFFLE_SPILLER_BROKEN = _gauge("broker_shuffle_spiller_broken", "Whether the disk takes nothing: 1 or 0.")
+SHUFFLE_WRITERS = _gauge("broker_shuffle_writers", "Writers that have a partition open.")
+SHUFFLE_WRITER_CREDIT = _gauge("broker_shuffle_writer_credit_buffers", "Buffers that writers may push now.")
+SHUFFLE_BLOCKED_WRITERS = _gauge(
+    "broker_shuffle_blocked_writers", "Writers without credit, by what they wait for: readers or memory.", "reason"
+)
+SHUFFLE_READERS = _gauge("broker_shuffle_readers", "Receivers that read a partition.")
+SHUFFLE_READER_CREDIT = _gauge("broker_shuffle_reader_credit_buffers", "Buffers that receivers are ready to receive.")
+SHUFFLE_BACKLOG_BUFFERS = _gauge("broker_shuffle_backlog_buffers", "Buffers that wait for their receivers.")
+SHUFFLE_BACK_PRESSURED_READERS = _gauge(
+    "broker_shuffle_back_pressured_readers", "Receivers with a backlog that have given no credit."
+)
+
+_section = "Pulsar"
+
+PULSAR_TOPICS = _gauge("pulsar_topics_count", "Topics that are in use; each partition counts.")
+PULSAR_PRODUCERS = _gauge("pulsar_producers_count", "Producers of a topic.", "topic")
+PULSAR_CONSUMERS = _gauge("pulsar_consumers_count", "Consumers of a topic.", "topic")
+PULSAR_SUBSCRIPTIONS = _gauge("pulsar_subscriptions_count", "Subscriptions of a topic.", "topic")
+PULSAR_IN_MESSAGES = _counter("pulsar_in_messages", "Messages that were published, by any protocol.", "topic")
+PULSAR_IN_BYTES = _counter("pulsar_in_bytes", "Bytes that were published, by any protocol.", "topic")
+PULSAR_OUT_MESSAGES = _counter("pulsar_out_messages", "Messages that were sent to Pulsar's consumers.", "topic")
+PULSAR_OUT_BYTES = _counter("pulsar_out_bytes", "Bytes that were sent to Pulsar's consumers.", "topic")
+PULSAR_STORAGE_SIZE = _gauge("pulsar_storage_size", "Size of the log of a topic in bytes.", "topic")
+PULSAR_MSG_BACKLOG = _gauge("pulsar_msg_backlog", "Messages that subscriptions have not acknowledged.", "topic")
+PULSAR_SUBSCRIPTION_BACK_LOG = _gauge(
+    "pulsar_subscription_back_log", "Messages that a subscription has not acknowledged.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_UNACKED = _gauge(
+    "pulsar_subscription_unacked_messages",
+    "Messages that were sent to consumers and not acknowledged.",
+    "topic",
+    "subscription",
+)
+PULSAR_SUBSCRIPTION_CONSUMERS = _gauge(
+    "pulsar_subscription_consumers_count", "Consumers of a subscription.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_PERMITS = _gauge(
+    "broker_pulsar_subscription_permits", "Messages that consumers are ready to take.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_BLOCKED = _gauge(
+    "pulsar_subscription_blocked_on_unacked_messages",
+    "Whether a consumer gets nothing because it has too many unacknowledged messages: 1 or 0.",
+    "topic",
+    "subscription",
+)
+PULSAR_CACHE_BYTES = _gauge("pulsar_ml_cache_used_size", "Bytes of recent entries in memory.")
+
 _section = "Request queue, handlers and memory"
 
 REQUEST_QUEUE_SIZE = _gauge(

@@ -9,7 +9,7 @@ on this machine and over TLS only.
 
 Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
 
-Tests: tests/pulsar/admin/test_rights.py.
+Tests: tests/network/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
 """
 
 import base64

@@ -7,7 +7,7 @@ Tests: tests/network/test_figures.py.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -40,6 +40,8 @@ class Figures:
     counters: dict[str, Callable[[], float]] = attrs.Factory(dict)  # of the whole broker: shown as rates per second
     sources: list[Read] = attrs.Factory(list)
     health: list[Callable[[], list[str]]] = attrs.Factory(list)
+    # What another service has on a topic, by its name in Kafka: for the view of the topic.
+    subscriptions: Callable[[str], list[dict[str, Any]]] = lambda _topic: []
     history: History = attrs.Factory(History)
     # What the sampler has found last; replaced as a whole.
     values: Mapping[str, float] = attrs.Factory(dict)  # of the whole broker: gauges and rates

@@ -22,6 +22,7 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
@@ -37,6 +38,7 @@ from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.pulsar.views.subscriptions import SubscriptionViews
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
 
@@ -150,11 +152,17 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=endpoints(surroundings),
         )
+        PulsarMetrics(self.context, cache).register(surroundings.metrics)
         asking = [listener for listener in surroundings.listeners if listener.scheme == "pulsar"]
         callers = open_callers(config, asking, surroundings.security, runtime.clock, realm="pulsar")
         surroundings.routes.add(
             *(callers.protected(route) if route.blocking else route for route in admin_routes(self.context))
         )
+
+        if surroundings.has_http:
+            views = SubscriptionViews(logs, topics, subscriptions, surroundings.callers)
+            surroundings.routes.add(*views.routes())
+            surroundings.figures.subscriptions = views.of_topic
 
     def open(self) -> None:
         quotas, throttling = self.context.quotas, self.context.throttling

@@ -24,6 +24,8 @@ _TRIES = 100
 WRITE_PIECE_BYTES = 256 * 1024
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
+# The page cache is filled in pieces of this size.
+_WARM_BYTES = 1024 * 1024
 
 
 # A Linux system call that Python does not offer. Its result is ignored, because a sync always follows.
@@ -127,6 +129,11 @@ class FileRegion:
         self.file = file
         self.offset = offset
         self.size = size
+
+    def warm(self) -> None:
+        """Read it, so that sendfile finds it in the page cache. It blocks. Raises OSError."""
+        for offset in range(self.offset, self.offset + self.size, _WARM_BYTES):
+            self.file.pread(min(_WARM_BYTES, self.offset + self.size - offset), offset)
 
     def __repr__(self) -> str:
         return f"FileRegion({self.file.path!r}, offset={self.offset}, size={self.size})"

@@ -17,6 +17,7 @@ SimpleQueue = queue.SimpleQueue
 QueueEmpty = queue.Empty
 Event = threading.Event
 Local = threading.local
+get_ident = threading.get_ident
 
 __all__ = [
     "Body",
@@ -30,6 +31,7 @@ __all__ = [
     "SystemThreads",
     "ThreadHandle",
     "Threads",
+    "get_ident",
 ]
 
 

@@ -14,11 +14,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from broker.spark.sentences import sentences_only
+
 # The module of the planning process for queries with filters. Spark starts that process only while
 # spark.sql.python.filterPushdown.enabled is true, and a data source cannot learn of that setting in another way.
 _PUSHDOWN_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
+@sentences_only
 class BrokerDataSource(DataSource):
     """Topics as tables and streams.
 

@@ -33,6 +33,9 @@ SKIPPED = {
 }
 DOCUMENTS = ["README.md"]
 
+# A machine without it can run everything else.
+OPTIONAL_COMMANDS = ("curl",)
+
 
 class Terminal:
     """Runs blocks in one directory and one environment, which shell blocks may change."""
@@ -193,7 +196,8 @@ def _stand_in_environment(directory: Path) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
     for block in blocks(ROOT / name):
-        if block.skipped is None:
+        missing = [name for name in OPTIONAL_COMMANDS if f"{name} " in block.text and shutil.which(name) is None]
+        if block.skipped is None and not missing:
             terminal.run(block)
 
 
@@ -201,6 +205,24 @@ def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
 def test_what_is_not_run_is_listed(name: str) -> None:
     skipped = {block.text.splitlines()[0]: block.skipped for block in blocks(ROOT / name) if block.skipped}
     assert SKIPPED.get(name, {}) == skipped
+
+
+def test_every_link_to_a_file_leads_to_one_and_to_a_heading_in_it() -> None:
+    broken = []
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            linked = document if not path else document.parent / path
+            if not linked.exists() or (anchor and linked.suffix == ".md" and anchor not in anchors(linked)):
+                broken.append(f"{document.name}: {target}")
+    assert [] == broken
+
+
+def anchors(document: Path) -> set[str]:
+    """The headings as links name them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_blocks_are_found_with_what_is_said_of_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from broker.metrics import names
 from broker.metrics.metric import Kind, Metric
 
 # Samples of other kinds end so; a family of such a name would be taken for another one's samples.
-_RESERVED = ("_total", "_created", "_bucket", "_sum", "_gsum", "_gcount", "_info")
+_RESERVED = ("_total", "_created", "_bucket", "_info")
 
 
 def test_no_name_is_declared_twice() -> None:

@@ -108,6 +108,10 @@ class Chromium:
                 return message["result"]
             self._note(message)
 
+    def listen(self) -> None:
+        """Wait for one event."""
+        self._note(self._next())
+
     def _next(self) -> Any:
         deadline = time.monotonic() + PATIENCE_S
         while b"\0" not in self._received:
@@ -162,12 +166,15 @@ class Tab:
         self._target = target
         self.allowed: list[str] = []
         self._complaints: list[str] = []
+        self._loads = 0
 
     def call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, parameters, self._session)
 
     def note(self, method: str, params: Any) -> None:
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.loadEventFired":
+            self._loads += 1
+        elif method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
             self._complaints.append(str(details.get("exception", {}).get("description", details["text"])))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
@@ -189,6 +196,13 @@ class Tab:
     def go(self, url: str) -> None:
         answer = self.call("Page.navigate", url=url)
         assert not answer.get("errorText"), answer
+
+    def reload(self) -> None:
+        """As the browser's button does. Waits until it is there again."""
+        before = self._loads
+        self.call("Page.reload")
+        while self._loads == before:
+            self._browser.listen()
 
     def resize(self, width: int = 1280, height: int = 800, mobile: bool = False) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)

@@ -84,8 +84,7 @@ def test_the_colours_can_be_chosen_and_stay(open_page: Open) -> None:
         tab.until(f"document.querySelector('.tool').ariaLabel === 'Colours: {name}'")
     dark = tab.run(ground)
     assert light != dark
-    tab.run("location.reload()")
-    tab.until(f"document.readyState === 'complete' && {ground} === '{dark}'")
-    tab.until("document.querySelector('.tool')")
+    tab.reload()
+    tab.until(f"{ground} === '{dark}'")
     tab.click(".tool")
     tab.until(f"{ground} === '{light}'")

@@ -1,5 +1,7 @@
 """Every view with real traffic: what it shows, that nothing is complained of, and that everybody can read it."""
 
+import re
+
 import pytest
 
 from tests.page.accessibility import violations
@@ -11,13 +13,13 @@ VIEWS = {
     "topics": ("Topics", "orders", "billing", "payments"),
     "topics/orders": ("orders", "Last stable", "billing", "compression.type", "zstd"),
     "topics/payments": ("held back by 1",),
-    "topics/orders/messages": ("Messages", "c-1", "50 records."),
-    "topics/orders/messages?from=tail": ("records since this view was opened", "c-1"),
+    "topics/orders/messages": ("Messages", "c-", "50 records, the newest first."),
+    "topics/orders/messages?from=tail": ("records since this view was opened", "c-"),
     "groups": ("Groups", "billing", "Stable"),
     "groups/billing": ("billing", "Lag over time", "billing-1", "0–2"),
     "subscriptions": ("Subscriptions", "meters", "Shared"),
-    "transactions": ("Transactions", "settlement", "payments"),
-    "shuffle": ("Shuffle", "no credit", "writer blocked"),
+    "transactions": ("Transactions", "settlement", "payments", "Partitions that are held back"),
+    "shuffle": ("Shuffle", "no credit", "writer waits for its readers"),
     "reactor": ("Reactor", "Acceptor", "Request channel", "Handlers", "billing-1"),
     "requests": ("Requests", "Produce", "Fetch"),
     "settings": ("Settings", "log.dirs", "differ from their defaults"),
@@ -35,12 +37,8 @@ def test_a_view_shows_what_the_broker_does(open_page: Open, view: str) -> None:
     for scheme in ("light", "dark"):
         tab.scheme(scheme)
         assert [] == violations(tab)
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_phone_shows_it_without_scrolling_sideways(open_page: Open, view: str) -> None:
-    tab = open_page(view, width=390, height=844, mobile=True)
-    tab.shows(*VIEWS[view][:1])
+    tab.resize(width=390, height=844, mobile=True)  # a phone, on which nothing scrolls sideways but tables within
+    tab.until("innerWidth === 390")
     assert tab.run("document.documentElement.scrollWidth") <= 390
 
 
@@ -50,8 +48,12 @@ def test_curves_are_drawn_from_the_history(open_page: Open) -> None:
     tab.until("document.querySelectorAll('.plot:not(.blank) canvas').length === 4")
     tab.until(
         """(() => {
-            const canvas = document.querySelector(".plot canvas");
-            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const drawn = document.querySelector(".plot canvas");
+            const canvas = document.createElement("canvas");
+            Object.assign(canvas, {width: drawn.width, height: drawn.height});
+            const context = canvas.getContext("2d", {willReadFrequently: true});
+            context.drawImage(drawn, 0, 0);
+            const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
             for (let i = 0; i < data.length; i += 4) {
                 if (data[i + 3] > 200 && data[i + 2] > 150 && data[i] < 60) return true;
             }
@@ -102,8 +104,9 @@ def test_settings_that_were_changed_come_first_and_the_rest_on_demand(open_page:
 def test_records_are_chosen_by_partition_offset_and_end(open_page: Open) -> None:
     tab = open_page("topics/orders/messages?partition=1&from=offset&at=5&until=offset&end=9&limit=20")
     tab.shows("5 records.")
-    rows = "[...document.querySelectorAll('tr.record')].map((row) => row.innerText.split(/\\s+/).slice(1, 3).join(' '))"
-    assert [f"{offset} 1" for offset in range(5, 10)] == sorted(tab.run(rows))
+    cells = "[...document.querySelectorAll('tr.record')].map((row) => [1, 0].map((at) => row.cells[at].innerText))"
+    found = [(int(partition), int(re.sub(r"\D", "", offset))) for partition, offset in tab.run(cells)]
+    assert [(1, offset) for offset in range(5, 10)] == found
 
 
 def test_records_are_chosen_by_key(open_page: Open) -> None:
@@ -115,7 +118,7 @@ def test_records_are_chosen_by_key(open_page: Open) -> None:
 
 def test_the_form_leads_to_an_address_that_shows_the_same(open_page: Open) -> None:
     tab = open_page("topics/orders/messages")
-    tab.shows("50 records.")
+    tab.shows("50 records, the newest first.")
     tab.run(
         """(() => {
             const from = [...document.querySelectorAll("form select")][1];

@@ -129,3 +129,17 @@ def test_a_link_is_one_whatever_it_leads_to(tmp_path: Path) -> None:
         (tmp_path / f"to-{target}").symlink_to(tmp_path / target)
         assert DISK.is_link(f"{tmp_path}/to-{target}")
     assert DISK.is_dir(f"{tmp_path}/to-directory")
+
+
+def test_a_region_is_read_to_its_end_and_no_further() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Asked:
+        path = "asked"
+
+        def pread(self, size: int, offset: int) -> bytes:
+            asked.append((offset, size))
+            return b""
+
+    FileRegion(Asked(), 5, (2 << 20) + 3).warm()  # type: ignore[arg-type]
+    assert [(5, 1 << 20), (5 + (1 << 20), 1 << 20), (5 + (2 << 20), 3)] == asked

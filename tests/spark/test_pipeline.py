@@ -26,7 +26,9 @@ def test_counts_are_exact_although_spark_is_killed_in_the_middle(tmp_path: Path)
     pipeline = load("pipeline")
     demo = load("demo")
     with Broker() as broker:
-        partial, counts = demo.killed_and_restarted(broker.bootstrap_servers, str(tmp_path))
+        partial, counts = demo.killed_and_restarted(
+            broker.bootstrap_servers, str(tmp_path / "checkpoint"), tmp_path / "spark.log"
+        )
         history = every_count(broker.bootstrap_servers, pipeline.PARTITIONS)
     assert 0 < partial.total() < counts.total(), "it was not killed in the middle"
     assert demo.expected() == counts

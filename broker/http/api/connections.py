@@ -27,6 +27,10 @@ class Connections:
         self._sockets = sockets
         self._callers = callers
         self._clock = clock
+        # The last two samples: when (monotonic, s), and what each thread has spent altogether (s): a processor waiting, a handler
+        # working.
+        self._before: tuple[float, Mapping[object, float]] = (0.0, {})
+        self._last: tuple[float, Mapping[object, float]] = (0.0, {})
 
     def routes(self) -> list[Route]:
         return [Route("GET", "/api/v1/connections", self.page)]
@@ -43,10 +47,60 @@ class Connections:
             connections.append(_connection(name, processor, connection, opened_ms))
         return json_answer({**self.reactor(), "connections": connections, "next": following})
 
+    def sampled(self) -> None:
+        """Every 5 s, on the sampler's thread."""
+        now = self._clock.monotonic()
+        spent: dict[object, float] = {}
+        for plane in self._sockets.planes:
+            spent |= {each: each.idle_s for each in plane.processors}
+            spent |= {each: each.busy_until(now) for each in plane.handlers.copy()}
+        self._before, self._last = self._last, (now, spent)
+
+    def _share(self, thread: object) -> float | None:
+        """Of the last 5 s, how much the thread has spent as `sampled` measures it; None before that is known."""
+        (then, before), (now, last) = self._before, self._last
+        if thread not in before or thread not in last or now <= then:
+            return None
+        return min(1.0, max(0.0, (last[thread] - before[thread]) / (now - then)))
+
     def reactor(self) -> dict[str, Any]:
         """The planes: that of the data, and the one of the control listener if there is one."""
-        data, *control = [_plane(plane, self._sockets) for plane in self._sockets.planes]
+        data, *control = [self._plane(plane) for plane in self._sockets.planes]
         return {"reactor": data, "control": control[0] if control else None}
+
+    def _plane(self, plane: Plane) -> dict[str, Any]:
+        acceptor = plane.acceptor
+        processors = []
+        for processor in plane.processors:
+            connections = processor.connections.copy()
+            muted: Counter[str] = Counter()
+            for connection in connections:
+                if connection.holds:
+                    muted.update(reasons(connection.holds))
+            processors.append(
+                {
+                    "id": f"{plane.name}processor-{processor.number}",
+                    "connections": len(connections),
+                    "idle": _rounded(self._share(processor)),
+                    "muted": dict(muted),
+                }
+            )
+        handlers = plane.handlers.copy()
+        busy = [share for each in handlers if (share := self._share(each)) is not None]
+        return {
+            "acceptor": {
+                "accepted": 0 if acceptor is None else acceptor.accepted,
+                "refused": 0 if acceptor is None else acceptor.refused,
+            },
+            "processors": processors,
+            "channel": {"depth": len(plane.channel), "capacity": plane.channel.capacity},
+            "handlers": {
+                "threads": len(handlers),
+                "busy": sum(1 for each in handlers if each.busy_since),
+                "idle": _rounded(1.0 - sum(busy) / len(busy)) if busy else None,
+            },
+            "memory": {"used": plane.memory.in_use, "capacity": plane.memory.capacity},
+        }
 
     def _all(self) -> Iterator[tuple[str, tuple[str, ProcessorConnection]]]:
         for plane in self._sockets.planes:
@@ -60,35 +114,6 @@ class Connections:
 def reasons(holds: int) -> list[str]:
     """Why a connection takes no request at the moment, by the names of `broker/network/mute.py`."""
     return [name for bit, name in _REASONS.items() if holds & bit]
-
-
-def _plane(plane: Plane, sockets: SocketServer) -> dict[str, Any]:
-    acceptor = plane.acceptor
-    processors = []
-    for processor in plane.processors:
-        connections = processor.connections.copy()
-        muted: Counter[str] = Counter()
-        for connection in connections:
-            if connection.holds:
-                muted.update(reasons(connection.holds))
-        processors.append(
-            {
-                "id": f"{plane.name}processor-{processor.number}",
-                "connections": len(connections),
-                "idle": None,
-                "muted": dict(muted),
-            }
-        )
-    return {
-        "acceptor": {
-            "accepted": 0 if acceptor is None else acceptor.accepted,
-            "refused": 0 if acceptor is None else acceptor.refused,
-        },
-        "processors": processors,
-        "channel": {"depth": len(plane.channel), "capacity": plane.channel.capacity},
-        "handlers": {"threads": len(plane.handlers), "busy": None, "idle": None},
-        "memory": {"used": plane.memory.in_use, "capacity": plane.memory.capacity},
-    }
 
 
 def _connection(name: str, processor: str, connection: ProcessorConnection, opened_ms: int) -> dict[str, Any]:
@@ -109,3 +134,7 @@ def _connection(name: str, processor: str, connection: ProcessorConnection, open
         "mute": reasons(connection.holds),
         "requests": connection.requests,
     }
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

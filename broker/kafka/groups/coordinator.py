@@ -199,6 +199,7 @@ class GroupCoordinator:
                 group.generation,
                 len(group.members),
                 topics,
+                entry.rebalances,
             )
 
     def committed(self, group_id: str, topics: Iterable[str]) -> Mapping[str, Mapping[int, CommittedOffset]]:
@@ -207,12 +208,14 @@ class GroupCoordinator:
         found: dict[str, Mapping[int, CommittedOffset]] = {}
         if entry is None:
             return found
-        for topic in topics:
-            if entry.offsets.may_have(topic):
-                with entry.lock:
-                    partitions = entry.offsets.copy_of(topic)
-                if partitions:
-                    found[topic] = partitions
+        wanted = topics if isinstance(topics, frozenset) else frozenset(topics)
+        with entry.lock:
+            names = entry.offsets.among(wanted)
+        for topic in names:
+            with entry.lock:
+                partitions = entry.offsets.copy_of(topic)
+            if partitions:
+                found[topic] = partitions
         return found
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:

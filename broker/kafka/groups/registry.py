@@ -57,6 +57,9 @@ class GroupEntry:
     armed_for: float = inf
     # The part of the coordinator's memory that is counted for this entry.
     counted_bytes: int = 0
+    # How many generations this process has begun.
+    rebalances: int = 0
+    generation_seen: int = 0
     # No longer in the registry. A thread that still has the entry gets or makes another one.
     is_removed: bool = False
 
@@ -91,7 +94,7 @@ class GroupRegistry:
                 log.error("group_load_failed", group=group_id, error=str(error))
                 continue  # its members join anew; its offsets are stored apart
             group = ClassicGroup.restore(group_id, self._limits, saved.snapshot, now)
-            self._entries[group_id] = GroupEntry(group, empty_since_ms=saved.since_ms)
+            self._entries[group_id] = GroupEntry(group, empty_since_ms=saved.since_ms, generation_seen=group.generation)
         deleted_topics: set[str] = set()
         for row in self._catalogue.load_offsets():
             if topic_exists(row.topic):
@@ -177,6 +180,10 @@ class GroupRegistry:
     def settle(self, entry: GroupEntry) -> list[Send]:
         """Do what the group asks for. Returns the answers, for ``send`` after the lock is released."""
         answers: list[Send] = []
+        generation = entry.group.generation
+        if generation > entry.generation_seen:
+            entry.rebalances += generation - entry.generation_seen
+            entry.generation_seen = generation
         for effect in entry.group.take_effects():
             if isinstance(effect, Save):
                 self._save(entry, effect)

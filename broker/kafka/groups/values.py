@@ -188,3 +188,4 @@ class GroupFigures:
     generation: int
     members: int
     topics: tuple[str, ...]  # of which it has committed offsets
+    rebalances: int = 0  # since this process has started

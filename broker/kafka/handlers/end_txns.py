@@ -19,6 +19,8 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
     parsed = end_txns.parse_request(request.body, REQUEST_ENTRIES_MAX)
 
     def reply(error: ErrorCode, index: int) -> None:
+        if error:
+            context.errors.add(API.label, error)
         outbox.send(request, [end_txns.response(request.correlation_id, error, index)])
 
     write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID

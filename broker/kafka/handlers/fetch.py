@@ -23,6 +23,7 @@ from broker.kafka.metering import Metered
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.disk import FileRegion
+from broker.runtime.threads import get_ident
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
@@ -33,8 +34,6 @@ from protocol.kafka.messages import fetch
 READ_COMMITTED = 1
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
-# A cold range is read into the page cache in pieces of this size (bytes).
-_WARM_BYTES = 1024 * 1024
 _NO_ENTRIES: dict[tuple[str, int], tuple[Log, int]] = {}
 _new = tuple.__new__  # faster than a named tuple's own __new__
 
@@ -169,10 +168,8 @@ class _Reading:
         for _, partitions in self.results:
             for data in partitions:
                 for region in data.records_parts:
-                    if not isinstance(region, FileRegion):
-                        continue
-                    for offset in range(region.offset, region.offset + region.size, _WARM_BYTES):
-                        region.file.pread(min(_WARM_BYTES, region.offset + region.size - offset), offset)
+                    if isinstance(region, FileRegion):
+                        region.warm()
 
 
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
@@ -236,9 +233,11 @@ def _handle(
         parsed, reading = prepared
     if parsed.session_id != 0:
         # Fetch sessions are not served: every full fetch is answered with session 0, which means "none" to clients.
+        context.errors.add(API.label, ErrorCode.fetch_session_id_not_found)
         _send(request, outbox, (), ErrorCode.fetch_session_id_not_found)
         return
     if parsed.session_epoch > 0:
+        context.errors.add(API.label, ErrorCode.invalid_fetch_session_epoch)
         _send(request, outbox, (), ErrorCode.invalid_fetch_session_epoch)
         return
     if reading.enough(parsed):
@@ -270,6 +269,17 @@ def _send_records(
         return
     if warm and not reading.resident:
         reading.warm()
+    if reading.failed:
+        for _, partitions in reading.results:
+            for data in partitions:
+                if data.error:
+                    context.errors.add(API.label, data.error)
+    if reading.size:
+        thread = get_ident()
+        for log, _, _, size in reading.logs:
+            if size:
+                sent = log.state.sent_bytes
+                sent[thread] = sent.get(thread, 0) + size
     outbox.send(request, parts)
 
 

@@ -261,6 +261,7 @@ def _answer(
     else:
         for name in work.each(asked.names):
             if not asked.is_open(name):
+                context.errors.add(API.label, ErrorCode.topic_authorization_failed)
                 topics.append(metadata.TopicMetadata(ErrorCode.topic_authorization_failed, name))
                 continue
             info = context.logs.topic(name)
@@ -272,6 +273,7 @@ def _answer(
                 code = failures.get(name) or _refusal(context, name) or ErrorCode.leader_not_available
             else:
                 code = ErrorCode.unknown_topic_or_partition
+            context.errors.add(API.label, code)
             topics.append(metadata.TopicMetadata(code, name))
     if (
         parsed.include_topic_authorized_operations

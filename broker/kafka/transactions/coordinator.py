@@ -275,6 +275,14 @@ class TransactionCoordinator:
             return ErrorCode.transactional_id_not_found, None
         return ErrorCode.none, entry.transaction.state
 
+    def holder_of(self, producer_id: int) -> tuple[str, int] | None:
+        """The transactional id that has this producer id, and since when (ms) its transaction is open, -1 if none is."""
+        entry = self._registry.holder(producer_id)
+        state = None if entry is None else entry.transaction.state
+        if entry is None or state is None:
+            return None
+        return entry.transaction.transactional_id, state.started_ms
+
     def list(self) -> tuple[ErrorCode, list[tuple[str, State]]]:
         """Every transactional id with its state."""
         if not self._registry.is_active:

@@ -18,18 +18,12 @@ from broker.pulsar.entries import entry_factory
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock
+from broker.storage.log.batch_walk import walk
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.txn_index import AbortedTransaction
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import (
-    HEADER,
-    HEADER_SIZE,
-    TRANSACTIONAL,
-    BatchHeader,
-    check_crc,
-    read_header,
-)
+from protocol.kafka.records.batch import TRANSACTIONAL, BatchHeader, check_crc, read_header
 
 logger = get_logger("pulsar")
 _unreadable = EventLimit()
@@ -42,8 +36,6 @@ _LEAST_CHUNK = 16 * 1024
 _MOST_CHUNK = 512 * 1024
 # What is read of a large entry: its header and, as a rule, all of its metadata.
 _PREFIX_BYTES = 8 * 1024
-# The page cache is filled in pieces of this size.
-_WARM_BYTES = 1024 * 1024
 
 
 class Found(NamedTuple):
@@ -179,43 +171,23 @@ def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> b
 def _batches(region: FileRegion, offset: int) -> Iterable[tuple[BatchHeader, memoryview, FileRegion | None]]:
     """Header and bytes of each batch with ``offset`` or a later one. Of a large entry only the beginning is read, and its place
     in the file comes with it. Raises ProtocolError for bytes that are no batch, or not what they were; OSError."""
-    file, position, end = region.file, region.offset, region.offset + region.size
-    want = _MOST_CHUNK
-    while position < end:
-        data = memoryview(file.pread(min(want, end - position), position))
-        want = _MOST_CHUNK
-        at = 0
-        while len(data) - at >= HEADER_SIZE:
-            header = BatchHeader._make(HEADER.unpack_from(data, at))
-            size = header.size
-            if at + size <= len(data):
-                batch = data[at : at + size]
-                check_crc(batch, 0, read_header(batch))
-                if header.last_offset >= offset:
-                    yield header, batch, None
-            elif header.magic == 2 and header.is_entry and size >= SENDFILE_BYTES and position + size <= end:
-                place = FileRegion(file, position, size)
-                if header.last_offset >= offset:
-                    yield header, _prefix(header, place), place
-                at += size
-                position += size
-                break
-            else:
-                if at == 0:
-                    if position + size > end:
-                        raise ProtocolError(f"a record batch at position {position} that does not end")
-                    want = size  # larger than a chunk: once more, whole
-                break
-            at += size
-            position += size
-        else:
-            if at == 0:
-                raise ProtocolError(f"no record batch at position {position}")
+    for header, position, data in walk(region, _MOST_CHUNK, _needed):
+        if len(data) == header.size:
+            check_crc(data, 0, read_header(data))
+            if header.last_offset >= offset:
+                yield header, data, None
+        elif header.last_offset >= offset:
+            place = FileRegion(region.file, position, header.size)
+            yield header, _prefix(header, data, place), place
 
 
-def _prefix(header: BatchHeader, place: FileRegion) -> memoryview:
+def _needed(header: BatchHeader) -> int:
+    size = header.size
+    return min(_PREFIX_BYTES, size) if header.is_entry and size >= SENDFILE_BYTES else size
+
+
+def _prefix(header: BatchHeader, data: memoryview, place: FileRegion) -> memoryview:
     """The beginning of a large entry, with all of its metadata if there is any."""
-    data = memoryview(place.file.pread(min(_PREFIX_BYTES, place.size), place.offset))
     try:
         needed = entry_factory.prefix_size(data, header)
     except ProtocolError:  # whoever looks into it will see
@@ -228,5 +200,4 @@ def warm(entries: Iterable[Entry]) -> None:
     for entry in entries:
         region = entry.data
         if isinstance(region, FileRegion) and not region.file.is_resident(region.offset, region.size):
-            for offset in range(region.offset, region.offset + region.size, _WARM_BYTES):
-                region.file.pread(min(_WARM_BYTES, region.offset + region.size - offset), offset)
+            region.warm()

@@ -7,7 +7,7 @@ entry has been read again (``acknowledging.py``). So the table may be bounded.
 Pure; the subscription's lock guards it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -36,6 +36,9 @@ class Delivered:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._messages)
 
     def __contains__(self, entry: int) -> bool:
         return entry in self._messages

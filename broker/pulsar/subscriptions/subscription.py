@@ -14,6 +14,7 @@ Locks: a topic's, then a subscription's, then those of tail, store, connection, 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 import attrs
 
@@ -52,6 +53,8 @@ log = get_logger("pulsar")
 
 # Batches (of at most 100 entries) that one holder of the lock reads, new or again: some milliseconds.
 _READS_AT_ONCE = 4
+# Entries that are looked for in the cache, because they are to be delivered again: 0.2 ms. The others may go when they are old.
+_EXPECTED_AT_MOST = 1000
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
 _KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
@@ -88,6 +91,7 @@ class Subscription:
         "_saved_version",
         "_timer",
         "_timer_at",
+        "bytes_out_before",
         "closed",
         "compacted",
         "connected",
@@ -102,6 +106,7 @@ class Subscription:
         "line",
         "lock",
         "made_ms",
+        "messages_out_before",
         "name",
         "policy",
         "topic",
@@ -130,6 +135,9 @@ class Subscription:
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
         self.connected: dict[ConnectedConsumer, None] = {}
+        # What consumers were sent that have left.
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
         self.delivered: Delivered | None = None  # while there are consumers
         # What is read instead of the log, by consumers that read compacted. Changes only while there are none.
         self.compacted: CompactedReader | None = None
@@ -218,6 +226,10 @@ class Subscription:
             assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             connected.left = True
+            self.messages_out_before += connected.messages_out
+            self.bytes_out_before += connected.bytes_out
+            if self.connected:
+                self._expect_again(connected.consumer.held)
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
             if not self.connected:
@@ -269,8 +281,14 @@ class Subscription:
                 assert self.dispatcher is not None
                 if epoch is not None:
                     connected.epoch = epoch
+                # What a consumer holds, Shared knows; where one is served at a time, it has all that was delivered.
+                self._expect_again(entries or connected.consumer.held or self.delivered or ())
                 now = self._now()
                 self._carry_out(self.dispatcher.redeliver(connected.consumer, entries, now), now)
+
+    def _expect_again(self, entries: Iterable[int]) -> None:
+        """Entries that are to be delivered once more stay in the cache for that, if they are still there."""
+        self.reader.expect(list(islice(entries, _EXPECTED_AT_MOST)))
 
     def resume(self, connected: ConnectedConsumer) -> None:
         """The consumer's connection has sent what it had."""
@@ -528,7 +546,7 @@ class Subscription:
                 self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
                 self.gone = True
         if self.durable:
-            self._around.store.leave(self, snapshot.encode(), is_saved, last)
+            self._around.store.leave(self, snapshot, is_saved, last)
 
     def deleted(self) -> None:
         """The topic is gone, or somebody has unsubscribed: so is this."""

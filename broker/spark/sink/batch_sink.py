@@ -28,6 +28,7 @@ from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.transaction import new_name
 from broker.errors import ConfigError
+from broker.spark.sentences import sentences_only
 from broker.spark.sink import commit as sink_commit
 from broker.spark.sink.commit import MicroBatch, Written
 from broker.spark.sink.marks import write_name
@@ -96,6 +97,7 @@ def write_task(
     return Written(writer.rows, tuple(sorted(writer.topics)), identity, task.query_id, task.run)
 
 
+@sentences_only
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("broker")``."""
 

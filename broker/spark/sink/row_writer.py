@@ -136,7 +136,8 @@ class RowWriter:
             if wrong.any():
                 raise ConfigError(
                     f"A row is for partition {placed[wrong][0]} of {topic.name!r}, which has partitions 0 to"
-                    f" {topic.partitions - 1}."
+                    f" {topic.partitions - 1}: leave out the column partition, as in .select('key', 'value'), or give the topic"
+                    " as many partitions as the source has."
                 )
         elif keys is None or keys.null_count == len(keys):
             return None

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.kafka.cluster import Cluster
 from broker.errors import ConfigError
+from broker.spark.sentences import sentences_only
 from broker.spark.sink import commit as sink_commit
 from broker.spark.sink.batch_sink import Task, write_task, written
 from broker.spark.sink.commit import MicroBatch
@@ -30,6 +31,7 @@ from broker.spark.sink.options import EXACTLY_ONCE, SinkColumns, SinkOptions
 _log = logging.getLogger(__name__)
 
 
+@sentences_only
 class StreamWriter(DataSourceStreamArrowWriter):
     """A value: Spark creates a new one for every commit."""
 

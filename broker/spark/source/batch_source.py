@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.kafka.cluster import Cluster
 from broker.errors import ConfigError
+from broker.spark.sentences import sentences_only
 from broker.spark.source import filters, reading, resolve
 from broker.spark.source.filters import Narrowing
 from broker.spark.source.options import SourceOptions
@@ -27,6 +28,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     return ReadSettings(options.client, columns_of(schema), options.fail_on_data_loss, options.poll_timeout_ms)
 
 
+@sentences_only
 class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -44,6 +46,7 @@ class BatchReader(DataSourceReader):
         return reading.read(partition)
 
 
+@sentences_only
 class NarrowingReader(BatchReader):
     """A reader that takes filters.
 

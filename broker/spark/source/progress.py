@@ -21,6 +21,14 @@ class Lag:
     by_partition: Mapping[TopicPartition, int]
 
     @property
+    def source(self) -> str:
+        """The source by the name that Spark's Kafka connector would have: ``Broker[Subscribe[orders]]``.
+
+        Spark shows a Python source as its JVM object, ``PythonMicroBatchStream@...``: that class has no ``toString``.
+        """
+        return f"Broker[Subscribe[{', '.join(sorted({topic for topic, _ in self.by_partition}))}]]"
+
+    @property
     def total(self) -> int:
         return sum(self.by_partition.values())
 

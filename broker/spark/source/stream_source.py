@@ -27,6 +27,7 @@ from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import ConfigError
+from broker.spark.sentences import sentences_only
 from broker.spark.source import limits, reading, resolve
 from broker.spark.source.batch_source import settings_of
 from broker.spark.source.offsets import StreamOffset
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@sentences_only
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -186,6 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
 
+@sentences_only
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader for invalid options: it raises their error at Spark's first call, which depends on trigger and checkpoint."""
 

@@ -212,6 +212,7 @@ class Appender:
                 if attributes & TRANSACTIONAL:
                     state.producers.began(producer_id, base_offset)
                     state.first_unstable = state.producers.first_unstable()
+            state.appended_bytes += size
             state.log_end_offset = state.high_watermark = offset
             state.tail = (offset, segment, segment.size)
         if offset - state.durable_offset >= self._flush_messages:

@@ -61,6 +61,7 @@ class Durability:
                 unsynced = state.segments_from(state.durable_offset)
                 cut, state.cut_unsynced = state.cut_unsynced, False
                 dir_dirty, state.dir_dirty = state.dir_dirty, False
+            began = state.clock.monotonic()
             try:
                 for segment in unsynced:
                     try:
@@ -80,6 +81,7 @@ class Durability:
                         state.dir_dirty = state.dir_dirty or dir_dirty
                     raise StorageError(f"{state.topic}-{state.partition} could not be made durable: {error}") from error
                 raise state.go_offline(f"fsync failed: {error}") from error
+            state.observe_fsync(state.clock.monotonic() - began)
             state.durable_offset = end
             self.last_flush_ms = state.clock.time_ms()
 

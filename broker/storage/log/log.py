@@ -57,6 +57,10 @@ class Surroundings:
     save_log_start: Callable[["Log"], None]
     # Make durable that compaction is about to make gaps in this log.
     save_cleaner_offset: Callable[["Log"], None]
+    # Told how long (s) each fsync of data took.
+    observe_fsync: Callable[[float], None]
+    # Told what a log took to open: how many bytes were scanned, and cut off.
+    opened: Callable[[int, int], None]
     # Remove these files (already renamed) after so many ms.
     delete_later: Callable[[list[str], int], None]
     # Held while a batch is decompressed that is large inside (``inspection.py``).
@@ -115,6 +119,7 @@ class Log:
             topic_id=topic_id,
             config=config,
             wake_soon=partial(around.wake_soon, self),
+            observe_fsync=around.observe_fsync,
         )
         # (epoch, start offset) of each leader epoch; the last one is the current one.
         self._leader_epochs: Sequence[tuple[int, int]] = [(0, 0)]
@@ -158,6 +163,7 @@ class Log:
             state.producers = loaded.producers
             state.has_entries = loaded.has_entries
             state.first_unstable = state.producers.first_unstable()
+            state.first_offset = loaded.log_end_offset
             self._durability.start(loaded, recovery_point)
             state.publish(loaded.log_end_offset, state.active)
             if state.active.size:
@@ -325,6 +331,9 @@ class Log:
 
     def aborted_transactions(self, offset: int, read: ReadResult, stable: int) -> list[AbortedTransaction]:
         return self._transactions.aborted(offset, read, stable)
+
+    def oldest_open(self) -> tuple[int, int] | None:
+        return self._transactions.oldest_open()
 
     def describe_producers(self) -> list[ProducerDescription]:
         return self._transactions.describe_producers()

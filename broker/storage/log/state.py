@@ -89,6 +89,7 @@ class LogState:
 
     __slots__ = (
         "active",
+        "appended_bytes",
         "clock",
         "config",
         "cut_unsynced",
@@ -100,6 +101,7 @@ class LogState:
         "durable_offset",
         "files_lock",
         "first_dirty_offset",
+        "first_offset",
         "first_unstable",
         "has_entries",
         "high_watermark",
@@ -107,12 +109,14 @@ class LogState:
         "lock",
         "log_end_offset",
         "log_start_offset",
+        "observe_fsync",
         "offline",
         "partition",
         "producers",
         "recovery_point",
         "saved_point",
         "saved_start",
+        "sent_bytes",
         "slow_until",
         "tail",
         "topic",
@@ -132,8 +136,10 @@ class LogState:
         topic_id: uuid.UUID,
         config: LogConfig,
         wake_soon: Callable[[], None],
+        observe_fsync: Callable[[float], None],
     ) -> None:
-        """``wake_soon`` calls the log's watchers from another thread."""
+        """``wake_soon`` calls the log's watchers from another thread. ``observe_fsync`` is told how long (s) each fsync of data
+        took."""
         # -- Never change.
         self.disk = disk
         self.clock = clock
@@ -142,6 +148,7 @@ class LogState:
         self.partition = partition
         self.topic_id = topic_id
         self.wake_soon = wake_soon
+        self.observe_fsync = observe_fsync
         self.lock = Lock()
         self.files_lock = Lock()
 
@@ -150,6 +157,10 @@ class LogState:
 
         # -- Set by the thread that opens the log, before others know of it.
         self.leader_epoch = 0
+        self.first_offset = 0  # the log end offset at that time: what this process has appended comes after it
+
+        # -- By thread (its ident), how many bytes it has sent to consumers: each thread changes its own number only.
+        self.sent_bytes: dict[int, int] = {}
 
         # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
         # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
@@ -167,6 +178,7 @@ class LogState:
         # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
         self.slow_until = 0.0
         self.has_entries = False  # there may be entries among the batches; durable before the first one is appended
+        self.appended_bytes = 0  # by this process
         self.cut_unsynced = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
 

@@ -163,6 +163,16 @@ class Transactions:
                 return min(most, segment.end_offset_at(region.offset + region.size))
         return most
 
+    def oldest_open(self) -> tuple[int, int] | None:
+        """The producer whose transaction holds the last stable offset, and when (ms) it has last written. None: no one's."""
+        state = self._state
+        with state.lock:
+            producer_id = next(iter(state.producers.open), None)
+            producer = None if producer_id is None else state.producers.get(producer_id)
+        if producer_id is None or producer is None:
+            return None
+        return producer_id, producer.seen_ms
+
     def describe_producers(self) -> list[ProducerDescription]:
         """Raises StorageError, Refusal."""
         state = self._state

@@ -185,6 +185,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
                 now_ms=around.clock.time_ms(),
             )
         )
+        around.opened(loaded.scanned_bytes, loaded.cut_bytes)
         log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
         log.mark_unreadable(

@@ -33,6 +33,11 @@ class Flusher:
         # watchers.
         self._queue: SimpleQueue[tuple[Log, int, Callback | None] | None] = SimpleQueue()
 
+    @property
+    def waiting(self) -> int:
+        """What it has not begun with. For any thread."""
+        return self._queue.qsize()
+
     def wait_durable(self, log: Log, offset: int, callback: Callback) -> None:
         """Call ``callback(None)`` once every record before ``offset`` is durable, or ``callback(error)`` if that failed.
 

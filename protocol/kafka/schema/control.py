@@ -36,16 +36,23 @@ def parse_request(api_key: int, version: int, body: BytesLike, max_entries: int 
 
 
 def encode_response(
-    api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any], max_bytes: int = UNLIMITED
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    fields: Mapping[str, Any],
+    max_bytes: int = UNLIMITED,
+    on_errors: Callable[[Mapping[int, int]], object] | None = None,
 ) -> bytes | bytearray:
     """A whole response frame. Raises MessageTooLarge soon after it has grown longer than ``max_bytes``.
+
+    ``on_errors`` is told the error codes in it, if there are any: by code, how many.
 
     ``fields`` may use the names of any version; a name that no version has is a KeyError, because the caller is wrong.
     Durations are timedeltas or ints (ms), times are datetimes or ints (ms since 1970), error codes are any ints. An array is
     a collection, or a ``Counted``, whose elements are created one by one while the response is written.
     """
     header = response_header(correlation_id, response_header_version(api_key, version))
-    return _frame(header, _response_writer(api_key, version), fields, max_bytes)
+    return _frame(header, _response_writer(api_key, version), fields, max_bytes, on_errors)
 
 
 def encode_request(
@@ -69,11 +76,19 @@ def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, A
 _COPY_MAX_BYTES = 64 * 1024
 
 
-def _frame(header: bytes, write: Write, fields: Mapping[str, Any], max_bytes: int) -> bytes | bytearray:
+def _frame(
+    header: bytes,
+    write: Write,
+    fields: Mapping[str, Any],
+    max_bytes: int,
+    on_errors: Callable[[Mapping[int, int]], object] | None = None,
+) -> bytes | bytearray:
     out = output(max_bytes)
     out += b"\0\0\0\0"
     out += header
     write(out, fields)
+    if out.errors is not None and on_errors is not None:
+        on_errors(out.errors)
     LENGTH.pack_into(out, 0, len(out) - 4)
     return bytes(out) if len(out) <= _COPY_MAX_BYTES else out
 

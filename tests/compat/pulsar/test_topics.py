@@ -165,14 +165,6 @@ def test_names_that_could_be_mistaken_for_others_are_not(client: pulsar.Client, 
         assert is_silent(consumer, 50)
 
 
-def test_topics_that_are_not_kept_are_refused(client: pulsar.Client, name: str) -> None:
-    topic = f"non-persistent://public/default/{name}"
-    with pytest.raises(pulsar.NotAllowedError):
-        client.create_producer(topic)
-    with pytest.raises(pulsar.NotAllowedError):
-        client.subscribe(topic, "sub")
-
-
 def test_an_unloaded_topic_goes_on(connect: Connect, rest: Admin, name: str) -> None:
     consumer = connect().subscribe(name, "sub", ConsumerType.Shared)
     producer = connect().create_producer(name)

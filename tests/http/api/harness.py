@@ -1,10 +1,10 @@
 """A whole broker with its HTTP API over real sockets, and real traffic."""
 
-import http.client
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,14 +33,21 @@ class Api:
         assert isinstance(part, HttpPart)
         return part
 
-    def ask(self, path: str, **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.broker.address("http"), timeout=60)
+    def connection(self) -> HTTPConnection:
+        return HTTPConnection(self.broker.address("http"), timeout=60)
+
+    def raw(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        connection = self.connection()
         try:
-            connection.request("GET", path, headers=headers)
+            connection.request("GET", path, headers=headers or {})
             reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
+            return reply.status, reply.read()
         finally:
             connection.close()
+
+    def ask(self, path: str, **headers: str) -> tuple[int, Any]:
+        status, body = self.raw(path, headers)
+        return status, json.loads(body)
 
     def get(self, path: str, **headers: str) -> Any:
         status, value = self.ask(f"/api/v1{path}", **headers)

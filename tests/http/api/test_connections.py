@@ -60,6 +60,12 @@ def test_a_control_listener_has_a_plane_of_its_own() -> None:
         assert "control-processor-0" == connection["processor"]
 
 
+def test_http_is_served_by_the_control_plane_if_there_is_one() -> None:
+    with api_broker(control_listener="kafka://127.0.0.1:0?name=control") as api:
+        http = [each["processor"] for each in api.get("/connections")["connections"] if each["listener"] == "http"]
+        assert ["control-processor-0"] == http
+
+
 def test_every_hold_has_a_name() -> None:
     assert [] == reasons(0)
     assert ["throttled", "closing"] == reasons(THROTTLED | CLOSING)

@@ -40,9 +40,15 @@ def test_an_offline_partition_is_a_reason_for_bad_health() -> None:
         api.kafka.logs.create_topic("orders", 2)
         api.kafka.logs.partitions["orders", 1].go_offline("the disk has failed")
         wait_for(lambda: api.get("/overview")["offline_partitions"] == 1)
-        assert {"status": "degraded", "reasons": ["1 partition is offline: orders-1."]} == api.get("/overview")[
-            "health"
-        ]
+        expected = {"status": "degraded", "reasons": ["1 partition is offline: orders-1."]}
+        assert expected == api.get("/overview")["health"]
+        # The other one is served.
+        assert (200, b"ok\n1 partition is offline: orders-1.\n") == api.raw("/readyz")
+        assert (503, b"1 partition is offline: orders-1.\n") == api.raw("/readyz?strict=true")
+        assert 400 == api.raw("/readyz?strict=perhaps")[0]
+        api.kafka.logs.partitions["orders", 0].go_offline("the disk has failed")
+        wait_for(lambda: api.raw("/readyz") == (503, b"2 partitions are offline: orders-0, orders-1.\n"))
+        assert (200, b"ok\n") == api.raw("/healthz")
 
 
 def test_a_figure_that_cannot_be_read_does_not_end_the_sampler(capsys: pytest.CaptureFixture[str]) -> None:

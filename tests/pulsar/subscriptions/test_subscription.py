@@ -557,3 +557,35 @@ def test_nothing_is_kept_for_a_subscription_whose_consumer_takes_nothing(stage: 
     assert 2 == cached.cursors
     again.leave()
     assert 1 == cached.cursors
+
+
+@pytest.mark.parametrize("asks_for_all", [True, False])
+@pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared])
+def test_what_is_to_be_delivered_again_stays_in_the_cache(stage: Stage, kind: int, asks_for_all: bool) -> None:
+    member = stage.client().subscribe(kind=kind)
+    member.flow(1)
+    stage.produce()
+    assert [0] == member.offsets()
+    stage.produce()
+    member.subscription.redeliver(member.connected, None if asks_for_all else [0], None)
+    stage.wait(1500)
+    assert stage.topic.reader._cached.get(0) is not None
+    stage.wait(10_000)
+    assert stage.topic.reader._cached.get(0) is None
+    member.flow(2)
+    stage.run()
+    assert [0, 1] == member.offsets()
+
+
+def test_what_a_consumer_that_leaves_had_stays_in_the_cache_for_the_others(stage: Stage) -> None:
+    leaves = stage.client().subscribe(kind=SubType.Shared)
+    stays = stage.client().subscribe(kind=SubType.Shared)
+    leaves.flow(1)
+    stage.produce()
+    assert [0] == leaves.offsets()
+    leaves.leave()
+    stage.wait(1500)
+    assert stage.topic.reader._cached.get(0) is not None
+    stays.flow(1)
+    stage.run()
+    assert [0] == stays.offsets()

@@ -187,7 +187,8 @@ def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: C
 def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster: Cluster, partition: int) -> None:
     topic = new_topic(session_broker)
     with pytest.raises(
-        ConfigError, match=f"A row is for partition {partition} of '{topic}', which has partitions 0 to 2"
+        ConfigError,
+        match=f"A row is for partition {partition} of '{topic}', which has partitions 0 to 2: leave out the column",
     ):
         write(cluster, [[Row(b"a", partition=1), Row(b"b", partition=partition)]], topic)
 

@@ -28,4 +28,5 @@ def test_it_is_the_distance_to_the_end_of_each_partition() -> None:
 def test_it_takes_a_progress_as_spark_gives_it_in_each_form() -> None:
     texts = [{name: json.dumps(value) for name, value in source.items()} for source in PROGRESS["sources"]]
     listeners = SimpleNamespace(sources=[SimpleNamespace(**source) for source in texts])
+    assert "Broker[Subscribe[" in lag(PROGRESS)[0].source
     assert lag(PROGRESS) == lag(json.dumps(PROGRESS)) == lag(listeners)

@@ -32,6 +32,7 @@ class Place:
             topic_id=uuid.UUID(int=1),
             config=LogConfig(),
             wake_soon=self._wake,
+            observe_fsync=lambda seconds: None,
         )
         self.state.offline = None
 
@@ -60,6 +61,7 @@ def test_a_state_is_offline_until_its_log_is_opened(tmp_path: Path) -> None:
         topic_id=uuid.UUID(int=1),
         config=LogConfig(),
         wake_soon=lambda: None,
+        observe_fsync=lambda seconds: None,
     )
     assert "t-3 is not open yet" == str(fresh.offline)
 

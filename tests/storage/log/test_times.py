@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.errors import StorageError
 from broker.storage.log import inspection, times
 from broker.storage.log.log import Log
 from tests.storage.helpers import NOW_MS, Storage, append, batch, lying, read_records
@@ -15,6 +16,8 @@ def check(log: Log, *wanted: int) -> None:
     for timestamp in wanted:
         expected = next((record for record in there if record[1] >= timestamp), None)
         assert expected == log.offset_for_timestamp(timestamp), timestamp
+    for offset, _ in there:
+        log.timestamp_at(offset)
     latest = max((timestamp for _, timestamp in there), default=-1)
     expected = next(record for record in there if record[1] == latest) if latest >= 0 else None
     assert expected == log.max_timestamp_offset()
@@ -190,3 +193,24 @@ def test_a_batch_that_is_too_large_inside_is_not_opened(
     assert (0, 20) == log.offset_for_timestamp(5)
     assert (0, 20) == log.max_timestamp_offset()
     assert log.offline is None
+
+
+# -- by offset -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_an_offset_is_that_of_its_batch(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    for number in range(20):
+        append(log, b"a", b"b", timestamps=[10 * number, 10 * number + 5])
+    assert [10 * (offset // 2) + 5 for offset in range(40)] == [log.timestamp_at(offset) for offset in range(40)]
+    assert -1 == log.timestamp_at(40)
+    log.delete_records(7)
+    assert 35 == log.timestamp_at(0)  # of the first record that is served
+
+
+def test_the_time_of_an_offset_in_a_log_that_is_offline_is_refused(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a")
+    log.go_offline("the disk has failed")
+    with pytest.raises(StorageError):
+        log.timestamp_at(0)

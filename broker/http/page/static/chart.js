@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { useGet } from "./api.js";
+import { byteRate, bytes } from "./format.js";
 
 const HEIGHT = 130;
 
@@ -66,6 +67,9 @@ export function Chart({ title, history, series, format }) {
   </figure>`;
 }
 
+// Marks at round figures, where those are not decimal.
+const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const STEPS = new Map([[bytes, BYTE_STEPS], [byteRate, BYTE_STEPS]]);
 const COLORS = ["one", "two", "three", "four"];
 
 function options(element, series, format) {
@@ -81,7 +85,7 @@ function options(element, series, format) {
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [
       { ...axis, grid: { show: false }, space: 70, size: 24, values: (_, marks) => marks.map(clock) },
-      { ...axis, size: 68, space: 34, values: (_, marks) => marks.map((mark) => format(mark)) },
+      { ...axis, size: 68, space: 34, incrs: STEPS.get(format), values: (_, marks) => marks.map((mark) => format(mark)) },
     ],
     series: [
       {},

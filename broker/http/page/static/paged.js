@@ -8,7 +8,8 @@ import { replace } from "./router.js";
 const LIMIT = 100;
 
 /**
- * `answer` of the present page, and the controls. `segments` and `query` are the view's: the filter is in its address.
+ * `answer` of the present page, and the controls. `segments` and `query` are the view's: the filter is in its address. `path` null
+ * asks nothing.
  * `list`: the name of the list in the answer.
  */
 export function usePages(path, list, { segments, query, everyS = 5 }) {

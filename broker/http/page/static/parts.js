@@ -50,7 +50,7 @@ export const Bar = ({ value, of, label, kind = "" }) => {
 };
 
 /**
- * A table. `columns`: [{name, label, cell(row), sort(row), number, title, grow}]; one with `sort` can be clicked.
+ * A table. `columns`: [{name, label, cell(row), sort(row), number, id, title, grow}]; one with `sort` can be clicked.
  * `order`: {by, down} at first. More than `most` rows are not drawn before they are asked for.
  */
 export function Table({ label, columns, rows, rowKey, order: first, most = 200, rowClass }) {
@@ -99,9 +99,9 @@ export function Table({ label, columns, rows, rowKey, order: first, most = 200, 
   `;
 }
 
-/** A nought among figures stands back, so that the others are seen. */
+/** A nought among figures stands back, so that the others are seen. Numbers that are names (`id`) do not. */
 const classOf = (column, row) =>
-  [column.number && "number", column.grow && "grow", row && column.number && column.sort?.(row) === 0 && "quiet"].filter(Boolean).join(" ") || undefined;
+  [column.number && "number", column.grow && "grow", row && column.number && !column.id && column.sort?.(row) === 0 && "quiet"].filter(Boolean).join(" ") || undefined;
 
 /** In a stable order; what is missing comes last. */
 export function sortedRows(rows, columns, order) {

@@ -4,7 +4,7 @@
 import { html, useState } from "./vendor/preact.js";
 import { bytes, count, cut, text, time } from "./format.js";
 import { Json } from "./json.js";
-import { Badge } from "./parts.js";
+import { Badge, Notice } from "./parts.js";
 
 const LINE_MAX = 160;
 const KEY_MAX = 48;
@@ -12,15 +12,16 @@ const DUMP_MAX = 1024;
 const HEADERS_SHOWN = 100;
 
 /** Its partition and offset: no other record of the topic has them. */
-export const idOf = (record) => `${record.partition}/${record.offset}`;
+const idOf = (record) => `${record.partition}/${record.offset}`;
 
 export function Records({ label, records }) {
   const [open, setOpen] = useState(new Set());
-  const toggle = (id) => {
-    const next = new Set(open);
-    if (!next.delete(id)) next.add(id);
-    setOpen(next);
-  };
+  const toggle = (id) =>
+    setOpen((old) => {
+      const next = new Set(old);
+      if (!next.delete(id)) next.add(id);
+      return next;
+    });
   return html`<div class="table records" role="region" aria-label=${label} tabindex="0">
     <table>
       <thead>
@@ -39,12 +40,12 @@ export function Records({ label, records }) {
           const shown = open.has(id);
           return [
             html`<tr key=${id} class=${shown ? "record open" : "record"} onClick=${(event) => event.target.closest("button") || hasSelection() || toggle(id)}>
-              <td class="number"><button type="button" class="sort" aria-expanded=${shown} aria-label=${`Record ${id}`} onClick=${() => toggle(id)}>
-                <span class="twist" aria-hidden="true">${shown ? "▾" : "▸"}</span>${count(record.offset)}</button></td>
+              <td class="number"><button type="button" class="sort" aria-expanded=${shown} onClick=${() => toggle(id)}>
+                <span class="twist" aria-hidden="true">${shown ? "▾" : "▸"}</span><span class="hidden">Record </span>${count(record.offset)}</button></td>
               <td class="number">${count(record.partition)}</td>
               <td class="number">${time(record.timestamp)}</td>
               <td class="line key-line"><${Line} part=${record.key} most=${KEY_MAX} /></td>
-              <td class="line"><${Line} part=${record.value} most=${LINE_MAX} /></td>
+              <td class="line"><${Marks} record=${record} />${isPlain(record) && html`<${Line} part=${record.value} most=${LINE_MAX} />`}</td>
               <td class="number">${bytes(record.size)}</td>
             </tr>`,
             shown && html`<tr key=${`${id} open`} class="details"><td colspan="6"><${Details} record=${record} /></td></tr>`,
@@ -57,6 +58,18 @@ export function Records({ label, records }) {
 
 const hasSelection = () => String(getSelection()).length > 0;
 
+/** A record that a producer has sent, and that can be read. */
+const isPlain = (record) => !record.marker && !record.unreadable;
+
+const TRANSACTIONS = { open: "warn", aborted: "bad", committed: "info" };
+
+/** What is special about a record. */
+const Marks = ({ record }) => html`
+  ${record.unreadable && html`<${Badge} kind="bad">unreadable<//> ${cut(record.unreadable, LINE_MAX)}`}
+  ${record.marker && html`<${Badge}>${cut(record.marker, 20)} marker<//> <span class="quiet">of a transaction</span>`}
+  ${isPlain(record) && TRANSACTIONS[record.transaction] && record.transaction !== "committed" && html`<${Badge} kind=${TRANSACTIONS[record.transaction]}>${record.transaction}<//> `}
+`;
+
 /** On one line, in part. */
 function Line({ part, most }) {
   if (part === null || part === undefined) return html`<span class="quiet">null</span>`;
@@ -68,28 +81,23 @@ function Line({ part, most }) {
 }
 
 function Details({ record }) {
-  const headers = headersOf(record.headers);
+  const headers = record.headers ?? [];
   return html`<div class="record-details">
     <dl class="facts">
       <div><dt>Partition</dt><dd>${count(record.partition)}</dd></div>
       <div><dt>Offset</dt><dd>${count(record.offset)}</dd></div>
       <div><dt>Timestamp</dt><dd>${time(record.timestamp)} <span class="quiet">${text(record.timestamp_type)}, ${String(record.timestamp)}</span></dd></div>
       <div><dt>Compression</dt><dd>${text(record.compression)}</dd></div>
-      ${record.transactional && html`<div><dt>Transaction</dt><dd><${Badge} kind="info">transactional<//></dd></div>`}
+      ${record.transaction && html`<div><dt>Transaction</dt><dd><${Badge} kind=${TRANSACTIONS[record.transaction]}>${cut(record.transaction, 40)}<//></dd></div>`}
+      ${record.pulsar && html`<div><dt>From</dt><dd><${Badge}>Pulsar<//></dd></div>`}
     </dl>
     ${headers.length > 0 && html`<h3>Headers</h3><dl class="headers">
-      ${headers.slice(0, HEADERS_SHOWN).map(([name, value], index) => html`<div key=${index}><dt>${cut(name, 200)}</dt><dd><${Line} part=${value} most=${1000} /></dd></div>`)}
+      ${headers.slice(0, HEADERS_SHOWN).map((each, index) => html`<div key=${index}><dt>${cut(each.key, 200)}</dt><dd><${Line} part=${each.value} most=${1000} /></dd></div>`)}
     </dl>${headers.length > HEADERS_SHOWN && html`<p class="quiet">and ${headers.length - HEADERS_SHOWN} more</p>`}`}
+    ${record.unreadable && html`<${Notice} kind="bad">${record.unreadable}<//>`}
     <h3>Key</h3><${Whole} part=${record.key} />
     <h3>Value</h3><${Whole} part=${record.value} />
   </div>`;
-}
-
-/** [name, part] of headers, which are a list of pairs, of objects with `key` and `value`, or one object. */
-function headersOf(headers) {
-  if (!headers) return [];
-  const list = Array.isArray(headers) ? headers.map((each) => (Array.isArray(each) ? each : [each.key ?? each.name, each.value])) : Object.entries(headers);
-  return list.map(([name, value]) => [name, typeof value === "string" ? { text: value } : value]);
 }
 
 function Whole({ part }) {
@@ -98,17 +106,7 @@ function Whole({ part }) {
   if (part.base64 !== undefined && part.base64 !== null) return html`<pre class="plain" tabindex="0">${dump(decoded(part.base64, DUMP_MAX))}</pre>${rest}`;
   const words = String(part.text ?? "");
   if (!words) return html`<p class="quiet">empty</p>`;
-  return html`${isJson(part, words) ? html`<${Json} text=${words} />` : html`<pre class="plain" tabindex="0">${words}</pre>`}${rest}`;
-}
-
-function isJson(part, words) {
-  if (part.truncated || !/^\s*[{[]/.test(words)) return false;
-  try {
-    JSON.parse(words);
-    return true;
-  } catch {
-    return false;
-  }
+  return html`${part.json ? html`<${Json} text=${words} />` : html`<pre class="plain" tabindex="0">${words}</pre>`}${rest}`;
 }
 
 // -- bytes ----------------------------------------------------------------------------------------------------------------

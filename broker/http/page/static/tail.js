@@ -27,6 +27,7 @@ export function Tail({ topic, partition }) {
     }, DRAW_EVERY_MS);
     const take = ({ event, data }) => {
       if (event === "skipped") kept.skipped += data.events;
+      if (event === "jumped") kept.skipped += data.to - data.from;
       if (data.offset === undefined) return;
       kept.total += 1;
       kept.records.unshift(data);

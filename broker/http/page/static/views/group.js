@@ -48,7 +48,7 @@ function Partitions({ group }) {
     ${rows.length > 0 && html`<${Table} label="Partitions of the group" rows=${rows} order=${{ by: "lag", down: true }}
       rowKey=${(row) => `${row.topic}/${row.partition}`} columns=${[
         { name: "topic", label: "Topic", sort: (row) => row.topic, cell: (row) => html`<${Link} to=${to(["topics", row.topic])} value=${row.topic} />` },
-        { name: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => count(row.partition) },
+        { name: "partition", label: "Partition", number: true, id: true, sort: (row) => row.partition, cell: (row) => count(row.partition) },
         { name: "bar", label: html`<span class="hidden">Share of the largest lag</span>`, cell: (row) => html`
           <${Bar} value=${row.lag ?? 0} of=${most} label=${`lag ${count(row.lag)}`} kind=${row.lag > 0 ? "warn" : ""} />` },
         { name: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => html`<b class=${row.lag > 0 ? "behind" : ""}>${count(row.lag)}</b>` },

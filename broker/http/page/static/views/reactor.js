@@ -32,7 +32,7 @@ function Drawing({ reactor }) {
   const verdict = backlog(reactor);
   const at = (stage) => (verdict.where === stage ? ` ${verdict.kind}` : "");
   return html`
-    <${Notice} kind=${verdict.kind === "good" ? "info" : verdict.kind}>${verdict.text}<//>
+    <${Notice} kind=${verdict.kind}>${verdict.text}<//>
     <div class="reactor" role="group" aria-label="The reactor, from the acceptor to the handlers">
       <section class=${`stage${at("acceptor")}`}>
         <h2>Acceptor</h2>
@@ -122,7 +122,7 @@ const COLUMNS = [
   { name: "client", label: "Client", grow: true, sort: (row) => text(row.client_id), cell: (row) => html`<${Name} value=${row.client_id} most=${60} />` },
   { name: "software", label: "Software", sort: (row) => text(row.software), cell: (row) => html`<${Name} value=${[row.software, row.version].filter(Boolean).join(" ")} most=${40} />` },
   { name: "listener", label: "Listener", sort: (row) => text(row.listener), cell: (row) => text(row.listener) },
-  { name: "processor", label: "Processor", number: true, sort: (row) => row.processor, cell: (row) => text(row.processor) },
+  { name: "processor", label: "Processor", number: true, id: true, sort: (row) => text(row.processor), cell: (row) => text(row.processor).replace(/^processor-/, "") },
   { name: "principal", label: "Principal", cell: (row) => html`<${Name} value=${row.principal} most=${40} />` },
   { name: "requests", label: "Requests", number: true, sort: (row) => row.requests, cell: (row) => count(row.requests) },
   { name: "in", label: "In", number: true, sort: (row) => row.bytes_in, cell: (row) => bytes(row.bytes_in) },

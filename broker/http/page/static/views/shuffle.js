@@ -1,76 +1,78 @@
 // Result partitions: who waits for whom. A reader without credit makes a backlog; enough of it blocks the writer.
 
-import { html, useState } from "../vendor/preact.js";
-import { useGet } from "../api.js";
-import { bytes, count, cut, duration, text } from "../format.js";
-import { Badge, Bar, Empty, Figures, Filter, Loaded, Name, Table } from "../parts.js";
-import { replace } from "../router.js";
-
-const SHOWN = 20;
+import { html } from "../vendor/preact.js";
+import { bytes, count, cut, text } from "../format.js";
+import { usePages } from "../paged.js";
+import { Badge, Bar, Empty, Figures, Loaded, Name, Table } from "../parts.js";
+import { lacks } from "../services.js";
 
 /** What a channel does: [word, kind]. */
-export function pressure({ credit, backlog }) {
-  if (backlog > 0 && !(credit > 0)) return ["no credit", "bad"];
-  if (backlog > 0) return ["moving", "warn"];
-  return ["keeps up", "good"];
+export function pressure({ credit, backlog, finished, blocked, back_pressured: held }) {
+  if (finished) return ["finished", ""];
+  if (blocked) return ["at a barrier", "info"];
+  if (held ?? (backlog > 0 && !(credit > 0))) return ["no credit", "bad"];
+  return backlog > 0 ? ["moving", "warn"] : ["keeps up", "good"];
 }
 
-const isBlocked = ({ writer_blocked: blocked }) => blocked === true || blocked > 0;
-const blockedFor = ({ writer_blocked: blocked }) => (typeof blocked === "number" && blocked !== 1 ? ` for ${duration(blocked)}` : "");
 const backlogOf = (partition) => (partition.readers ?? []).reduce((sum, each) => sum + (each.backlog ?? 0), 0);
+// Those that need a look come first.
+const byNeed = (one, other) => Number(other.writer_blocked) - Number(one.writer_blocked) || backlogOf(other) - backlogOf(one);
 
-export function Shuffle({ segments, query }) {
-  const answer = useGet("/shuffle", {}, 2);
-  const [shown, setShown] = useState(SHOWN);
-  const filter = query.filter ?? "";
-  const all = answer.data?.partitions ?? [];
-  const found = all
-    .filter((each) => !filter || text(each.id).toLowerCase().includes(filter.toLowerCase()))
-    .sort((one, other) => Number(isBlocked(other)) - Number(isBlocked(one)) || backlogOf(other) - backlogOf(one));
+export function Shuffle({ segments, query, overview }) {
+  const missing = lacks(overview, "shuffle");
+  const pages = usePages(missing ? null : "/shuffle", "partitions", { segments, query, everyS: 2 });
+  const none = !pages.rows.length && pages.isFirst;
   return html`
-    <div class="title">
-      <h1 tabindex="-1">Shuffle</h1>
-      <${Filter} label="Filter partitions" value=${filter} onChange=${(typed) => replace(segments, { filter: typed })} />
-    </div>
-    ${answer.error?.status === 404 && !answer.data
-      ? html`<${Empty} title="This broker has no shuffle listener.">Add one with <code>--set listeners=…,shuffle://127.0.0.1:9093</code>.<//>`
-      : html`<${Loaded} answer=${answer} empty=${!found.length && html`<${Empty} title=${filter ? "No partition has this in its name." : "There are no result partitions."}>
-          ${!filter && "One appears here when a task writes to it or a task waits for it."}<//>`}>${() => html`
-          <${Sums} partitions=${all} />
-          ${found.slice(0, shown).map((each) => html`<${Partition} key=${text(each.id)} partition=${each} />`)}
-          ${found.length > shown && html`<p class="more">${shown} of ${found.length} partitions. <button type="button" onClick=${() => setShown(shown + 50)}>Show more</button></p>`}`}<//>`}
+    <div class="title"><h1 tabindex="-1">Shuffle</h1>${pages.filterField("Filter partitions")}</div>
+    ${missing
+      ? html`<${Empty} title="This broker has no shuffle listener.">Start it with <code>--listener shuffle://127.0.0.1:9093</code> to have one.<//>`
+      : html`<${Loaded} answer=${pages.answer} empty=${none && html`<${Empty} title=${pages.filter ? "No partition has this in its name." : "There are no result partitions."}>
+          ${!pages.filter && "One appears here when a task writes to it or a task waits for it."}<//>`}>${() => html`
+          <${Sums} answer=${pages.answer.data} />
+          ${[...pages.rows].sort(byNeed).map((each) => html`<${Partition} key=${text(each.id)} partition=${each} />`)}`}<//>`}
+    ${pages.controls}
   `;
 }
 
-function Sums({ partitions }) {
+function Sums({ answer: { partitions, memory = {}, disk = {} } }) {
   const channels = partitions.flatMap((each) => each.readers ?? []);
   const starved = channels.filter((each) => pressure(each)[1] === "bad").length;
-  const blocked = partitions.filter(isBlocked).length;
+  const blocked = partitions.filter((each) => each.writer_blocked).length;
   return html`<${Figures} items=${[
     { label: "result partitions", value: count(partitions.length) },
     { label: "channels", value: count(channels.length) },
     { label: "channels without credit", value: count(starved), kind: starved ? "warn" : "" },
     { label: "blocked writers", value: count(blocked), kind: blocked ? "bad" : "" },
-    { label: "in memory", value: bytes(partitions.reduce((sum, each) => sum + (each.bytes ?? 0), 0)) },
-    { label: "buffers", value: count(partitions.reduce((sum, each) => sum + (each.buffers ?? 0), 0)) },
+    { label: "memory", value: `${bytes(memory.used)} of ${bytes(memory.capacity)}`, kind: memory.used >= 0.9 * memory.capacity ? "warn" : "" },
+    disk.used > 0 && { label: "spilled", value: `${bytes(disk.used)} of ${bytes(disk.capacity)}`, kind: "warn" },
   ]} />`;
 }
+
+/** What the writer waits for. A reader that takes nothing is the reason, also where the broker's memory is what it has filled. */
+const waitsFor = ({ readers = [], writer_blocked_by: by }) =>
+  by === "readers" || readers.some((each) => pressure(each)[1] === "bad") ? "waits for its readers" : by === "memory" ? "waits for memory" : "is blocked";
+
+/** Without the attempt, which only Flink sets. */
+const shortName = ({ name, id }) => text(name ?? id).replace(/@0+_0+_0_0$/, "");
 
 function Partition({ partition }) {
   const readers = partition.readers ?? [];
   const most = Math.max(1, ...readers.map((each) => each.backlog ?? 0));
-  return html`<section class="partition" aria-label=${`Result partition ${cut(partition.id, 60)}`}>
+  const name = shortName(partition);
+  return html`<section class="partition" aria-label=${`Result partition ${cut(name, 60)}`}>
     <div class="partition-head">
-      <h2><code><${Name} value=${partition.id} most=${80} /></code></h2>
-      <${Badge}>${text(partition.state)}<//>
-      ${isBlocked(partition) ? html`<${Badge} kind="bad">writer blocked${blockedFor(partition)}<//>` : html`<${Badge} kind="good">writer free<//>`}
-      ${(partition.spilled === true || partition.spilled > 0) && html`<${Badge} kind="warn">spilled${typeof partition.spilled === "number" ? ` ${bytes(partition.spilled)}` : ""}<//>`}
-      <span class="quiet">${count(partition.subpartitions)} subpartitions, ${count(partition.buffers)} buffers, ${bytes(partition.bytes)}</span>
+      <h2><code><${Name} value=${name} most=${80} /></code></h2>
+      <${Badge}>${cut(partition.state, 40).toLowerCase()}<//>
+      ${partition.writer_blocked
+        ? html`<${Badge} kind="bad">writer ${waitsFor(partition)}<//>`
+        : partition.writer && html`<${Badge} kind="good">writer free<//>`}
+      ${partition.spilled > 0 && html`<${Badge} kind="warn">spilled ${bytes(partition.spilled)}<//>`}
+      <span class="quiet">${count(partition.subpartitions)} subpartitions, ${count(partition.buffers)} buffers, ${bytes(partition.bytes)}${partition.owner ? `, ${cut(partition.owner, 60)}` : ""}</span>
     </div>
     ${readers.length === 0
-      ? html`<p class="quiet">Nobody reads it yet.</p>`
-      : html`<${Table} label=${`Channels of ${cut(partition.id, 60)}`} rows=${readers} most=${64} rowKey=${(row) => `${row.subpartition} ${row.peer}`} columns=${[
-          { name: "subpartition", label: "Subpartition", number: true, sort: (row) => row.subpartition, cell: (row) => count(row.subpartition) },
+      ? html`<p class="quiet">Nobody reads it now.</p>`
+      : html`<${Table} label=${`Channels of ${cut(name, 60)}`} rows=${readers} most=${64} order=${{ by: "subpartition", down: false }} rowKey=${(row) => `${row.subpartition} ${row.peer}`} columns=${[
+          { name: "subpartition", label: "Subpartition", number: true, id: true, sort: (row) => row.subpartition, cell: subpartitions },
           { name: "state", label: "Channel", cell: (row) => html`<${Badge} kind=${pressure(row)[1]}>${pressure(row)[0]}<//>` },
           { name: "credit", label: "Credit", number: true, sort: (row) => row.credit, cell: (row) => count(row.credit) },
           { name: "backlog", label: "Backlog", number: true, sort: (row) => row.backlog, cell: (row) => count(row.backlog) },
@@ -80,3 +82,6 @@ function Partition({ partition }) {
         ]} />`}
   </section>`;
 }
+
+const subpartitions = ({ subpartition, subpartitions: width }) =>
+  width > 1 ? `${count(subpartition)}–${count(subpartition + width - 1)}` : count(subpartition);

@@ -1,10 +1,10 @@
 // Subscriptions of Pulsar clients: their backlog, and what their consumers may still take.
 
 import { html } from "../vendor/preact.js";
-import { useGet } from "../api.js";
 import { count, text } from "../format.js";
-import { Badge, Empty, Filter, Loaded, Name, Table } from "../parts.js";
-import { replace } from "../router.js";
+import { usePages } from "../paged.js";
+import { Badge, Empty, Loaded, Name, Table } from "../parts.js";
+import { lacks } from "../services.js";
 
 const consumers = (row) => (Array.isArray(row.consumers) ? row.consumers.length : row.consumers);
 
@@ -22,25 +22,23 @@ const COLUMNS = [
 
 /** Why a backlog does not shrink, where that can be seen. */
 function waits(row) {
+  if (row.in_use === false) return html`<span class="quiet">not in use</span>`;
   if (!(row.backlog > 0)) return null;
   if (!consumers(row)) return html`<${Badge} kind="warn">a consumer<//>`;
   return row.permits > 0 ? null : html`<${Badge} kind="warn">permits<//>`;
 }
 
-export function Subscriptions({ segments, query }) {
-  const answer = useGet("/subscriptions", {}, 5);
-  const filter = query.filter ?? "";
-  const words = filter.toLowerCase();
-  const rows = (answer.data?.subscriptions ?? []).filter((row) => !words || `${row.topic} ${row.name}`.toLowerCase().includes(words));
+export function Subscriptions({ segments, query, overview }) {
+  const missing = lacks(overview, "pulsar");
+  const pages = usePages(missing ? null : "/subscriptions", "subscriptions", { segments, query });
+  const none = !pages.rows.length && pages.isFirst;
   return html`
-    <div class="title">
-      <h1 tabindex="-1">Subscriptions</h1>
-      <${Filter} label="Filter subscriptions" value=${filter} onChange=${(typed) => replace(segments, { filter: typed })} />
-    </div>
-    ${answer.error?.status === 404 && !answer.data
-      ? html`<${Empty} title="This broker has no Pulsar listener.">Add one with <code>--set listeners=…,pulsar://127.0.0.1:6650</code>.<//>`
-      : html`<${Loaded} answer=${answer} empty=${!rows.length && html`<${Empty} title=${filter ? "No subscription has this in its name." : "There are no subscriptions."}>
-          ${!filter && "One appears here when a Pulsar consumer subscribes."}<//>`}>${() => html`
-          <${Table} label="Subscriptions" columns=${COLUMNS} rows=${rows} rowKey=${(row) => `${row.topic}/${row.name}`} order=${{ by: "backlog", down: true }} />`}<//>`}
+    <div class="title"><h1 tabindex="-1">Subscriptions</h1>${pages.filterField("Filter subscriptions")}</div>
+    ${missing
+      ? html`<${Empty} title="This broker has no Pulsar listener.">Start it with <code>--listener pulsar://127.0.0.1:6650</code> to have one.<//>`
+      : html`<${Loaded} answer=${pages.answer} empty=${none && html`<${Empty} title=${pages.filter ? "No subscription has this in its name." : "There are no subscriptions."}>
+          ${!pages.filter && "One appears here when a Pulsar consumer subscribes."}<//>`}>${() => html`
+          <${Table} label="Subscriptions" columns=${COLUMNS} rows=${pages.rows} rowKey=${(row) => `${row.topic}/${row.name}`} order=${{ by: "backlog", down: true }} />`}<//>`}
+    ${pages.controls}
   `;
 }

@@ -54,7 +54,7 @@ const About = ({ topic }) => html`
 const Partitions = ({ topic, name }) => html`
   <h2>Partitions</h2>
   <${Table} label="Partitions" rows=${topic.partitions ?? []} rowKey=${(row) => row.partition} columns=${[
-    { name: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => html`
+    { name: "partition", label: "Partition", number: true, id: true, sort: (row) => row.partition, cell: (row) => html`
       <a href=${to(["topics", name, "messages"], { partition: row.partition })}>${count(row.partition)}</a>` },
     { name: "start", label: "First offset", number: true, sort: (row) => row.start_offset, cell: (row) => count(row.start_offset) },
     { name: "end", label: "End", number: true, sort: (row) => row.end_offset, cell: (row) => count(row.end_offset) },

@@ -1,0 +1,219 @@
+"""What the Kafka service measures, for the registry: errors, groups, transactions.
+
+All of it is looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, their
+partitions are more, and the lag in time takes a look into the log; so there are bounds for how many groups have series of their
+own, how many partitions are looked at, and how many of these in the log, those that are furthest behind first. The walk pauses
+now and then, because a thread that computes keeps others from the interpreter.
+
+Tests: tests/kafka/test_metrics.py.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+
+from broker.kafka.context import KafkaContext
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.lag import Lags, PartitionLag
+from broker.kafka.transactions.phases import AT_REST
+from broker.metrics import Labels, Registry, names
+from broker.metrics.bounded import BoundedCounter, Chosen, summed
+from broker.metrics.cached import Cached
+from broker.runtime.threads import Event
+from broker.storage.log.log import Log
+
+# Groups, and partitions of these, that have series of their own.
+_GROUPS_MAX = 200
+_PARTITIONS_MAX = 1_000
+# Partitions whose committed offsets one walk looks at; what is beyond has no lag. And those whose lag in time is looked up.
+_LOOKED_MAX = 100_000
+_TIMED_MAX = 500
+_TRANSACTIONS_MAX = 100
+# How old (s) the figures may be.
+_AGE_S = 5.0
+# Groups or partitions between two pauses, some 0.2 ms, and how long (s) a pause is.
+_PIECE = 50
+_PAUSE_S = 0.0005
+
+
+@attrs.frozen
+class GroupsFigures:
+    states: Mapping[Labels, float]
+    members: Mapping[Labels, float]
+    generations: Mapping[Labels, float]
+    rebalances: Mapping[Labels, float]
+    lag_of_group: Mapping[Labels, float]
+    lag: Mapping[Labels, float]
+    committed: Mapping[Labels, float]
+    lag_seconds: Mapping[Labels, float]
+
+
+class KafkaMetrics:
+    def __init__(self, context: KafkaContext) -> None:
+        self._context = context
+        self._lags = Lags(context.logs)
+        self._chosen = Chosen(_GROUPS_MAX)
+        self._rebalances = BoundedCounter()
+        self._groups = Cached(self._walk, context.clock.monotonic, _AGE_S)
+
+    def register(self, registry: Registry) -> None:
+        context = self._context
+        registry.read_counter(names.REQUEST_ERRORS, context.errors.read)
+        registry.gauge(names.GROUPS, lambda: self._groups.get().states)
+        registry.gauge(names.GROUP_MEMBERS, lambda: self._groups.get().members)
+        registry.gauge(names.GROUP_GENERATION, lambda: self._groups.get().generations)
+        registry.read_counter(names.GROUP_REBALANCES, lambda: self._groups.get().rebalances)
+        registry.gauge(names.GROUP_LAG_SUM, lambda: self._groups.get().lag_of_group)
+        registry.gauge(names.GROUP_LAG, lambda: self._groups.get().lag)
+        registry.gauge(names.GROUP_OFFSET, lambda: self._groups.get().committed)
+        registry.gauge(names.GROUP_LAG_SECONDS, lambda: self._groups.get().lag_seconds)
+        registry.gauge(names.COORDINATOR_MEMORY_BYTES, lambda: {(): context.groups.memory.used_bytes})
+        registry.gauge(names.CATALOGUE_QUEUE_SIZE, lambda: {(): context.groups.writer.waiting})
+        registry.gauge(names.TRANSACTIONS, self._transactions)
+        registry.gauge(names.TRANSACTION_OPEN_SECONDS, self._open_seconds)
+        registry.gauge(names.STABLE_OFFSET_HELD_SECONDS, self._held_seconds)
+        registry.gauge(names.PARKED_FETCH_WATCHES, lambda: {(): context.watches.taken})
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def _walk(self) -> GroupsFigures:
+        groups = self._context.groups
+        states = dict.fromkeys(ClassicGroupState, 0)
+        members: dict[str, float] = {}
+        generations: dict[str, float] = {}
+        rebalances: dict[str, float] = {}
+        behind: dict[str, float] = {}
+        sums: dict[tuple[str, str], float] = {}
+        lags: list[tuple[str, PartitionLag]] = []
+        left = _LOOKED_MAX
+        for number, name in enumerate(groups.names()):
+            if not number % _PIECE:
+                _pause()
+            figures = groups.figures(name)
+            if figures is None:
+                continue
+            states[figures.state] += 1
+            members[name], generations[name] = figures.members, figures.generation
+            rebalances[name] = figures.rebalances
+            offsets = groups.committed(name, figures.topics)
+            count = sum(map(len, offsets.values()))
+            if count > left:
+                continue
+            left -= count
+            for topic, partitions in offsets.items():
+                of_topic = 0
+                for partition, committed in partitions.items():
+                    if not len(lags) % _PIECE:
+                        _pause()
+                    lag = self._lags.of(topic, partition, committed)
+                    if lag.lag is not None:
+                        of_topic += lag.lag
+                        lags.append((name, lag))
+                behind[name] = behind.get(name, 0.0) + of_topic
+                sums[name, topic] = of_topic
+        # Those that rebalance or commit have somebody who looks at them; so have those that are behind.
+        chosen = self._chosen.choose(
+            {name: rebalances[name] + behind.get(name, 0.0) for name in members}, self._context.clock.monotonic()
+        )
+        shown = [(name, lag) for name, lag in lags if name in chosen]
+        shown.sort(key=lambda each: -(each[1].lag or 0))
+        del shown[_PARTITIONS_MAX:]
+        return GroupsFigures(
+            states={(state.value,): count for state, count in states.items() if state is not ClassicGroupState.DEAD},
+            members=_labelled(summed(members, chosen)),
+            generations={(name,): value for name, value in generations.items() if name in chosen},
+            rebalances=_labelled(self._rebalances.split(rebalances, chosen)),
+            lag_of_group=_by_topic(sums, chosen),
+            lag={_key(name, lag): lag.lag or 0 for name, lag in shown},
+            committed={_key(name, lag): lag.committed.offset for name, lag in shown},
+            lag_seconds=self._in_time(shown),
+        )
+
+    def _in_time(self, shown: list[tuple[str, PartitionLag]]) -> dict[Labels, float]:
+        """By group and topic, the longest lag in time."""
+        now_ms = self._context.clock.time_ms()
+        longest: dict[Labels, float] = {}
+        looked_up = 0
+        for name, lag in shown:
+            if lag.lag:
+                looked_up += 1
+                if looked_up > _TIMED_MAX:
+                    continue
+                if not looked_up % _PIECE:
+                    _pause()
+            seconds = self._lags.in_time(lag, now_ms).lag_s
+            if seconds is not None:
+                key = (name, lag.topic)
+                longest[key] = max(longest.get(key, 0.0), seconds)
+        return longest
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _transactions(self) -> dict[Labels, float]:
+        _, states = self._context.transactions.list()
+        counts = Counter(state.phase for _, state in states)
+        return {(phase.name.lower(),): count for phase, count in counts.items()}
+
+    def _open_seconds(self) -> dict[Labels, float]:
+        """Those that are open for the longest time."""
+        _, states = self._context.transactions.list()
+        now_ms = self._context.clock.time_ms()
+        since = [
+            (state.started_ms, transactional_id)
+            for transactional_id, state in states
+            if state.phase not in AT_REST and state.started_ms >= 0
+        ]
+        return {
+            (transactional_id,): max(0, now_ms - started_ms) / 1000
+            for started_ms, transactional_id in sorted(since)[:_TRANSACTIONS_MAX]
+        }
+
+    def _held_seconds(self) -> dict[Labels, float]:
+        """By partition and transactional id, for how long a transaction has held the last stable offset."""
+        context = self._context
+        now_ms = context.clock.time_ms()
+        found: dict[Labels, float] = {}
+        for number, log in enumerate(list(context.logs.partitions.values())):
+            if not number % 1000:
+                _pause()
+            if log.state.first_unstable is None:
+                continue
+            if len(found) == _TRANSACTIONS_MAX:
+                break
+            holder, since_ms = self._holder(log)
+            found[log.topic, str(log.partition), holder] = max(0, now_ms - since_ms) / 1000
+        return found
+
+    def _holder(self, log: Log) -> tuple[str, int]:
+        """The transactional id, or the producer id where it has none; and since when (ms) it holds the offset."""
+        found = log.oldest_open()
+        if found is None:  # it has ended
+            return "", self._context.clock.time_ms()
+        producer_id, last_ms = found
+        holder = self._context.transactions.holder_of(producer_id)
+        if holder is None or holder[1] < 0:
+            return str(producer_id), last_ms
+        return holder
+
+
+def _pause() -> None:
+    Event().wait(_PAUSE_S)
+
+
+def _by_topic(sums: Mapping[tuple[str, str], float], chosen: frozenset[str]) -> dict[Labels, float]:
+    """Of the groups that were chosen, the topics in which they are furthest behind; the others together."""
+    own = sorted((key for key in sums if key[0] in chosen), key=lambda key: -sums[key])[:_PARTITIONS_MAX]
+    shown: dict[Labels, float] = {key: sums[key] for key in own}
+    others = sum(sums.values()) - sum(shown.values())
+    if others:
+        shown[names.OTHER, names.OTHER] = others
+    return shown
+
+
+def _key(group: str, lag: PartitionLag) -> Labels:
+    return group, lag.topic, str(lag.partition)
+
+
+def _labelled(values: Mapping[str, float]) -> dict[Labels, float]:
+    return {(name,): value for name, value in values.items()}

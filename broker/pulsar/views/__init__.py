@@ -1,0 +1,1 @@
+"""What the HTTP API shows of Pulsar's subscriptions."""

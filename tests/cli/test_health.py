@@ -1,0 +1,73 @@
+"""`broker health --deep` against a broker, and against one that has something wrong with it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from broker.cli import deep_health
+from broker.client import Broker
+from broker.client.security_settings import SecuritySettings
+from broker.errors import BrokerError
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def look(broker: Broker, least_free_percent: float = 0.0) -> deep_health.Findings:
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    return deep_health.look((host, int(port)), 30, SecuritySettings.from_properties({}), least_free_percent)
+
+
+def test_a_healthy_broker_has_no_problems(own: Broker, run: Run) -> None:
+    own.server.kafka.logs.create_topic("orders", 3)
+    found = look(own)
+    assert ([], 1, 3) == (found.problems, found.topics, found.partitions)
+    assert f"{own.bootstrap_servers} answers" in deep_health.check(found, own.bootstrap_servers)
+    said = run("health", "--deep", "--least-free", "0", "--output", "json", own.bootstrap_servers).stdout
+    assert json.loads(said)["healthy"] is True
+
+
+def test_partitions_that_are_offline_are_named_with_the_reason(own: Broker, run: Run) -> None:
+    logs = own.server.kafka.logs
+    logs.create_topic("orders", 3)
+    for number in (1, 2):
+        log = logs.get("orders", number)
+        assert log is not None
+        log.go_offline("the disk is broken")
+    found = look(own)
+    assert ["orders-1", "orders-2"] == [problem.split()[0] for problem in found.problems]
+    assert all("the disk is broken" in problem for problem in found.problems)
+    said = run("health", "--deep", "--least-free", "0", own.bootstrap_servers, fails=1).stderr.decode()
+    assert "orders-1 is offline" in said
+
+
+def test_it_is_seen_that_all_partitions_are_offline(own: Broker) -> None:
+    logs = own.server.kafka.logs
+    logs.create_topic("orders", 1)
+    log = logs.get("orders", 0)
+    assert log is not None
+    log.go_offline("the disk is broken")
+    assert ["orders-0"] == [problem.split()[0] for problem in look(own).problems]
+
+
+def test_a_disk_that_is_nearly_full_is_a_problem(own: Broker) -> None:
+    with pytest.raises(BrokerError, match=r"% of its disk free .* less than 100 %"):
+        deep_health.check(look(own, 100), own.bootstrap_servers)
+
+
+def test_a_listener_that_accepts_nothing_is_a_problem_only_at_the_address_that_was_asked() -> None:
+    found = deep_health.Findings()
+    deep_health._look_at_listener(found, "kafka://127.0.0.1:1", ("127.0.0.1", 9092), 5)
+    assert "does not accept connections at 127.0.0.1:1" in found.problems[0]
+    found = deep_health.Findings()
+    deep_health._look_at_listener(found, "kafka://127.0.0.2:1", ("127.0.0.1", 9092), 5)
+    assert ([], 1) == (found.problems, len(found.notes))
+
+
+def test_output_goes_with_deep(run: Run) -> None:
+    assert b"--deep" in run("health", "--output", "json", fails=2).stderr

@@ -1,0 +1,67 @@
+"""Who calls over HTTP: whose password is taken, and which listener says so."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.config import load
+from broker.network.callers import Callers, open_callers
+from broker.network.routes import UNAUTHORIZED, Answer, Call, Route, json_answer
+from broker.network.service import Peer
+from broker.network.work import Work
+from broker.security.principal import ANONYMOUS
+from broker.server import BrokerServer
+
+
+def server(**settings: Any) -> BrokerServer:
+    return BrokerServer(load(listeners=["kafka+sasl://127.0.0.1:0", "http://127.0.0.1:0"], **settings))
+
+
+@pytest.fixture(params=["PLAIN", "SCRAM-SHA-512"])
+def running(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[BrokerServer]:
+    made = server(data_dir=str(tmp_path), sasl_enabled_mechanisms=request.param)
+    made.start()
+    try:
+        from broker.security.credentials import make_row
+
+        row = make_row("alice", "SCRAM-SHA-512", "secret", made.runtime.entropy)
+        made.security.credentials.alter([row], [])
+        yield made
+    finally:
+        made.stop()
+
+
+def answer(callers: Callers, host: str, password: str = "secret") -> Answer:
+    """What the client at ``host`` gets of a route that says who it is."""
+    route = callers.protected(Route("GET", "/", lambda call: json_answer(str(call.principal))))
+    proof = base64.b64encode(f"alice:{password}".encode()).decode()
+    peer = Peer(host, 1, "http", ("127.0.0.1", 2))
+    headers = {"authorization": f"Basic {proof}"}
+    return route.handler(Call("GET", {}, {}, headers, b"", peer, ANONYMOUS, 0.0, Work(lambda: False)))
+
+
+def test_a_password_is_taken_on_this_machine(running: BrokerServer) -> None:
+    callers = callers_of(running)
+    assert b'"User:alice"' == answer(callers, "127.0.0.1").body
+    assert UNAUTHORIZED == answer(callers, "127.0.0.1", "wrong").status
+
+
+def test_where_only_scram_is_enabled_no_password_is_taken_over_a_network_without_tls(running: BrokerServer) -> None:
+    plain = "PLAIN" in running.config.sasl_enabled_mechanisms
+    callers = callers_of(running)
+    assert (200 if plain else UNAUTHORIZED) == answer(callers, "192.0.2.1").status
+    assert 200 == answer(attrs.evolve(callers, with_tls={"http"}), "192.0.2.1").status
+
+
+def test_nobody_is_asked_where_nobody_logs_in(running: BrokerServer) -> None:
+    config = running.config
+    others = [listener for listener in config.listeners if not listener.sasl]
+    callers = open_callers(config, others, running.security, running.runtime.clock)
+    assert b'"User:ANONYMOUS"' == answer(callers, "192.0.2.1").body
+
+
+def callers_of(running: BrokerServer) -> Callers:
+    return open_callers(running.config, running.config.listeners, running.security, running.runtime.clock)
