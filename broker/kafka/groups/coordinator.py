@@ -208,12 +208,14 @@ class GroupCoordinator:
         found: dict[str, Mapping[int, CommittedOffset]] = {}
         if entry is None:
             return found
-        for topic in topics:
-            if entry.offsets.may_have(topic):
-                with entry.lock:
-                    partitions = entry.offsets.copy_of(topic)
-                if partitions:
-                    found[topic] = partitions
+        wanted = topics if isinstance(topics, frozenset) else frozenset(topics)
+        with entry.lock:
+            names = entry.offsets.among(wanted)
+        for topic in names:
+            with entry.lock:
+                partitions = entry.offsets.copy_of(topic)
+            if partitions:
+                found[topic] = partitions
         return found
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:

@@ -113,13 +113,13 @@ class Topics:
         """For each of these topics the groups that have offsets there, the furthest behind first."""
         context = self._context
         found: dict[str, list[dict[str, Any]]] = {topic: [] for topic in topics}
-        pairs = Spending(_PAIRS_MAX)
+        pairs, wanted = Spending(_PAIRS_MAX), frozenset(topics)
         for group in call.work.each(self._groups.names()):
             if not pairs.take(len(topics)):
                 break
             if not context.may_describe(call, ResourceType.GROUP, group):
                 continue
-            for topic, offsets in self._groups.committed(group, topics).items():
+            for topic, offsets in self._groups.committed(group, wanted).items():
                 lag = context.lags.records({topic: offsets}) if spending.take(len(offsets)) else None
                 found[topic].append({"group": group, "lag": lag})
         return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in found.items()}

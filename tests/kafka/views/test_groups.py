@@ -76,6 +76,23 @@ def test_members_have_their_assignments(api: Api) -> None:
         consumer.close()
 
 
+def test_a_sample_of_very_many_groups_looks_at_some_in_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.kafka.groups.lag import Lags
+    from broker.kafka.views import routes
+    from broker.kafka.views.view_context import ViewContext
+
+    names = sorted(api.kafka.groups.names())
+    monkeypatch.setattr(routes, "_SAMPLED_MAX", 4)
+    surroundings = api.http._surroundings
+    lags = routes._GroupLags(ViewContext(api.kafka, surroundings.callers, surroundings.figures, Lags(api.kafka.logs)))
+    first = lags.read()
+    assert 0 < len(first) < len(names)
+    for _ in names:
+        found = lags.read()
+    assert names == sorted(found)
+    assert {"billing": 6.0}.items() <= found.items()
+
+
 def test_a_name_may_have_any_characters(api: Api) -> None:
     assert "a/b:ü,c" == api.get("/groups/" + quote("a/b:ü,c", safe=""))["group"]
 
