@@ -224,7 +224,9 @@ def _problems(
     """What is wrong with each partition that cannot be read, in the broker's words if it has any."""
     from broker.client.kafka.admin.topics import why_offline
     from broker.client.kafka.errors import code_name
+    from protocol.kafka.errors import ErrorCode
 
+    offline = (ErrorCode.kafka_storage_error, ErrorCode.leader_not_available)
     leaders = found.leaders()
     problems = {}
     for topic in found.topics:
@@ -236,8 +238,8 @@ def _problems(
             if leader is None:
                 problems[key] = "offline: no leader"
             elif code:
-                said = why_offline(cluster.routing, key, leader)
-                problems[key] = f"offline: {said or code_name(code)}"
+                said = why_offline(cluster.routing, key, leader) or code_name(code)
+                problems[key] = f"{'offline' if code in offline else 'cannot be read'}: {said}"
             elif len(one.in_sync) < len(one.replicas):
                 problems[key] = f"{len(one.replicas) - len(one.in_sync)} of {len(one.replicas)} replicas not in sync"
     return problems
