@@ -56,11 +56,17 @@ class Groups:
             figures = self._groups.figures(name)
             if figures is None:
                 continue
-            topics = self._visible(call, figures)
-            offsets = self._groups.committed(name, topics)
-            number = sum(map(len, offsets.values()))
-            lag = context.lags.records(offsets) if looked.take(number) else None
-            lag_s = None
+            topics: list[str] = []
+            if looked.take(len(figures.topics)):
+                topics = self._visible(call, figures)
+            else:
+                looked.left = 0
+            lag = lag_s = None
+            if looked.left > 0:  # else nothing is copied any more
+                offsets = self._groups.committed(name, topics)
+                number = sum(map(len, offsets.values()))
+                looked.left -= number
+                lag = context.lags.records(offsets)
             if lag is not None and timed.take(number):
                 lag_s = longest_s([context.lags.in_time(each, now_ms) for each in self._each(call, offsets)])
             groups.append({**_summary(figures, topics), "lag": lag, "lag_s": lag_s})

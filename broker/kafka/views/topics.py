@@ -119,8 +119,12 @@ class Topics:
                 break
             if not context.may_describe(call, ResourceType.GROUP, group):
                 continue
-            for topic, offsets in self._groups.committed(group, wanted).items():
-                lag = context.lags.records({topic: offsets}) if spending.take(len(offsets)) else None
+            for topic in self._groups.topics_among(group, wanted):
+                lag = None
+                if spending.left > 0:  # else nothing is copied any more
+                    offsets = self._groups.committed(group, [topic])
+                    spending.left -= sum(map(len, offsets.values()))
+                    lag = context.lags.records(offsets)
                 found[topic].append({"group": group, "lag": lag})
         return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in found.items()}
 
