@@ -5,6 +5,7 @@ This is the one place that knows all services. A ``BrokerServer`` belongs to the
 
 import base64
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,8 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.routes import Routes
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
+from broker.network.trace_export import TraceExporter, open_exporter
+from broker.network.traces import Traces
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
@@ -100,6 +103,8 @@ class BrokerServer:
         self._sockets: SocketServer | None = None
         self._security: Security | None = None
         self._parts: dict[str, ServicePart] = {}  # by scheme
+        self._traces: Traces | None = None
+        self._trace_exporter: TraceExporter | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -206,7 +211,10 @@ class BrokerServer:
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Locked before anything in it is opened, the catalogue included.
         self._directory = data_directory.take(runtime.disk, storage)
-        self._sockets = SocketServer(runtime, self._socket_settings(), ConnectionQuotas(0, 0, {}, 0), self._crashed)
+        traces = self._traces = self._open_traces()
+        self._sockets = SocketServer(
+            runtime, self._socket_settings(traces), ConnectionQuotas(0, 0, {}, 0), self._crashed
+        )
         self._sockets.register_metrics(self.metrics)
         # Bound before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
         # backlog.
@@ -240,6 +248,8 @@ class BrokerServer:
         security.tls = tls
         self._sockets.quotas.connection_rate = security.quotas.connection_rate
         self._open_services(logs, self._catalogue, security)
+        if self._trace_exporter is not None:
+            self._spawn("trace-exporter", self._trace_exporter)
         if tls:
             register_tls_metrics(self.metrics, tls.values())
             self._spawn("certificate-watcher", CertificateWatcher(list(tls.values())))
@@ -407,7 +417,19 @@ class BrokerServer:
             listeners={name: ListenerLimits(each.max_connections, _per_second(each)) for name, each in own.items()},
         )
 
-    def _socket_settings(self) -> SocketServerSettings:
+    def _open_traces(self) -> Traces | None:
+        """None where no request is traced. Raises ConfigError."""
+        config = self.config
+        if not config.tracing_sample_ratio:
+            return None
+        traces = Traces(config.tracing_sample_ratio)
+        version = importlib.metadata.version("reactor-broker")
+        self._trace_exporter = open_exporter(
+            traces, self.runtime.clock, config.tracing_endpoint, config.node_id, version
+        )
+        return traces
+
+    def _socket_settings(self, traces: Traces | None) -> SocketServerSettings:
         config = self.config
         idle_ms = config.connections_max_idle_ms
         memory = config.queued_max_request_bytes
@@ -423,6 +445,7 @@ class BrokerServer:
             high_water_bytes=config.outgoing_high_water_bytes,
             low_water_bytes=config.outgoing_low_water_bytes,
             handshake_timeout_s=config.handshake_timeout_ms / 1000,
+            traces=traces,
         )
 
 

@@ -16,6 +16,8 @@ class Settings(TypedDict, total=False):
     ignored_kafka_settings: Mapping[str, str]
     logging_level: Literal["debug", "info", "warning", "error"]
     logging_format: Literal["auto", "text", "json"]
+    tracing_sample_ratio: float
+    tracing_endpoint: str
     listeners: Sequence[str]
     advertised_listeners: Mapping[str, str]
     listener_settings: Mapping[str, str]

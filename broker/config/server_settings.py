@@ -92,6 +92,21 @@ class ServerSettings:
         doc="How events are written: a line of text, or JSON. `auto`: text on a terminal, JSON elsewhere.",
         reason="People read terminals, programs read everything else.",
     )
+    tracing_sample_ratio: float = setting(
+        0.0,
+        kafka=None,
+        least=0.0,
+        most=1.0,
+        doc="The share of the measured requests of which OpenTelemetry traces are exported. 0 switches tracing off; needs the "
+        "extra `otel`.",
+        reason="A span costs some 100 us of CPU on a thread of its own. Off, tracing costs nothing.",
+    )
+    tracing_endpoint: str = setting(
+        "http://localhost:4318/v1/traces",
+        kafka=None,
+        doc="Where traces are sent, by OTLP over HTTP.",
+        reason="The default port of OpenTelemetry's collector.",
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -16,6 +16,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
+from broker.network.traces import LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
@@ -31,13 +32,14 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind", "log_calls")
 
     api: "Api"
     api_version: int
     correlation_id: int
     client_id: str | None
     body_offset: int
+    log_calls: list[LogCall]  # only while requests are traced, and only of those that append
 
     @property
     def body(self) -> memoryview:

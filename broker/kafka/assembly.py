@@ -59,6 +59,7 @@ class KafkaPart:
             entropy=runtime.entropy,
             cluster_id=surroundings.cluster_id,
             topic_maker=TopicMaker(logs),
+            traces=surroundings.sockets.settings.traces,
             backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},

@@ -19,6 +19,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
+from broker.network.traces import Traces
 from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -51,6 +52,7 @@ class KafkaContext:
     cluster_id: str
     topic_maker: TopicMaker
     backups: Backups
+    traces: Traces | None  # None: no request is traced
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]

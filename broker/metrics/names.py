@@ -205,7 +205,7 @@ SHUFFLE_MEMORY_CAPACITY_BYTES = _gauge(
     "broker_shuffle_memory_capacity_bytes", "How much memory result partitions may use (shuffle_memory_bytes)."
 )
 SHUFFLE_DISK_BYTES = _gauge("broker_shuffle_disk_bytes", "Bytes of the files of result partitions.")
-SHUFFLE_SPILLER_BROKEN = _gauge("broker_shuffle_spiller_broken", "1 while the disk takes nothing, else 0.")
+SHUFFLE_SPILLER_BROKEN = _gauge("broker_shuffle_spiller_broken", "Whether the disk takes nothing: 1 or 0.")
 SHUFFLE_WRITERS = _gauge("broker_shuffle_writers", "Writers that have a partition open.")
 SHUFFLE_WRITER_CREDIT = _gauge("broker_shuffle_writer_credit_buffers", "Buffers that writers may push now.")
 SHUFFLE_BLOCKED_WRITERS = _gauge(
@@ -247,7 +247,7 @@ PULSAR_SUBSCRIPTION_PERMITS = _gauge(
 )
 PULSAR_SUBSCRIPTION_BLOCKED = _gauge(
     "pulsar_subscription_blocked_on_unacked_messages",
-    "1 if a consumer gets nothing because it has too many unacknowledged messages, else 0.",
+    "Whether a consumer gets nothing because it has too many unacknowledged messages: 1 or 0.",
     "topic",
     "subscription",
 )

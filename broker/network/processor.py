@@ -46,6 +46,7 @@ from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
 from broker.network.request_times import GAP_S, SEND, THROTTLE, RequestTimes
 from broker.network.service import Handover, Outbox, Part, Request
+from broker.network.traces import Traces
 from broker.network.unsent import Unsent
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
@@ -91,6 +92,7 @@ class ProcessorSettings:
     high_water_bytes: int
     low_water_bytes: int
     handshake_timeout_s: float = 10.0  # handshake_timeout_ms
+    traces: Traces | None = None  # None: no request is traced
 
 
 @attrs.define
@@ -142,6 +144,7 @@ class Processor:
         # A dict, because the order of a set depends on addresses, and a simulation must be repeatable.
         self.connections: dict[ProcessorConnection, None] = {}
         self._settings = settings
+        self._traces = settings.traces
         self._poller = poller
         self._clock = clock
         self._get_ident = threads.get_ident
@@ -790,7 +793,10 @@ class Processor:
                             kind = connection.kind = request.kind
                             at_once[kind] += 1
                             if measured is not None:
-                                measured += kind, measured[-1] if measured else self._now, self._clock.monotonic()
+                                taken_at = measured[-1] if measured else self._now
+                                measured += kind, taken_at, self._clock.monotonic()
+                                if self._traces is not None:
+                                    self._traces.offer(request, self.number, taken_at, measured[-1], measured[-1])
                         else:
                             self._note_parked(connection, request)
                     if start < end:  # only a peer that has sent several requests at once can exceed its turn
@@ -975,6 +981,8 @@ class Processor:
         taken, handled = request.taken_at or now, request.handled_at or now
         connection.kind = request.kind
         self.times.answered_later(request.kind, request.received_at, taken, handled, now)
+        if self._traces is not None:
+            self._traces.offer(request, self.number, taken, handled, now)
         if not connection.stalled_at:
             connection.stalled_at = now
 

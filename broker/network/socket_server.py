@@ -20,6 +20,7 @@ from broker.network.plane import LEAST_PATIENCE_S, PATIENCE_S, Plane, wait_until
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
+from broker.network.traces import Traces
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import ThreadHandle
@@ -62,6 +63,7 @@ class SocketServerSettings:
     high_water_bytes: int
     low_water_bytes: int
     handshake_timeout_s: float = 10.0
+    traces: Traces | None = None  # None: no request is traced
 
 
 class SocketServer:
@@ -204,6 +206,7 @@ class SocketServer:
                 settings.high_water_bytes,
                 settings.low_water_bytes,
                 settings.handshake_timeout_s,
+                settings.traces,
             ),
             queue=queue,
             processors=processors,

@@ -14,9 +14,11 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
+from broker.network.traces import LogCall
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation, ResourceType
+from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
 from broker.storage.refusals import InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
@@ -57,7 +59,7 @@ def _handle(
     refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
     if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
-        result, written = _append(context, topic, partition, records, acks, parsed.transactional_id)
+        result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
@@ -89,6 +91,7 @@ def _is_transactional(records: memoryview | None) -> bool:
 
 def _append(
     context: KafkaContext,
+    request: KafkaRequest,
     topic: str,
     partition: int,
     records: memoryview | None,
@@ -112,13 +115,15 @@ def _append(
         if refused:
             return produce.PartitionResult(topic, partition, refused), None
     try:
-        info = target.append(records, now_ms=context.clock.time_ms())
+        if context.traces is None:
+            info = target.append(records, now_ms=context.clock.time_ms())
+        else:
+            info = _append_traced(context, request, target, records)
     except Refusal as error:
         code = code_of(error)
         if isinstance(error, InvalidTransactionState) and transactional_id is not None:
-            header = read_header(
-                records
-            )  # the log knows no more than that the producer may not; the coordinator knows why
+            # The log knows no more than that the producer may not; the coordinator knows why.
+            header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
         return produce.PartitionResult(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
@@ -134,6 +139,18 @@ def _append(
         ),
         target,
     )
+
+
+def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview) -> AppendInfo:
+    """Append, and note when on the request."""
+    began = context.clock.monotonic()
+    info = target.append(records, now_ms=context.clock.time_ms())
+    call = LogCall(target.topic, target.partition, info.base_offset, began, context.clock.monotonic())
+    if hasattr(request, "log_calls"):
+        request.log_calls.append(call)
+    else:
+        request.log_calls = [call]
+    return info
 
 
 def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
@@ -182,7 +199,9 @@ class _Produce:
             ]
             topics = [one for one in topics if one[0] not in refused]
         for topic, partition, records in topics:
-            result, target = _append(self._context, topic, partition, records, acks, self._parsed.transactional_id)
+            result, target = _append(
+                self._context, self._request, topic, partition, records, acks, self._parsed.transactional_id
+            )
             if target is not None:
                 written.append((len(self._results), target))
             self._results.append(result)

@@ -1,0 +1,197 @@
+"""Makes OpenTelemetry's spans of what ``traces.py`` has noted, and sends them to a collector. The body of a thread of its own.
+
+A request becomes a span of kind SERVER with the attributes of OpenTelemetry's conventions for messaging systems, and a child for
+each part of its way that took time:
+
+| span | from | to |
+|---|---|---|
+| ``processor`` | the processor was told that bytes are there | a thread begins to handle the request, or it goes to a handler |
+| ``channel`` | as ``processor``, of a request that a handler had: also its time in the request channel | a handler takes it |
+| ``handle`` | a thread begins to handle it | that is done; inside is ``log append`` for each append |
+| ``wait`` | it waits for records, an fsync, members of a group | its answer is there |
+
+The libraries come with the extra ``otel`` and are imported by ``open_exporter`` only. While a collector does not answer, notes
+pile up to their bound and are dropped; no other thread waits for this one.
+"""
+
+from typing import Any, cast
+
+from broker.errors import ConfigError
+from broker.log import EventLimit, get_logger
+from broker.network.traces import Note, Traces
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Event
+
+log = get_logger("network")
+
+# How often (s) notes are looked for, and how long (s) a collector may take to answer.
+_INTERVAL_S = 0.5
+_TIMEOUT_S = 1.5
+# Shorter parts (s) of a request have no span.
+_LEAST_S = 0.000_001
+_OPERATION_TYPES = {"produce": "send", "fetch": "receive"}
+
+
+def open_exporter(traces: Traces, clock: Clock, endpoint: str, broker_id: int, version: str) -> "TraceExporter":
+    """With OTLP over HTTP, to ``endpoint``. Raises ConfigError if the libraries are not installed."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise ConfigError(
+            "Install the extra otel (pip install 'reactor-broker[otel]') to export traces, or set tracing_sample_ratio to 0."
+        ) from error
+    _silence()
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S)
+    return TraceExporter(traces, clock, exporter, broker_id, version)
+
+
+def _silence() -> None:
+    """The library's own warnings about a collector that does not answer would be no events of the broker."""
+    import logging
+
+    logger = logging.getLogger("opentelemetry")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+
+
+class TraceExporter:
+    """``exporter``: a SpanExporter of OpenTelemetry's SDK."""
+
+    def __init__(self, traces: Traces, clock: Clock, exporter: Any, broker_id: int, version: str) -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SpanExportResult
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+        self._success = SpanExportResult.SUCCESS
+        self._traces = traces
+        self._clock = clock
+        self._exporter = exporter
+        self._finished = _Finished()
+        resource = Resource.create(
+            {"service.name": "reactor-broker", "service.version": version, "service.instance.id": str(broker_id)}
+        )
+        provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(cast("Any", self._finished))  # a SpanProcessor in all but its base class
+        self._tracer = provider.get_tracer("broker", version)
+        self._event = Event()
+        self._failures = EventLimit()
+        self._dropped = 0
+
+    # -- the thread's body ----------------------------------------------------------------------------------------------
+
+    def step(self, timeout: float | None) -> bool:
+        notes = self._traces.take()
+        if not notes:
+            self._event.wait(_INTERVAL_S if timeout is None else min(timeout, _INTERVAL_S))
+            self._event.clear()
+            return False
+        # Times of day, from a clock that does not jump.
+        offset_ns = self._clock.time_ms() * 1_000_000 - int(self._clock.monotonic() * 1e9)
+        try:
+            for note in notes:
+                self._record(note, offset_ns)
+            sent = self._exporter.export(self._finished.take()) is self._success
+            reason = "the collector does not take them"
+        except Exception as error:  # the seam: whatever the library raises costs these spans, not the broker
+            sent, reason = False, str(error)
+        self._report(len(notes), sent, reason)
+        return True
+
+    def wakeup(self) -> None:
+        self._event.set()
+
+    def _report(self, requests: int, sent: bool, reason: str) -> None:
+        """Say what was lost: of these requests, and of those for which there was no room."""
+        dropped, self._dropped = self._traces.dropped - self._dropped, self._traces.dropped
+        if sent and not dropped:
+            return
+        unlogged = self._failures.take(self._clock.monotonic())
+        if unlogged is not None:
+            log.warning(
+                "traces_dropped",
+                requests=dropped + (0 if sent else requests),
+                reason="there are too many" if sent else reason,
+                unlogged_before=unlogged,
+            )
+
+    # -- spans ----------------------------------------------------------------------------------------------------------
+
+    def _record(self, note: Note, offset_ns: int) -> None:
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        def at(seconds: float) -> int:
+            return int(seconds * 1e9) + offset_ns
+
+        topics = {call.topic for call in note.log_calls}
+        name = f"{note.kind} {next(iter(topics))}" if len(topics) == 1 else note.kind
+        span = self._tracer.start_span(
+            name, kind=SpanKind.SERVER, attributes=_attributes(note), start_time=at(note.received_at)
+        )
+        inside = set_span_in_context(span)
+
+        def part(called: str, began: float, ended: float, context: Any, attributes: Any = None) -> Any:
+            child = self._tracer.start_span(called, context=context, attributes=attributes, start_time=at(began))
+            child.end(at(ended))
+            return set_span_in_context(child)
+
+        if note.taken_at - note.received_at >= _LEAST_S:
+            part("channel" if note.by_handler else "processor", note.received_at, note.taken_at, inside)
+        handling = part("handle", note.taken_at, note.handled_at, inside)
+        for call in note.log_calls:
+            where = {
+                "messaging.destination.name": call.topic,
+                "messaging.destination.partition.id": str(call.partition),
+                "messaging.kafka.offset": call.base_offset,
+            }
+            part("log append", call.began, call.ended, handling, where)
+        if note.answered_at - note.handled_at >= _LEAST_S:
+            part("wait", note.handled_at, note.answered_at, inside)
+        span.end(at(note.answered_at))
+
+
+def _attributes(note: Note) -> dict[str, Any]:
+    operation = note.kind.lower()
+    attributes: dict[str, Any] = {
+        "messaging.operation.name": operation,
+        "network.peer.address": note.peer,
+        "broker.listener": note.listener,
+        "broker.processor": note.processor,
+    }
+    if note.api_version is not None:
+        attributes |= {"messaging.system": "kafka", "broker.api_version": note.api_version}
+    if operation in _OPERATION_TYPES:
+        attributes["messaging.operation.type"] = _OPERATION_TYPES[operation]
+    if note.client_id is not None:
+        attributes["messaging.client.id"] = note.client_id
+    if len(note.log_calls) == 1:
+        call = note.log_calls[0]
+        attributes |= {
+            "messaging.destination.name": call.topic,
+            "messaging.destination.partition.id": str(call.partition),
+            "messaging.kafka.offset": call.base_offset,
+        }
+    return attributes
+
+
+class _Finished:
+    """A SpanProcessor that keeps what has ended until it is taken, on one thread."""
+
+    def __init__(self) -> None:
+        self._spans: list[Any] = []
+
+    def take(self) -> list[Any]:
+        spans, self._spans = self._spans, []
+        return spans
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None: ...
+
+    def _on_ending(self, span: Any) -> None: ...
+
+    def on_end(self, span: Any) -> None:
+        self._spans.append(span)
+
+    def shutdown(self) -> None: ...
+
+    def force_flush(self, timeout_millis: int = 0) -> bool:
+        return True
