@@ -59,13 +59,9 @@ def _handle(
     refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
     if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
-<<<<<<< HEAD
-        result = _append(context, request, topic, partition, records, acks, parsed.transactional_id)[0]
-=======
-        result, written = _append(context, topic, partition, records, acks, parsed.transactional_id)
+        result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
->>>>>>> main
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
     _Produce(context, request, outbox, parsed).run(refused)
