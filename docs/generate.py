@@ -13,6 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
 
+import click
+
+from broker.cli import main as cli
+from broker.cli.examples import EXAMPLES
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.delivery import in_flight
@@ -270,6 +274,88 @@ def _alternatives(right: Any) -> Iterable[str]:
         right = right.or_else
 
 
+def commands() -> str:
+    """A section for each command: what it does, how it is called, its options, and an example."""
+    sections = []
+    for name in cli.COMMANDS:
+        command = importlib.import_module(f"broker.cli.{name}").command
+        sections += (
+            [f"## {name}", "", *_command(command, name)]
+            if not isinstance(command, click.Group)
+            else [
+                f"## {name}",
+                "",
+                *_sentences(command),
+                *(
+                    line
+                    for inner in command.commands
+                    for line in [f"### {name} {inner}", "", *_command(command.commands[inner], f"{name} {inner}")]
+                ),
+            ]
+        )
+    return "\n".join(sections)
+
+
+def _command(command: click.Command, path: str) -> list[str]:
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    words = [one.metavar or str(one.name).upper() for one in command.params if isinstance(one, click.Argument)]
+    rows = [
+        (", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts)), _taken(one), _option_help(one))
+        for one in options
+        if one.name not in _COMMON
+    ]
+    common = [_COMMON[str(one.name)] for one in options if one.name in _COMMON]
+    return [
+        *_sentences(command),
+        "```",
+        " ".join(["broker", path, *["[OPTIONS]"] * bool(options), *words]),
+        "```",
+        "",
+        *([_table(("option", "takes", "what it does"), rows)] if rows else []),
+        *([f"Also: {', '.join(common)}.", ""] if common else []),
+        "```",
+        EXAMPLES[path],
+        "```",
+        "",
+    ]
+
+
+# Options that most commands have: docs/COMMANDS.md describes them once.
+_COMMON = {
+    "bootstrap": "`-b`",
+    "client_config": "`--client-config`",
+    "overrides": "`-X`",
+    "as_json": "`--output`",
+    "admin_url": "`--admin-url`",
+}
+
+
+def _sentences(command: click.Command) -> list[str]:
+    """The help of a command as paragraphs; what must not be wrapped stays as it is."""
+    lines: list[str] = []
+    for part in (command.help or "").split("\n\n"):
+        if part.startswith("\b"):
+            lines += ["```", *part.removeprefix("\b").strip("\n").split("\n"), "```", ""]
+        else:
+            lines += [" ".join(part.split()).replace("<", "\\<"), ""]
+    return lines
+
+
+def _taken(option: click.Option) -> str:
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return ", ".join(f"`{choice}`" for choice in option.type.choices)
+    return f"`{option.metavar or option.type.name.upper().removesuffix(' RANGE')}`"
+
+
+def _option_help(option: click.Option) -> str:
+    text = " ".join((option.help or "").split())
+    if option.show_default and not option.is_flag:
+        text = f"{text}  [default: {option.default}]".strip()
+    return text.replace("<", "\\<")
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "required-rights": required_rights,
     "broker-settings": broker_settings,
@@ -284,6 +370,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "joint-ends": joint_ends,
     "state-machines": state_machines,
     "events": events,
+    "commands": commands,
     "metrics": metrics,
 }
 

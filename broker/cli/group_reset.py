@@ -157,7 +157,7 @@ def reset_offsets(
             _refuse_members(found)
         changes = _plan(cluster, group, topics, given, to, number)
         if execute:
-            cluster.commit(group, {(one.topic, one.partition): one.offset for one in changes})
+            _commit(cluster, group, changes)
     _print(group, changes, execute, as_json)
     if not execute:
         busy = f" The group has {_members(found)}: stop its consumers first." if found.has_members else ""
@@ -224,12 +224,14 @@ def _plan(
     from broker.client.kafka.admin.reset import Facts, To, new_offset
     from broker.client.kafka.values import EARLIEST, LATEST
 
-    committed = {key: one.offset for key, one in cluster.committed(group).items()}
-    named = sorted(given if given is not None else committed)
-    wanted = topics or tuple((topic, (partition,)) for topic, partition in named)
+    wanted = topics
+    if not wanted:
+        named = sorted(given if given is not None else cluster.committed(group))
+        wanted = tuple((topic, (partition,)) for topic, partition in named)
     if not wanted:
         raise BrokerError(f"The group {group!r} has committed nothing: name the topics with --topic.")
     leaders = partition_leaders(cluster, wanted)
+    committed = {key: one.offset for key, one in cluster.committed(group, list(leaders)).items()}
     starts = _offsets(cluster, leaders, EARLIEST)
     ends = _offsets(cluster, leaders, LATEST)
     times = _offsets(cluster, leaders, number) if to is To.TIME else {}
@@ -276,6 +278,18 @@ def _offsets(cluster: "Cluster", leaders: "Leaders", time: int) -> "dict[TopicPa
                 f"{topic}-{partition} cannot be read ({code_name(position.code)}): leave it out with --topic TOPIC:PARTITIONS."
             )
     return {key: position.offset for key, position in found.items()}
+
+
+def _commit(cluster: "Cluster", group: str, changes: list[Change]) -> None:
+    from broker.client.kafka.errors import BrokerAnswerError
+    from protocol.kafka.errors import ErrorCode
+
+    try:
+        cluster.commit(group, {(one.topic, one.partition): one.offset for one in changes})
+    except BrokerAnswerError as error:
+        if error.code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress):
+            raise BrokerError(f"The group {group!r} has members: stop its consumers first.") from error
+        raise
 
 
 def _print(group: str, changes: list[Change], executed: bool, as_json: bool) -> None:

@@ -68,7 +68,8 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
         for index, name in enumerate(wanted):
             group = groups.describe_group(routing, name)
             own = [] if members or state_only else lag_of(routing, group, SystemClock.time_ms())
-            if names and group.state == groups.DEAD and not own and not cluster.committed(name):
+            missing = group.state in (groups.DEAD, groups.UNKNOWN)
+            if names and missing and not own and not cluster.committed(name):
                 raise BrokerError(f"There is no group {name!r}.")
             if members:
                 _print_members(group, as_json)

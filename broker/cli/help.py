@@ -5,6 +5,8 @@ Tests: tests/cli/test_completion.py.
 
 import click
 
+from broker.cli.examples import EXAMPLES
+
 
 @click.command()
 @click.argument("names", metavar="[COMMAND]...", nargs=-1)
@@ -21,3 +23,6 @@ def command(ctx: click.Context, names: tuple[str, ...]) -> None:
         parent = click.Context(inner, parent=parent, info_name=name)
         found = inner
     click.echo(found.get_help(parent))
+    example = EXAMPLES.get(" ".join(names))
+    if example is not None:
+        click.echo(f"\nExample:\n  {example}")

@@ -68,7 +68,7 @@ def take(cluster: "Cluster", internal: bool) -> Sample:
     from broker.client.kafka.admin.groups import list_groups
     from broker.client.kafka.admin.positions import offsets_at
     from broker.client.kafka.admin.topics import describe_topics
-    from broker.client.kafka.errors import BrokerAnswerError
+    from broker.client.kafka.errors import BrokerAnswerError, UnsupportedVersionError
     from broker.client.kafka.values import LATEST
 
     routing = cluster.routing
@@ -78,7 +78,10 @@ def take(cluster: "Cluster", internal: bool) -> Sample:
     at = cluster.clock.monotonic()
     positions = offsets_at(routing, leaders, dict.fromkeys(leaders, LATEST))
     ends = {key: one.offset for key, one in positions.items() if one.offset is not None}
-    states = {one.group: one.state for one in list_groups(routing)}
+    try:
+        states = {one.group: one.state for one in list_groups(routing)}
+    except UnsupportedVersionError:  # a broker that is not Kafka itself
+        states = {}
     committed = {}
     for group in sorted(states)[:GROUPS_MAX]:
         try:

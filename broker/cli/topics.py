@@ -205,10 +205,14 @@ def _print_as_json(
 
 
 def _settings(cluster: "Cluster", names: Sequence[str]) -> "dict[str, Mapping[str, Entry]]":
-    """A topic whose settings the user may not see is absent."""
+    """A topic whose settings the broker does not tell, or not to this user, is absent."""
     from broker.client.kafka.admin.configs import TOPIC, describe_configs
+    from broker.client.kafka.errors import UnsupportedVersionError
 
-    found = describe_configs(cluster.routing, [(TOPIC, name) for name in names])
+    try:
+        found = describe_configs(cluster.routing, [(TOPIC, name) for name in names])
+    except UnsupportedVersionError:
+        return {}
     return {name: answer.entries for (_, name), answer in found.items() if not answer.code}
 
 

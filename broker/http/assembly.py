@@ -43,6 +43,7 @@ class HttpPart:
             surroundings.sockets,
             logs,
             surroundings.figures,
+            surroundings.metrics,
             surroundings.callers,
             surroundings.runtime.clock,
             self._stopping,

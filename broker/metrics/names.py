@@ -190,6 +190,69 @@ CATALOGUE_QUEUE_SIZE = _gauge(
 )
 PARKED_FETCH_WATCHES = _gauge("broker_parked_fetch_watches", "Logs in which fetches wait for records.")
 
+_section = "Shuffle"
+
+SHUFFLE_PARTITIONS = _gauge("broker_shuffle_partitions", "Result partitions, by their state.", "state")
+SHUFFLE_BUFFERS = _gauge("broker_shuffle_buffers", "Buffers, by where they are: in memory or in a file.", "place")
+SHUFFLE_PUSHED_BYTES = _counter("broker_shuffle_pushed_bytes", "Bytes of buffers that writers have pushed.")
+SHUFFLE_SPILLED_BYTES = _counter("broker_shuffle_spilled_bytes", "Bytes of buffers that were moved to files.")
+SHUFFLE_MEMORY_BYTES = _gauge(
+    "broker_shuffle_memory_bytes",
+    "Memory of payloads, of what says where they are, and what is promised to writers.",
+    "use",
+)
+SHUFFLE_MEMORY_CAPACITY_BYTES = _gauge(
+    "broker_shuffle_memory_capacity_bytes", "How much memory result partitions may use (shuffle_memory_bytes)."
+)
+SHUFFLE_DISK_BYTES = _gauge("broker_shuffle_disk_bytes", "Bytes of the files of result partitions.")
+SHUFFLE_SPILLER_BROKEN = _gauge("broker_shuffle_spiller_broken", "Whether the disk takes nothing: 1 or 0.")
+SHUFFLE_WRITERS = _gauge("broker_shuffle_writers", "Writers that have a partition open.")
+SHUFFLE_WRITER_CREDIT = _gauge("broker_shuffle_writer_credit_buffers", "Buffers that writers may push now.")
+SHUFFLE_BLOCKED_WRITERS = _gauge(
+    "broker_shuffle_blocked_writers", "Writers without credit, by what they wait for: readers or memory.", "reason"
+)
+SHUFFLE_READERS = _gauge("broker_shuffle_readers", "Receivers that read a partition.")
+SHUFFLE_READER_CREDIT = _gauge("broker_shuffle_reader_credit_buffers", "Buffers that receivers are ready to receive.")
+SHUFFLE_BACKLOG_BUFFERS = _gauge("broker_shuffle_backlog_buffers", "Buffers that wait for their receivers.")
+SHUFFLE_BACK_PRESSURED_READERS = _gauge(
+    "broker_shuffle_back_pressured_readers", "Receivers with a backlog that have given no credit."
+)
+
+_section = "Pulsar"
+
+PULSAR_TOPICS = _gauge("pulsar_topics_count", "Topics that are in use; each partition counts.")
+PULSAR_PRODUCERS = _gauge("pulsar_producers_count", "Producers of a topic.", "topic")
+PULSAR_CONSUMERS = _gauge("pulsar_consumers_count", "Consumers of a topic.", "topic")
+PULSAR_SUBSCRIPTIONS = _gauge("pulsar_subscriptions_count", "Subscriptions of a topic.", "topic")
+PULSAR_IN_MESSAGES = _counter("pulsar_in_messages", "Messages that were published, by any protocol.", "topic")
+PULSAR_IN_BYTES = _counter("pulsar_in_bytes", "Bytes that were published, by any protocol.", "topic")
+PULSAR_OUT_MESSAGES = _counter("pulsar_out_messages", "Messages that were sent to Pulsar's consumers.", "topic")
+PULSAR_OUT_BYTES = _counter("pulsar_out_bytes", "Bytes that were sent to Pulsar's consumers.", "topic")
+PULSAR_STORAGE_SIZE = _gauge("pulsar_storage_size", "Size of the log of a topic in bytes.", "topic")
+PULSAR_MSG_BACKLOG = _gauge("pulsar_msg_backlog", "Messages that subscriptions have not acknowledged.", "topic")
+PULSAR_SUBSCRIPTION_BACK_LOG = _gauge(
+    "pulsar_subscription_back_log", "Messages that a subscription has not acknowledged.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_UNACKED = _gauge(
+    "pulsar_subscription_unacked_messages",
+    "Messages that were sent to consumers and not acknowledged.",
+    "topic",
+    "subscription",
+)
+PULSAR_SUBSCRIPTION_CONSUMERS = _gauge(
+    "pulsar_subscription_consumers_count", "Consumers of a subscription.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_PERMITS = _gauge(
+    "broker_pulsar_subscription_permits", "Messages that consumers are ready to take.", "topic", "subscription"
+)
+PULSAR_SUBSCRIPTION_BLOCKED = _gauge(
+    "pulsar_subscription_blocked_on_unacked_messages",
+    "Whether a consumer gets nothing because it has too many unacknowledged messages: 1 or 0.",
+    "topic",
+    "subscription",
+)
+PULSAR_CACHE_BYTES = _gauge("pulsar_ml_cache_used_size", "Bytes of recent entries in memory.")
+
 _section = "Request queue, handlers and memory"
 
 REQUEST_QUEUE_SIZE = _gauge(

@@ -1,7 +1,7 @@
 """A registry as text: Prometheus's format, or OpenMetrics where the client asks for it. Pure but for the reading.
 
-prometheus-client writes the same, sample by sample and ten times as slowly. With thousands of partitions the difference is that
-between a short and a long time in which other threads get the interpreter by turns only.
+prometheus-client writes the same, in three times as long, and all of it in one piece, while other threads get the interpreter by
+turns only. This one pauses.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -95,7 +95,7 @@ def _labels(names: Labels, values: Labels) -> str:
 
 def escaped(value: str) -> str:
     """A label's value between its quotes."""
-    if value.isalnum():
+    if value.isascii() and '"' not in value and "\\" not in value and "\n" not in value:
         return value
     # Text that is not Unicode cannot be sent.
     value = value.encode("utf-8", "replace").decode()
@@ -103,6 +103,6 @@ def escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    if value in (inf, -inf):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(float(value)).replace("nan", "NaN")
+    if -inf < value < inf:
+        return repr(float(value))
+    return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"

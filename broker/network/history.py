@@ -2,7 +2,7 @@
 
 Every figure is a *series*. Those of the whole broker are always kept; of the others, for example of topics, each kind has a
 number of places, which the busiest get: a new series takes the place of the one that has had the least to show lately. A series
-takes 2.4 KB, so all of them together take at most 3 MB, whatever the number of topics and groups.
+takes 2.4 KB, so all of them together take at most 5 MB, whatever the number of topics and groups.
 
 The sampler's thread writes, any thread reads; the lock is held for the copy of some arrays.
 

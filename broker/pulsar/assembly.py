@@ -22,6 +22,7 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
@@ -151,6 +152,7 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=endpoints(surroundings),
         )
+        PulsarMetrics(self.context, cache).register(surroundings.metrics)
         asking = [listener for listener in surroundings.listeners if listener.scheme == "pulsar"]
         callers = open_callers(config, asking, surroundings.security, runtime.clock, realm="pulsar")
         surroundings.routes.add(

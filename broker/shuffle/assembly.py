@@ -11,6 +11,7 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
@@ -31,6 +32,9 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
         surroundings.timer,
         surroundings.open_files,
         surroundings.security.authorizer,
+    )
+    ShuffleMetrics(part.partitions, part.partitions.budget, part.spiller, surroundings.runtime.clock).register(
+        surroundings.metrics
     )
     if surroundings.has_http:
         from broker.shuffle.views.partitions import PartitionViews

@@ -31,6 +31,7 @@ from broker.client import Broker, InputGate, ResultPartitionID, ShuffleWriter
 ORDERS, CLICKS, PAYMENTS, LINES = "orders", "clicks", "payments", "lines"
 PARTITIONS = 4
 CHANNELS = 4
+BUFFERS = 6000
 BUFFER = b"x" * 32 * 1024
 CUSTOMERS = 97
 
@@ -146,7 +147,7 @@ class Demo:
             for reader in readers:
                 reader.start()
             with ShuffleWriter(self._broker.shuffle_address, partition, CHANNELS) as writer:
-                for number in range(2000):
+                for number in range(BUFFERS):
                     if self._stop.is_set():
                         return
                     writer.push(number % CHANNELS, BUFFER)
@@ -157,7 +158,7 @@ class Demo:
     def _receive(self, partition: ResultPartitionID, channel: int) -> None:
         with InputGate([(self._broker.shuffle_address, partition, channel)]) as gate:
             for _ in gate.buffers():
-                if self._stop.wait(0.1 if channel == 0 else 0):
+                if self._stop.wait(0.05 if channel == 0 else 0):
                     return
 
 

@@ -2,7 +2,7 @@
 
 The metadata of a message is the producer's name, the sequence id and the time, and then fields that are the same in message after
 message, but for the key and the highest sequence id of a batch. Protobuf has read those of an earlier message, and this reads
-only what differs: 1.7 us for the SEND, its metadata and its checksum, where one by one they take 3.
+only what differs: 2.4 us for the SEND, its metadata and its checksum, and 2.8 us with a key, where one by one they take 3.9.
 
 What is read here is what ``sends.read_send``, ``metadata.read_metadata`` and ``metadata.check_batch`` would have returned. The
 rest is left to them: another producer, other fields, an order of fields that no client uses, a wrong checksum.

@@ -170,12 +170,87 @@ def child() -> None:
         print(f"{name} {best:.1f}")
 
 
+def scrape(partitions: int, groups: int) -> None:
+    """Topics have ten partitions, and groups have committed offsets of the ten of one topic."""
+    import gc
+    import tempfile
+    import threading
+
+    from broker.client.embedded import Broker
+    from broker.metrics.text import OPENMETRICS, render
+    from protocol.kafka.records.records import build_batch
+
+    with tempfile.TemporaryDirectory() as directory, Broker(directory, listeners=["kafka://127.0.0.1:0"]) as broker:
+        logs, coordinator = broker.server.kafka.logs, broker.server.kafka.groups
+        topics = [f"topic-{number}" for number in range(max(1, partitions // 10))]
+        for name in topics:
+            logs.create_topic(name, 10)
+        now_ms = broker.server.runtime.clock.time_ms()
+        for log in list(logs.partitions.values()):
+            log.append(memoryview(build_batch([(None, b"x", (), now_ms)] * 3)), now_ms=now_ms)
+        waiting = threading.Semaphore(0)
+        for number in range(groups):
+            topic = topics[number % len(topics)]
+            row = {(topic, partition): (1, -1, "") for partition in range(10)}
+            commit(coordinator, f"group-{number}", row, now_ms, waiting.release)
+        for _ in range(groups):
+            waiting.acquire()
+        gc.collect()
+        sys.setswitchinterval(broker.server.config.switch_interval_us / 1e6)
+        late: list[float] = []
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                began = time.perf_counter()
+                time.sleep(0.001)
+                late.append(time.perf_counter() - began - 0.001)
+
+        for what in ("nothing", "the first scrape", "a scrape", "a scrape"):
+            late.clear()
+            over.clear()
+            asking = threading.Thread(target=ask)
+            asking.start()
+            began, cpu = time.perf_counter(), time.thread_time()
+            size = 0
+            if what == "nothing":
+                time.sleep(1)
+            else:
+                size = len(render(broker.server.metrics, OPENMETRICS, lambda: time.sleep(0.0005)))
+            took, cpu = time.perf_counter() - began, time.thread_time() - cpu
+            over.set()
+            asking.join()
+            late.sort()
+            print(
+                f"{what}: {took * 1000:.0f} ms, {cpu * 1000:.0f} ms of CPU, {size / 1024:.0f} KiB; another thread waits "
+                f"{late[len(late) // 2] * 1000:.2f} ms (median), {late[int(len(late) * 0.99)] * 1000:.2f} ms (99 %), "
+                f"{late[-1] * 1000:.2f} ms (longest) beyond its 1 ms"
+            )
+            time.sleep(6)  # until what is kept is too old
+
+
+def commit(coordinator: Any, group: str, offsets: Any, now_ms: int, done: Any) -> None:
+    from broker.kafka.groups.offsets import CommittedOffset
+
+    committed = {
+        key: CommittedOffset(offset, epoch, metadata, now_ms) for key, (offset, epoch, metadata) in offsets.items()
+    }
+    entry = coordinator._registry.get_or_create(group)
+    with entry.lock:
+        for (topic, partition), each in committed.items():
+            entry.offsets.load(topic, partition, each)
+    done()
+
+
 def main(arguments: list[str]) -> None:
     if arguments == ["child"]:
         child()
     elif arguments[:1] == ["requests"]:
         other = arguments[1] if len(arguments) > 1 else None
         requests(other, int(arguments[2]) if len(arguments) > 2 else 5)
+    elif arguments[:1] == ["scrape"]:
+        partitions, groups = map(int, [*arguments[1:], "10000", "1000"][:2])
+        scrape(partitions, groups)
     else:
         sys.exit(__doc__)
 

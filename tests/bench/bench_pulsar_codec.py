@@ -30,6 +30,7 @@ from protocol.pulsar.pulsar_pb2 import (
 )
 from protocol.pulsar.receipts import Receipts
 from protocol.pulsar.sends import crc_matches, read_send, write_send, write_stored_part
+from protocol.pulsar.usual_sends import UsualSends
 from protocol.translation.to_kafka import to_kafka
 from protocol.translation.to_pulsar import to_pulsar
 
@@ -68,6 +69,10 @@ def entries() -> None:
     report("metadata: read strictly, as it comes in", lambda: read_metadata(meta))
     report("metadata: read again", lambda: read_stored_metadata(meta))
     parsed = read_metadata(meta)
+    usual = UsualSends(1)
+    usual.learn(send, frame, parsed)
+    assert usual.read(frame, 0, len(frame)) is not None
+    report("SEND with metadata and checksum, like one before", lambda: usual.read(frame, 0, len(frame)))
     report("metadata: number of messages", lambda: check_batch(parsed, len(PAYLOAD), 5 << 20))
     report("metadata: the key that orders", lambda: sticky_key(parsed))
     report("hash of a new key of 16 bytes", lambda: murmur3_32(KEY))

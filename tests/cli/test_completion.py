@@ -32,7 +32,7 @@ def completed(line: str, **environment: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert ["topics", "transactions"] == sorted(completed("broker t"))
+    assert ["top", "topics", "transactions"] == sorted(completed("broker t"))
     assert ["describe"] == completed("broker groups desc")
     assert ["--to-earliest"] == completed("broker groups reset-offsets g --to-e")
 
@@ -77,6 +77,7 @@ def test_bash_takes_the_script(run_alone: Run, tmp_path: Path) -> None:
 def test_help_is_that_of_the_command(run_alone: Run) -> None:
     assert b"Exit status: 0 for success" in run_alone("help").stdout
     for names in (["groups"], ["groups", "reset-offsets"]):
-        shown = run_alone("help", *names).stdout.splitlines()[1:]
-        assert shown == run_alone(*names, "--help").stdout.splitlines()[1:]
+        shown, _, example = run_alone("help", *names).stdout.partition(b"\nExample:\n")
+        assert shown.splitlines()[1:] == run_alone(*names, "--help").stdout.splitlines()[1:]
+    assert example.startswith(b"  broker groups reset-offsets ")
     assert b"There is no command 'groups nosuch'" in run_alone("help", "groups", "nosuch", fails=2).stderr

@@ -1,13 +1,13 @@
 """`broker groups reset-offsets`, `delete` and `delete-offsets` against a broker."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from broker.client import Broker
+from broker.client.kafka import Cluster
 from tests.cli.conftest import Run
-from tests.cli.test_groups import commit, group, lines, member, objects, read_some
+from tests.cli.test_groups import commit, config, group, lines, member, objects, read_some
 
 __all__ = ["group", "read_some"]  # fixtures
 
@@ -27,28 +27,37 @@ def committed(run: Run, group: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("read_some")
-def test_every_way_to_say_where(run: Run, topic: str, group: str, tmp_path: Path) -> None:
-    def reset(*arguments: str) -> list[int]:
-        result = objects(run("groups", "reset-offsets", group, *arguments, "--execute", "--output", "json"))
-        assert [one["new_offset"] for one in result] == committed(run, group)[: len(result)]
-        return [one["new_offset"] for one in result]
-
-    assert [1, 4] == reset("--topic", topic, "--shift-by", "-1")
-    assert [5, 5] == reset("--all-topics", "--to-latest")
-    assert [3] == reset("--topic", f"{topic}:0", "--to-offset", "3")
-    assert [3, 5] == reset("--topic", topic, "--to-current")
-    assert [5, 5] == reset("--topic", f"{topic}:0-1", "--to-offset", "1000")
-    assert [0, 0] == reset("--topic", topic, "--to-time", "-1h")
-    assert [5, 5] == reset("--topic", topic, "--to-time", str(int((time.time() + 3600) * 1000)))
-    assert [0, 0] == reset("--topic", topic, "--by-duration", "PT1H30M")
+@pytest.mark.parametrize(
+    ("how", "offsets"),
+    [
+        (["--topic", "TOPIC", "--shift-by", "-1"], [1, 4]),
+        (["--all-topics", "--to-latest"], [5, 5]),
+        (["--topic", "TOPIC:0", "--to-offset", "3"], [3, 5]),
+        (["--topic", "TOPIC", "--to-current"], [2, 5]),
+        (["--topic", "TOPIC:0-1", "--to-offset", "1000"], [5, 5]),
+        (["--topic", "TOPIC", "--to-time", "-1h"], [0, 0]),
+        (["--topic", "TOPIC", "--to-time", "4102444800000"], [5, 5]),  # the year 2100
+        (["--topic", "TOPIC", "--by-duration", "PT1H30M"], [0, 0]),
+        (["--from-file", "FILE"], [4, 2]),
+    ],
+)
+def test_every_way_to_say_where(
+    session_broker: Broker, run: Run, topic: str, group: str, tmp_path: Path, how: list[str], offsets: list[int]
+) -> None:
     (tmp_path / "plan.csv").write_text(f'{topic},0,4\n"{topic}",1,2\n')
-    assert [4, 2] == reset("--from-file", str(tmp_path / "plan.csv"))
+    how = [word.replace("TOPIC", topic).replace("FILE", str(tmp_path / "plan.csv")) for word in how]
+    run("groups", "reset-offsets", group, *how, "--execute")
+    with Cluster(config(session_broker)) as cluster:
+        found = cluster.committed(group)
+    assert offsets == [found[topic, 0].offset, found[topic, 1].offset]
 
 
 def test_a_group_with_members_is_refused(session_broker: Broker, run: Run, topic: str, group: str) -> None:
     run("topics", "create", topic)
     run("produce", topic, stdin=b"one\n")
     with member(session_broker, group, topic) as consumer:
+        while not consumer.poll(timeout_ms=100):
+            pass
         consumer.commit()
         how = ("groups", "reset-offsets", group, "--topic", topic, "--to-latest")
         refused = run(*how, "--execute", fails=1).stderr

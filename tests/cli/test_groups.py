@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from broker.client import Broker
+from broker.client.kafka import ClientConfig, Cluster
+from broker.runtime.clock import SystemClock
+from protocol.kafka.records.records import build_batch
 from tests.cli.conftest import Run
 
 
@@ -28,15 +31,20 @@ def objects(result: Any) -> list[dict[str, Any]]:
 def read_some(session_broker: Broker, run: Run, topic: str, group: str) -> None:
     """A topic of two partitions with five records each; the group has committed offset 2 of partition 0 and 5 of 1."""
     run("topics", "create", topic, "-p", "2")
-    for partition in ("0", "1"):
-        run("produce", topic, "--partition", partition, stdin=b"".join(b"%d\n" % n for n in range(5)))
-    commit(session_broker, group, {(topic, 0): 2, (topic, 1): 5})
+    with Cluster(config(session_broker)) as cluster, cluster.producer() as producer:
+        now = SystemClock.time_ms()
+        for partition in (0, 1):
+            producer.send(topic, partition, build_batch([(None, b"value", [], now)] * 5), 5)
+        producer.flush()
+        cluster.commit(group, {(topic, 0): 2, (topic, 1): 5})
+
+
+def config(broker: Broker) -> ClientConfig:
+    return ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
 
 
 def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    from broker.client.kafka import ClientConfig, Cluster
-
-    with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})) as cluster:
+    with Cluster(config(broker)) as cluster:
         cluster.commit(group, offsets)
 
 
@@ -46,7 +54,12 @@ def member(broker: Broker, group: str, topic: str) -> Iterator[Any]:
     from kafka import KafkaConsumer
 
     consumer = KafkaConsumer(
-        topic, group_id=group, bootstrap_servers=broker.bootstrap_servers, client_id="reader", enable_auto_commit=False
+        topic,
+        group_id=group,
+        bootstrap_servers=broker.bootstrap_servers,
+        client_id="reader",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
     )
     try:
         while not consumer.assignment():

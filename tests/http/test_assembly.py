@@ -6,14 +6,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 
 from broker.client.embedded import Broker
 from broker.config import load
-from broker.http import health
-from broker.runtime.threads import Event
 from broker.server import BrokerServer
 from tests.network.harness import wait_for
 
@@ -42,15 +39,6 @@ def test_the_broker_says_that_it_lives_and_serves(server: BrokerServer) -> None:
     assert (200, b"ok\n") == ask(server, "/readyz")
     assert (200, b"") == ask(server, "/readyz", "HEAD")
     assert 404 == ask(server, "/nothing")[0]
-
-
-def test_a_partition_that_is_offline_is_named_and_does_not_make_the_broker_unready() -> None:
-    wrong: list[str] = []
-    route = {each.pattern: each for each in health.routes(Event(), [lambda: wrong])}["/readyz"]
-    assert (200, b"ok\n") == (route.handler(ANY).status, route.handler(ANY).body)
-    wrong.append("1 partition is offline: orders-0.")
-    answer = route.handler(ANY)
-    assert (200, b"ok, but 1 partition is offline: orders-0.\n") == (answer.status, answer.body)
 
 
 def test_a_broker_that_is_about_to_stop_is_not_ready(server: BrokerServer) -> None:

@@ -30,8 +30,8 @@ PICTURES = {
     "reactor": ("reactor", "light", WIDE, "Request channel"),
     "shuffle": ("shuffle", "dark", WIDE, "result partitions"),
 }
-# Samples that the curves have before the docs' pictures are taken: five minutes.
-SETTLED = 60
+# Samples that the curves have before the docs' pictures are taken: three minutes.
+SETTLED = 36
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,9 @@ def count(batches: Any) -> Any:
 
 def run(block: Block, names: dict[str, Any], broker: Broker, directory: Path) -> None:
     """Relative paths are the JVM's, so they are made absolute."""
-    text = block.text.replace("localhost:9092", broker.bootstrap_servers).replace(
-        "10.0.0.7:9094", broker.shuffle_address
-    )
+    text = block.text.replace("localhost:9092", broker.bootstrap_servers)
+    text = text.replace("10.0.0.7:9094", broker.shuffle_address).replace('parquet("', f'parquet("{directory}/')
+    text = text.replace('"checkpointLocation", "', f'"checkpointLocation", "{directory}/')
     if block.language == "python":
         exec(compile(text, block.where, "exec"), names)
     else:

@@ -139,9 +139,11 @@ class Connection:
         least, most = self.ranges.get(key, (0, -1))
         chosen = min(most, highest)
         if chosen < max(least, lowest):
-            has = f"versions {least} to {most}" if most >= 0 else "none"
+            said = (
+                f"serves versions {least} to {most} of {key.name}, and this client needs one of {lowest} to {highest}"
+            )
             raise UnsupportedVersionError(
-                f"The broker at {self.where} has {has} of the API {key.name}; {lowest} to {highest} can be used.",
+                f"The broker at {self.where} {said if most >= 0 else f'does not serve {key.name}'}.",
                 ErrorCode.unsupported_version,
             )
         return chosen

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.metrics import Registry, names
 from broker.network.callers import Callers
 from broker.network.figures import Field, Figures
 from broker.network.routes import Answer, Call, Route, json_answer
@@ -21,6 +22,8 @@ from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
 
 MESSAGES_IN = Field("topic", "messages_in", counter=True)
+BYTES_IN = Field("topic", "bytes_in", counter=True)
+BYTES_OUT = Field("topic", "bytes_out", counter=True)
 # Partitions that the reasons for bad health name.
 _NAMED = 3
 
@@ -35,6 +38,7 @@ class Whole:
     sockets: SocketServer
     logs: LogManager
     figures: Figures
+    metrics: Registry
     callers: Callers
     clock: Clock
     stopping: Event
@@ -97,7 +101,7 @@ class Overview:
         figures, sockets, logs = whole.figures, whole.sockets, whole.logs
         stats = _Stats(sockets)
         figures.counters["requests"] = lambda: stats.sum("requests")
-        figures.counters["errors"] = lambda: stats.sum("protocol_errors")
+        figures.counters["errors"] = lambda: sum(whole.metrics.values(names.REQUEST_ERRORS).values())
         figures.counters["bytes_in"] = lambda: stats.sum("bytes_in")
         figures.counters["bytes_out"] = lambda: stats.sum("bytes_out")
         figures.whole["connections"] = lambda: sockets.quotas.total
@@ -107,7 +111,9 @@ class Overview:
         figures.counters["messages_in"] = storage.messages
         figures.whole["log_bytes"] = lambda: storage.log_bytes
         figures.whole["offline_partitions"] = lambda: len(storage.offline)
-        figures.sources.append(lambda: {MESSAGES_IN: storage.by_topic})
+        figures.sources.append(
+            lambda: {MESSAGES_IN: storage.by_topic, BYTES_IN: storage.bytes_in, BYTES_OUT: storage.bytes_out}
+        )
         figures.health.append(storage.health)
 
 
@@ -116,19 +122,28 @@ class _Storage:
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
-        self.by_topic: dict[str, float] = {}
+        self.by_topic: dict[str, float] = {}  # messages
+        self.bytes_in: dict[str, float] = {}
+        self.bytes_out: dict[str, float] = {}
         self.log_bytes = 0
         self.offline: list[str] = []
 
     def messages(self) -> float:
         """The offsets that were given since topics were made. Begins the reading: counters are read first."""
         by_topic: dict[str, float] = {}
+        bytes_in: dict[str, float] = {}
+        bytes_out: dict[str, float] = {}
         log_bytes, offline = 0, []
         for (topic, partition), log in self._logs.partitions.copy().items():
             by_topic[topic] = by_topic.get(topic, 0) + log.log_end_offset
+            state = log.state
+            bytes_in[topic] = bytes_in.get(topic, 0) + state.appended_bytes
+            if state.sent_bytes:
+                bytes_out[topic] = bytes_out.get(topic, 0) + sum(state.sent_bytes.copy().values())
             log_bytes += log.size_bytes()
             if log.offline is not None:
                 offline.append(f"{topic}-{partition}")
+        self.bytes_in, self.bytes_out = bytes_in, bytes_out
         self.by_topic, self.log_bytes, self.offline = by_topic, log_bytes, offline
         return sum(by_topic.values())
 

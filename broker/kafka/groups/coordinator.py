@@ -202,18 +202,25 @@ class GroupCoordinator:
                 entry.rebalances,
             )
 
+    def topics_among(self, group_id: str, topics: frozenset[str]) -> Sequence[str]:
+        """Those of these topics in which the group has committed offsets."""
+        entry = self._registry.get(group_id)
+        if entry is None:
+            return ()
+        with entry.lock:
+            return entry.offsets.among(topics)
+
     def committed(self, group_id: str, topics: Iterable[str]) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """The committed offsets that a group has in these topics. Holds the group's lock for one topic at a time."""
         entry = self._registry.get(group_id)
         found: dict[str, Mapping[int, CommittedOffset]] = {}
         if entry is None:
             return found
-        for topic in topics:
-            if entry.offsets.may_have(topic):
-                with entry.lock:
-                    partitions = entry.offsets.copy_of(topic)
-                if partitions:
-                    found[topic] = partitions
+        for topic in self.topics_among(group_id, frozenset(topics)):
+            with entry.lock:
+                partitions = entry.offsets.copy_of(topic)
+            if partitions:
+                found[topic] = partitions
         return found
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:

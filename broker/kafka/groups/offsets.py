@@ -147,6 +147,10 @@ class GroupOffsets:
         partitions = self._topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
+    def among(self, topics: frozenset[str]) -> list[str]:
+        """Those of these topics that have durable offsets, in any order."""
+        return list(self._topics.keys() & topics)
+
     def copy_of(self, topic: str) -> dict[int, CommittedOffset]:
         """The topic's durable offsets, by partition."""
         return dict(self._topics.get(topic, ()))

@@ -122,9 +122,8 @@ def _append(
     except Refusal as error:
         code = code_of(error)
         if isinstance(error, InvalidTransactionState) and transactional_id is not None:
-            header = read_header(
-                records
-            )  # the log knows no more than that the producer may not; the coordinator knows why
+            # The log knows no more than that the producer may not; the coordinator knows why.
+            header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
         return produce.PartitionResult(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)

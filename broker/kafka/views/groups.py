@@ -6,11 +6,12 @@ description of a group gives its partitions up to a bound, those that are furthe
 Tests: tests/kafka/views/test_groups.py.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.lag import PartitionLag, longest_s, total_lag
+from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import GroupDescription, GroupFigures
 from broker.kafka.views.topics import Spending
@@ -55,14 +56,20 @@ class Groups:
             figures = self._groups.figures(name)
             if figures is None:
                 continue
-            topics = self._visible(call, figures)
-            lags = self._lags(call, name, topics, looked)
-            lag_s = None
-            if lags is not None and timed.take(len(lags)):
-                lag_s = longest_s([context.lags.in_time(each, now_ms) for each in call.work.each(lags)])
-            groups.append(
-                {**_summary(figures, topics), "lag": None if lags is None else total_lag(lags), "lag_s": lag_s}
-            )
+            topics: list[str] = []
+            if looked.take(len(figures.topics)):
+                topics = self._visible(call, figures)
+            else:
+                looked.left = 0
+            lag = lag_s = None
+            if looked.left > 0:  # else nothing is copied any more
+                offsets = self._groups.committed(name, topics)
+                number = sum(map(len, offsets.values()))
+                looked.left -= number
+                lag = context.lags.records(offsets)
+            if lag is not None and timed.take(number):
+                lag_s = longest_s([context.lags.in_time(each, now_ms) for each in self._each(call, offsets)])
+            groups.append({**_summary(figures, topics), "lag": lag, "lag_s": lag_s})
         return json_answer({"groups": groups, "next": following})
 
     def describe(self, call: Call) -> Answer:
@@ -80,7 +87,8 @@ class Groups:
             for number in numbers
         }
         topics = self._visible(call, figures)
-        lags = self._lags(call, name, topics, Spending(_PARTITIONS_MAX))
+        offsets = self._groups.committed(name, topics)
+        lags = self._each(call, offsets) if sum(map(len, offsets.values())) <= _PARTITIONS_MAX else None
         now_ms = context.kafka.clock.time_ms()
         shown = sorted(lags or (), key=_furthest_behind)[:_SHOWN_MAX]
         shown = [context.lags.in_time(each, now_ms) for each in call.work.each(shown)]
@@ -114,15 +122,10 @@ class Groups:
         topics = sorted(figures.topics)
         return [topic for topic in topics if self._context.may_describe(call, ResourceType.TOPIC, topic)]
 
-    def _lags(self, call: Call, group: str, topics: list[str], looked: Spending) -> list[PartitionLag] | None:
-        """Of all partitions in these topics; None if they are too many."""
-        lags: list[PartitionLag] = []
-        for topic in topics:
-            offsets = self._groups.committed(group, [topic]).get(topic, {})
-            if not looked.take(len(offsets)):
-                return None
-            lags += [self._context.lags.of(topic, number, each) for number, each in call.work.each(offsets.items())]
-        return lags
+    def _each(self, call: Call, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> list[PartitionLag]:
+        of = self._context.lags.of
+        each = ((topic, *item) for topic, partitions in offsets.items() for item in partitions.items())
+        return [of(topic, number, committed) for topic, number, committed in call.work.each(each)]
 
 
 def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
@@ -135,6 +138,7 @@ def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
         "members": figures.members,
         "topics": topics[:_TOPICS_SHOWN],
         "generation": figures.generation,
+        "rebalances": figures.rebalances,
     }
 
 

@@ -3,6 +3,7 @@
 Tests: tests/kafka/views/test_topics.py, tests/http/api/test_overview.py.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from broker.kafka.context import KafkaContext
@@ -20,8 +21,8 @@ from broker.network.figures import Field, Figures
 from broker.network.routes import Route
 
 LAG = Field("group", "lag")
-# Partitions of groups that one sample looks at: some ms. Groups beyond that have no history of their lag.
-_SAMPLED_MAX = 50_000
+# Partitions of groups that one sample looks at: some 10 ms.
+_SAMPLED_MAX = 20_000
 
 
 class KafkaViews:
@@ -46,7 +47,8 @@ def _add_figures(context: ViewContext) -> None:
     kafka, figures = context.kafka, context.figures
     figures.whole["groups"] = kafka.groups.count
     figures.whole["transactions_open"] = lambda: _open_transactions(kafka)
-    figures.sources.append(lambda: {LAG: _group_lags(context)})
+    lags = _GroupLags(context)
+    figures.sources.append(lambda: {LAG: lags.read()})
 
 
 def _open_transactions(kafka: KafkaContext) -> int:
@@ -54,16 +56,29 @@ def _open_transactions(kafka: KafkaContext) -> int:
     return sum(state.phase not in AT_REST for _, state in states)
 
 
-def _group_lags(context: ViewContext) -> Mapping[str, float]:
-    groups, left = context.kafka.groups, _SAMPLED_MAX
-    found: dict[str, float] = {}
-    for name in groups.names():
-        figures = groups.figures(name)
-        if figures is None:
-            continue
-        offsets = groups.committed(name, figures.topics)
-        left -= sum(map(len, offsets.values()))
-        if left < 0:
-            break
-        found[name] = context.lags.records(offsets)
-    return found
+class _GroupLags:
+    """The lag of all groups in records. If they have very many partitions, a sample looks at some groups, in turns, and the
+    others keep what they had."""
+
+    def __init__(self, context: ViewContext) -> None:
+        self._context = context
+        self._known: dict[str, float] = {}
+        self._next = ""  # the group with which the next sample begins
+
+    def read(self) -> Mapping[str, float]:
+        groups, left = self._context.kafka.groups, _SAMPLED_MAX
+        names = sorted(groups.names())
+        first = bisect_left(names, self._next)
+        self._next = ""
+        known = {name: self._known[name] for name in names if name in self._known}
+        for name in names[first:] + names[:first]:
+            if left <= 0:
+                self._next = name
+                break
+            figures = groups.figures(name)
+            if figures is not None:
+                offsets = groups.committed(name, figures.topics)
+                left -= 1 + sum(map(len, offsets.values()))
+                known[name] = self._context.lags.records(offsets)
+        self._known = known
+        return known

@@ -113,14 +113,18 @@ class Topics:
         """For each of these topics the groups that have offsets there, the furthest behind first."""
         context = self._context
         found: dict[str, list[dict[str, Any]]] = {topic: [] for topic in topics}
-        pairs = Spending(_PAIRS_MAX)
+        pairs, wanted = Spending(_PAIRS_MAX), frozenset(topics)
         for group in call.work.each(self._groups.names()):
             if not pairs.take(len(topics)):
                 break
             if not context.may_describe(call, ResourceType.GROUP, group):
                 continue
-            for topic, offsets in self._groups.committed(group, topics).items():
-                lag = context.lags.records({topic: offsets}) if spending.take(len(offsets)) else None
+            for topic in self._groups.topics_among(group, wanted):
+                lag = None
+                if spending.left > 0:  # else nothing is copied any more
+                    offsets = self._groups.committed(group, [topic])
+                    spending.left -= sum(map(len, offsets.values()))
+                    lag = context.lags.records(offsets)
                 found[topic].append({"group": group, "lag": lag})
         return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in found.items()}
 

@@ -18,6 +18,7 @@ from broker.errors import StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.catalogue import Catalogue, CursorRow
 from broker.metadata.writer import CatalogueWriter
+from broker.pulsar.subscriptions.cursor import CursorSnapshot
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
@@ -121,7 +122,8 @@ class CursorStore:
     def states(self, topic_id: uuid.UUID, partition: int) -> list[bytes]:
         """Those of a topic that is not in use."""
         with self._lock:
-            return [unused.bytes for unused in self._unused.get((topic_id, partition), {}).values()]
+            found = list(self._unused.get((topic_id, partition), {}).values())
+        return [unused.encoded for unused in found]
 
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
@@ -131,11 +133,12 @@ class CursorStore:
             for unused in found.values():
                 unused.taken = True
                 self._changed.pop(unused, None)
-        return {name: TakenState(unused.bytes, unused.is_saved) for name, unused in found.items()}
+        return {name: TakenState(unused.encoded, unused.is_saved) for name, unused in found.items()}
 
-    def leave(self, stored: Stored, state: bytes, is_saved: bool, last: LastState) -> None:
+    def leave(self, stored: Stored, state: CursorSnapshot, is_saved: bool, last: LastState) -> None:
         """Its topic is not used any more. Its ``state`` is None from now on; this is the last one, which is written before
-        anything that is saved from now on, so before the states of whoever takes it over. ``last`` is told."""
+        anything that is saved from now on, so before the states of whoever takes it over. ``last`` is told. It is encoded
+        when it is written, or asked for: locks may be held here."""
         unused = _Unused(stored.key, state, is_saved)
         topic_id, partition, name = stored.key
         with self._lock:
@@ -280,16 +283,24 @@ class _Doomed:
 class _Unused:
     """The state of a subscription whose topic nobody uses."""
 
-    __slots__ = ("bytes", "is_saved", "key", "taken")
+    __slots__ = ("_state", "is_saved", "key", "taken")
 
-    def __init__(self, key: Key, state: bytes, is_saved: bool) -> None:
+    def __init__(self, key: Key, state: bytes | CursorSnapshot, is_saved: bool) -> None:
         self.key = key
-        self.bytes = state
+        self._state = state
         self.is_saved = is_saved
         self.taken = False
 
+    @property
+    def encoded(self) -> bytes:
+        """Raises StorageError for what cannot be stored."""
+        state = self._state
+        if isinstance(state, CursorSnapshot):
+            self._state = state = state.encode()
+        return state
+
     def state(self) -> tuple[int, bytes] | None:
-        return None if self.taken else (0, self.bytes)
+        return None if self.taken else (0, self.encoded)
 
     def saved(self, version: int) -> bool:
         self.is_saved = True
@@ -311,7 +322,7 @@ class _LastWrite:
 
     def __call__(self, catalogue: Catalogue) -> None:
         topic_id, partition, subscription = self._unused.key
-        catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._unused.bytes)])
+        catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._unused.encoded)])
 
     def done(self, error: StorageError | None) -> None:
         if error is None:

@@ -91,6 +91,7 @@ class Subscription:
         "_saved_version",
         "_timer",
         "_timer_at",
+        "bytes_out_before",
         "closed",
         "compacted",
         "connected",
@@ -105,6 +106,7 @@ class Subscription:
         "line",
         "lock",
         "made_ms",
+        "messages_out_before",
         "name",
         "policy",
         "topic",
@@ -133,6 +135,9 @@ class Subscription:
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
         self.connected: dict[ConnectedConsumer, None] = {}
+        # What consumers were sent that have left.
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
         self.delivered: Delivered | None = None  # while there are consumers
         # What is read instead of the log, by consumers that read compacted. Changes only while there are none.
         self.compacted: CompactedReader | None = None
@@ -221,6 +226,8 @@ class Subscription:
             assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             connected.left = True
+            self.messages_out_before += connected.messages_out
+            self.bytes_out_before += connected.bytes_out
             if self.connected:
                 self._expect_again(connected.consumer.held)
             now = self._now()
@@ -539,7 +546,7 @@ class Subscription:
                 self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
                 self.gone = True
         if self.durable:
-            self._around.store.leave(self, snapshot.encode(), is_saved, last)
+            self._around.store.leave(self, snapshot, is_saved, last)
 
     def deleted(self) -> None:
         """The topic is gone, or somebody has unsubscribed: so is this."""

@@ -59,6 +59,8 @@ class Budget:
         self.disk = 0
         self.index = 0
         self.reserved = 0  # promised to writers
+        self.taken_bytes = 0  # of payloads that were pushed, since the start
+        self.spilled_bytes = 0  # of payloads that were moved to files, since the start
         self._readers = 0  # bytes of `index`
         self._memory_wanted = False
         self._disk_wanted = False
@@ -174,6 +176,7 @@ class Budget:
                     return False
                 self._owners[owner] = owned
             self.memory += size
+            self.taken_bytes += size
             self.index += index
             return True
 
@@ -183,6 +186,7 @@ class Budget:
             self.memory -= size
             self.index -= index
             self.disk += size
+            self.spilled_bytes += size
             if self.owner_max >= 0:
                 self._owners[owner] -= index
         self._announce_room()

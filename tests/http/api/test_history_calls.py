@@ -1,5 +1,7 @@
 """The history over HTTP."""
 
+from confluent_kafka import Consumer, TopicPartition
+
 from broker.network.history import STEP_S
 from tests.http.api.harness import Api, api_broker, differences, documented
 from tests.network.harness import wait_for
@@ -31,6 +33,30 @@ def test_topics_and_groups_have_series() -> None:
         wait_for(lambda: api.get("/history?series=group:a%252Cb:lag")["series"])
         assert 6.0 == api.get("/history?series=group:a%252Cb:lag")["series"]["group:a,b:lag"][-1]
         assert 2.0 == api.get("/history?series=topic:orders:messages_in")["series"]["topic:orders:messages_in"][-1]
+
+
+def test_the_bytes_of_a_topic_are_counted_in_both_directions() -> None:
+    with api_broker() as api:
+        api.kafka.logs.create_topic("orders", 1)
+        figures = api.http.sampler._figures
+        api.produce("orders", *[b"x" * 1000] * 10)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": api.broker.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        for _ in range(10):
+            while consumer.poll(1) is None:
+                pass
+        consumer.close()
+        grown(api)
+        wait_for(lambda: len(api.get("/history?series=topic:orders:bytes_in,topic:orders:bytes_out")["series"]) == 2)
+        (topic,) = api.get("/topics")["topics"]
+        assert topic["bytes_in_rate"] > 2000 or figures.values["messages_in"] == 0  # a later sample may have come
 
 
 def test_series_that_are_not_kept_are_left_out() -> None:

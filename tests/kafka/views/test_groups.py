@@ -18,6 +18,8 @@ def api() -> Iterator[Api]:
         made.produce("orders", *[b"value"] * 5, partition=1)
         made.commit("billing", "orders", 4, 5)
         made.commit("a/b:ü,c", "orders", 0)
+        for number in range(4):
+            made.commit(f"more-{number}", "orders", 0, 0)
         yield made
 
 
@@ -74,6 +76,36 @@ def test_members_have_their_assignments(api: Api) -> None:
         assert {member["member_id"]} == {each["member_id"] for each in answer["partitions"]}
     finally:
         consumer.close()
+
+
+def test_what_a_page_has_no_work_left_for_is_null(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.kafka.views import groups, topics
+
+    monkeypatch.setattr(groups, "_PARTITIONS_MAX", 4)
+    shown = api.get("/groups")["groups"]
+    assert None is not shown[0]["lag"]
+    assert None is shown[-1]["lag"]
+    monkeypatch.setattr(topics, "_PARTITIONS_MAX", 3)
+    (orders,) = [each for each in api.get("/topics")["topics"] if each["name"] == "orders"]
+    assert None in [each["lag"] for each in orders["groups"]]
+    assert len(api.kafka.groups.names()) == len(orders["groups"])
+
+
+def test_a_sample_of_very_many_groups_looks_at_some_in_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.kafka.groups.lag import Lags
+    from broker.kafka.views import routes
+    from broker.kafka.views.view_context import ViewContext
+
+    names = sorted(api.kafka.groups.names())
+    monkeypatch.setattr(routes, "_SAMPLED_MAX", 4)
+    surroundings = api.http._surroundings
+    lags = routes._GroupLags(ViewContext(api.kafka, surroundings.callers, surroundings.figures, Lags(api.kafka.logs)))
+    first = lags.read()
+    assert 0 < len(first) < len(names)
+    for _ in names:
+        found = lags.read()
+    assert names == sorted(found)
+    assert {"billing": 6.0}.items() <= found.items()
 
 
 def test_a_name_may_have_any_characters(api: Api) -> None:

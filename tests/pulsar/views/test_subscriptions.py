@@ -58,6 +58,10 @@ def test_pages_are_complete(api: Api) -> None:
                 pulsar.subscribe(topic, name).close()
         found = [(each["topic"], each["name"]) for each in api.pages("/subscriptions", "subscriptions")]
         assert sorted(found) == found
+        filtered = api.get("/subscriptions?filter=P2")["subscriptions"]
+        assert [("persistent://public/default/p2", name) for name in ("a", "a b/ü", "b")] == [
+            (each["topic"], each["name"]) for each in filtered
+        ]
         assert {
             (f"persistent://public/default/{topic}", name) for topic in ("p1", "p2") for name in ("a", "b", "a b/ü")
         } <= set(found)

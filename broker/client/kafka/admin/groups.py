@@ -23,7 +23,8 @@ from protocol.kafka.messages.consumer_protocol import parse_assignment
 
 DEAD = "Dead"
 # The states in which no member can be in the way of a change of offsets.
-WITHOUT_MEMBERS = frozenset({"Empty", DEAD})
+UNKNOWN = "Unknown"
+WITHOUT_MEMBERS = frozenset({"Empty", DEAD, UNKNOWN})
 
 
 @attrs.frozen
@@ -59,6 +60,7 @@ class Group:
 
     @property
     def has_members(self) -> bool:
+        """Where the broker does not tell the state, it refuses itself what members are in the way of."""
         return bool(self.members) or self.state not in WITHOUT_MEMBERS
 
 
@@ -80,7 +82,7 @@ def list_groups(routing: Routing) -> list[ListedGroup]:
 
 
 def describe_group(routing: Routing, group: str) -> Group:
-    """A group that does not exist has the state Dead and no members."""
+    """A group that does not exist has the state Dead and no members; one that the broker cannot describe is Unknown."""
 
     def attempt() -> Group:
         connection = routing.coordinator(GROUP, group)
@@ -88,6 +90,8 @@ def describe_group(routing: Routing, group: str) -> Group:
             found = _describe_new(routing, connection, group)
             if found is not None:
                 return found
+        if not has(connection, ApiKey.DESCRIBE_GROUPS):
+            return Group(group, "", UNKNOWN, "", "", connection.where, ())
         return _describe_classic(routing, connection, group)
 
     return routing.retrying(attempt)

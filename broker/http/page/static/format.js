@@ -26,12 +26,8 @@ export const share = (value) => (known(value) ? `${Math.round(value * 100)} %` :
 function scaled(value, base, units) {
   let index = 0;
   let rest = Math.abs(value);
-  while (rest >= base && index < units.length - 1) {
-    rest /= base;
-    index += 1;
-  }
-  // 999.6 is 1 k and not 1000.
-  if (Number(rest.toPrecision(3)) >= base && index < units.length - 1) {
+  // What would be written as 1000 k is 1 M.
+  while (Math.round(rest) >= base && index < units.length - 1) {
     rest /= base;
     index += 1;
   }

@@ -6,7 +6,7 @@ export const RECEPTIVE = "receptive";
 
 // `kind`: how it is drawn; `badge`: how it is marked in the table.
 const REASONS = {
-  response_pending: { label: "request in progress", kind: "pending", badge: "info", doc: "One request at a time: it is worked on, or waits for an event such as new records." },
+  response_pending: { label: "in a request", kind: "pending", badge: "info", doc: "One request at a time: it is worked on, or waits for an event such as new records." },
   response_unsent: { label: "answer unsent", kind: "slow", badge: "warn", doc: "The answer waits for the client to read." },
   throttled: { label: "throttled", kind: "slow", badge: "warn", doc: "The client has used up its quota." },
   channel_full: { label: "waiting for the channel", kind: "stuck", badge: "bad", doc: "The request channel is full." },

@@ -1,0 +1,156 @@
+"""What the Pulsar service measures, by the names that Pulsar's brokers use.
+
+All of it is looked up when metrics are read: topics that are in use, one after the other, with their lock held for a copy of
+their producers and subscriptions, and each subscription's for about a microsecond a consumer. The walk is made at most every few
+seconds, and pauses now and then. The busiest topics and subscriptions have series of their own, and the rest is summed.
+
+The label ``topic`` is the whole name, as in Pulsar: ``persistent://tenant/namespace/topic``.
+
+Tests: tests/metrics/test_moving.py.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+
+from broker.metrics import Labels, Registry, names
+from broker.metrics.bounded import BoundedCounter, Chosen, summed
+from broker.metrics.cached import Cached
+from broker.metrics.metric import Metric
+from broker.metrics.names import OTHER
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.entries.cache import EntryCache
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic, PassingSubscription
+from broker.pulsar.subscriptions.operations import SubscriptionFigures, figures
+from broker.pulsar.subscriptions.subscription import Subscription
+from broker.pulsar.topics.topic import AttachedSubscription, Topic
+from broker.runtime.threads import Event
+
+_TOPICS_MAX = 200
+_SUBSCRIPTIONS_MAX = 1_000
+# Subscriptions that one walk looks at; what is beyond is not counted.
+_LOOKED_MAX = 20_000
+# How old (s) the figures may be.
+_AGE_S = 5.0
+# Topics or subscriptions between two pauses, some 0.2 ms, and how long (s) a pause is.
+_PIECE = 20
+_PAUSE_S = 0.0005
+
+
+@attrs.define
+class _Topic:
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    size: float = 0.0
+    backlog: float = 0.0
+    producers: float = 0.0
+    consumers: float = 0.0
+    subscriptions: float = 0.0
+
+
+_COUNTERS = {
+    names.PULSAR_IN_MESSAGES: "messages_in",
+    names.PULSAR_IN_BYTES: "bytes_in",
+    names.PULSAR_OUT_MESSAGES: "messages_out",
+    names.PULSAR_OUT_BYTES: "bytes_out",
+}
+_GAUGES = {
+    names.PULSAR_STORAGE_SIZE: "size",
+    names.PULSAR_MSG_BACKLOG: "backlog",
+    names.PULSAR_PRODUCERS: "producers",
+    names.PULSAR_CONSUMERS: "consumers",
+    names.PULSAR_SUBSCRIPTIONS: "subscriptions",
+}
+_OF_SUBSCRIPTION: Mapping[Metric, Callable[[SubscriptionFigures], float]] = {
+    names.PULSAR_SUBSCRIPTION_BACK_LOG: lambda each: each.backlog,
+    names.PULSAR_SUBSCRIPTION_UNACKED: lambda each: each.unacked,
+    names.PULSAR_SUBSCRIPTION_CONSUMERS: lambda each: len(each.consumers),
+    names.PULSAR_SUBSCRIPTION_PERMITS: lambda each: sum(max(0, one.permits) for one in each.consumers),
+    names.PULSAR_SUBSCRIPTION_BLOCKED: lambda each: any(one.blocked for one in each.consumers),
+}
+
+Values = Mapping[Metric, Mapping[Labels, float]]
+
+
+class PulsarMetrics:
+    def __init__(self, context: PulsarContext, cache: EntryCache) -> None:
+        self._context = context
+        self._cache = cache
+        self._chosen = Chosen(_TOPICS_MAX)
+        self._counters = {metric: BoundedCounter() for metric in _COUNTERS}
+        self._found = Cached(self._walk, context.clock.monotonic, _AGE_S)
+
+    def register(self, registry: Registry) -> None:
+        for metric in _COUNTERS:
+            registry.read_counter(metric, partial(self._read, metric))
+        for metric in (*_GAUGES, *_OF_SUBSCRIPTION, names.PULSAR_TOPICS):
+            registry.gauge(metric, partial(self._read, metric))
+        registry.gauge(names.PULSAR_CACHE_BYTES, lambda: {(): self._cache.bytes})
+
+    def _read(self, metric: Metric) -> Mapping[Labels, float]:
+        return self._found.get()[metric]
+
+    def _walk(self) -> Values:
+        topics: dict[str, _Topic] = {}
+        subscriptions: list[tuple[Labels, SubscriptionFigures]] = []
+        loaded: list[Topic | NonPersistentTopic] = [
+            *self._context.topics.loaded(),
+            *self._context.nonpersistent.loaded(),
+        ]
+        for number, topic in enumerate(loaded):
+            if not number % _PIECE:
+                _pause()
+            name = str(topic.name)
+            with topic.lock:
+                found = topics[name] = _Topic(producers=len(topic.producers))
+                attached: list[AttachedSubscription | PassingSubscription] = [*topic.subscriptions.values()]
+            if isinstance(topic, Topic):
+                state = topic.log.state
+                found.messages_in = state.log_end_offset - state.first_offset
+                found.bytes_in = state.appended_bytes
+                found.size = topic.log.size_bytes()
+            else:
+                found.messages_in, found.bytes_in = topic.messages_in, topic.bytes_in
+            found.subscriptions = len(attached)
+            for one in attached:
+                found.consumers += one.consumer_count
+                if isinstance(one, NonPersistentSubscription):
+                    found.messages_out += one.messages_out
+                    found.bytes_out += one.bytes_out
+                if not isinstance(one, Subscription) or len(subscriptions) >= _LOOKED_MAX:
+                    continue
+                if not len(subscriptions) % _PIECE:
+                    _pause()
+                seen = figures(one)
+                subscriptions.append(((name, seen.name), seen))
+                found.messages_out += one.messages_out_before + sum(each.messages_out for each in seen.consumers)
+                found.bytes_out += one.bytes_out_before + sum(each.bytes_out for each in seen.consumers)
+                found.backlog += seen.backlog
+        activity = {name: each.bytes_in + each.bytes_out for name, each in topics.items()}
+        chosen = self._chosen.choose(activity, self._context.clock.monotonic())
+        values: dict[Metric, Mapping[Labels, float]] = {names.PULSAR_TOPICS: {(): len(topics)}}
+        for metric, field in _COUNTERS.items():
+            totals = {name: getattr(each, field) for name, each in topics.items()}
+            values[metric] = _labelled(self._counters[metric].split(totals, chosen))
+        for metric, field in _GAUGES.items():
+            values[metric] = _labelled(summed({name: getattr(each, field) for name, each in topics.items()}, chosen))
+        # Those that are furthest behind.
+        subscriptions.sort(key=lambda each: -each[1].backlog)
+        for metric_of, read in _OF_SUBSCRIPTION.items():
+            shown = {labels: float(read(seen)) for labels, seen in subscriptions[:_SUBSCRIPTIONS_MAX]}
+            if len(subscriptions) > _SUBSCRIPTIONS_MAX:
+                shown[OTHER, OTHER] = sum(float(read(seen)) for _, seen in subscriptions[_SUBSCRIPTIONS_MAX:])
+            values[metric_of] = shown
+        return values
+
+
+def _pause() -> None:
+    Event().wait(_PAUSE_S)
+
+
+def _labelled(values: Mapping[str, float]) -> dict[Labels, float]:
+    return {(name,): value for name, value in values.items()}
