@@ -9,7 +9,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.control import ask, check, refusal
-from broker.cli.output import json_line, output_option, print_table
+from broker.cli.output import json_line, output_option, print_object, print_table
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 
@@ -81,8 +81,9 @@ def list_quotas(entity: Entity, as_json: bool, target: Target) -> None:
 @command.command("set")
 @click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True)
 @entity_options
+@output_option
 @broker_options
-def set_quotas(pairs: tuple[str, ...], entity: Entity, target: Target) -> None:
+def set_quotas(pairs: tuple[str, ...], entity: Entity, as_json: bool, target: Target) -> None:
     """Set quotas, for example `broker quotas set --user alice producer_byte_rate=10m`.
 
     The KEYs are producer_byte_rate and consumer_byte_rate (bytes a second; k, m and g are factors of 1024),
@@ -92,14 +93,15 @@ def set_quotas(pairs: tuple[str, ...], entity: Entity, target: Target) -> None:
     alter_quotas(
         target, _named(entity), [{"key": key, "value": value, "remove": False} for key, value in values.items()]
     )
-    click.echo(f"set {', '.join(values)} of {entity_text(entity)}")
+    _print_done("set", list(values), entity, as_json)
 
 
 @command.command()
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @entity_options
+@output_option
 @broker_options
-def remove(keys: tuple[str, ...], entity: Entity, target: Target) -> None:
+def remove(keys: tuple[str, ...], entity: Entity, as_json: bool, target: Target) -> None:
     """Remove quotas (by default, all of the user, client id or address)."""
     for key in keys:
         check_key(key)
@@ -107,7 +109,14 @@ def remove(keys: tuple[str, ...], entity: Entity, target: Target) -> None:
     if not removed:
         raise BrokerError(f"There is no quota of {entity_text(entity)}.")
     alter_quotas(target, _named(entity), [{"key": key, "value": 0.0, "remove": True} for key in removed])
-    click.echo(f"removed {', '.join(removed)} of {entity_text(entity)}")
+    _print_done("removed", list(removed), entity, as_json)
+
+
+def _print_done(done: str, keys: list[str], entity: Entity, as_json: bool) -> None:
+    if as_json:
+        print_object({"entity": dict(entity), "keys": keys, "done": done})
+    else:
+        click.echo(f"{done} {', '.join(keys)} of {entity_text(entity)}")
 
 
 def _named(entity: Entity) -> Entity:

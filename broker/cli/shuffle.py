@@ -14,7 +14,7 @@ from typing import BinaryIO
 import click
 
 from broker.cli.broker_options import security_options
-from broker.cli.output import print_table
+from broker.cli.output import output_option, print_rows, print_table
 from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address, partition_id
@@ -301,8 +301,9 @@ def read(
 @command.command("list")
 @_address
 @click.option("--prefix", default="", help="Only partitions whose hex digits begin with this.")
+@output_option
 @security_options
-def list_partitions(address: tuple[str, int], prefix: str, security: SecuritySettings) -> None:
+def list_partitions(address: tuple[str, int], prefix: str, as_json: bool, security: SecuritySettings) -> None:
     """List the partitions of the broker, one per line."""
     from broker.client.shuffle.admin import ShuffleAdmin
 
@@ -321,7 +322,7 @@ def list_partitions(address: tuple[str, int], prefix: str, security: SecuritySet
         )
         for one in found
     ]
-    print_table(["partition", "type", "state", "subpartitions", "buffers", "bytes", "readers"], rows)
+    print_rows(["partition", "type", "state", "subpartitions", "buffers", "bytes", "readers"], rows, as_json)
 
 
 @command.command()

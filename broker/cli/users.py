@@ -12,7 +12,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.control import ask, check, refusal
-from broker.cli.output import json_line, output_option, print_table
+from broker.cli.output import json_line, output_option, print_done, print_object, print_table
 from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.entropy import SystemEntropy
@@ -59,6 +59,7 @@ def command() -> None:
     help="Rounds of hashing. More rounds make it slower to guess passwords from a stolen catalogue, and to log in.",
 )
 @click.option("--password-file", metavar="FILE", help=f"File with the password (or {_PASSWORD}; else asked for).")
+@output_option
 @_data_dir
 @broker_options
 def add(
@@ -66,6 +67,7 @@ def add(
     mechanisms: tuple[str, ...],
     iterations: int,
     password_file: str | None,
+    as_json: bool,
     data_dir: str | None,
     target: Target,
 ) -> None:
@@ -83,7 +85,10 @@ def add(
             salted = salted_password(mechanism, password, salt, iterations)
             row = {"name": name, "mechanism": _CODES[mechanism], "iterations": iterations, "salt": salt}
             _alter(target, [], [row | {"salted_password": salted}])
-    click.echo(f"set the password of {name} for {', '.join(mechanisms)}")
+    if as_json:
+        print_object({"user": name, "mechanisms": list(mechanisms), "done": "set"})
+    else:
+        click.echo(f"set the password of {name} for {', '.join(mechanisms)}")
 
 
 @command.command("list")
@@ -111,10 +116,16 @@ def list_users(names: tuple[str, ...], as_json: bool, data_dir: str | None, targ
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_mechanisms
 @click.option("--if-exists", is_flag=True, help="Do not fail if the user does not exist.")
+@output_option
 @_data_dir
 @broker_options
 def delete(
-    names: tuple[str, ...], mechanisms: tuple[str, ...], if_exists: bool, data_dir: str | None, target: Target
+    names: tuple[str, ...],
+    mechanisms: tuple[str, ...],
+    if_exists: bool,
+    as_json: bool,
+    data_dir: str | None,
+    target: Target,
 ) -> None:
     """Delete users, who can then no longer log in."""
     found = _users(names, data_dir, target)
@@ -136,7 +147,7 @@ def delete(
         for name, mechanism in pairs:
             _alter(target, [{"name": name, "mechanism": _CODES[mechanism]}], [])
     for name in dict(pairs):
-        click.echo(f"deleted {name}")
+        print_done("deleted", "user", name, as_json)
 
 
 def _users(names: tuple[str, ...], data_dir: str | None, target: Target) -> dict[str, dict[str, int]]:

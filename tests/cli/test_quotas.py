@@ -34,7 +34,9 @@ def test_quotas_are_set_listed_and_removed(run_alone: Run, address: str) -> None
     assert {"entity": {"user": None}, "quotas": {"consumer_byte_rate": 1048576.0}} == json.loads(listed)
     run("remove", "--user", "alice", "--client-id", "app", "request_percentage")
     assert 1 == len(run("list", "--user", "alice"))
-    run("remove", "--user", "alice", "--client-id", "app")
+    (removed,) = run("remove", "--user", "alice", "--client-id", "app", "--output", "json")
+    entity = {"user": "alice", "client-id": "app"}
+    assert {"entity": entity, "keys": ["producer_byte_rate"], "done": "removed"} == json.loads(removed)
     assert "There is no quota of user alice" in run("remove", "--user", "alice", "--client-id", "app", fails=1)[0]
     assert 1 == len(run("list"))
 

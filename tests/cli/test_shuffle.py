@@ -1,5 +1,6 @@
 """`broker shuffle`, as processes against a real broker."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -88,6 +89,8 @@ def test_partitions_are_listed_and_released(
 ) -> None:
     run_alone("shuffle", "write", address, partition.hex(), "--type", "blocking", str(files[1]))
     listed = run_alone("shuffle", "list", address, "--prefix", partition.hex()[:10]).stdout.decode()
+    as_json = run_alone("shuffle", "list", address, "--prefix", partition.hex()[:10], "--output", "json").stdout
+    assert partition.hex() == json.loads(as_json)["partition"]
     assert [partition.hex(), "blocking", "finished", "1"] == listed.split()[:4]
     run_alone("shuffle", "release", address, partition.hex())
     run_alone("shuffle", "release", address, partition.hex(), fails=1)
