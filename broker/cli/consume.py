@@ -1,7 +1,8 @@
 """`broker consume`: prints the records of topics, one record per line.
 
-Without a group it reads every partition from a chosen position. In a group it reads the partitions that it is assigned and
-commits what it has printed. Without --follow it stops where the partitions ended when it started.
+Without a group and without --follow it reads every partition from a chosen position to where it ended at the start
+(``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
+the group, and follows several partitions at a time, by kafka-python.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -22,6 +23,8 @@ from broker.cli.client import (
     plain_errors,
     unescape,
 )
+from broker.cli.kafka_errors import client_errors
+from broker.cli.place import Place
 from broker.cli.record_output import Renderer, by_template, json_line, text_line
 from broker.cli.record_template import parse_template
 from broker.errors import BrokerError
@@ -103,9 +106,12 @@ def command(
         raise click.UsageError(
             "With --group, the group determines partitions and offsets: leave out --group, or the other options."
         )
-    place = _Place.parse(offset, from_time)
+    place = Place.parse(offset, from_time)
     render = _renderer(key_separator, headers, template, as_json or output == "json")
 
+    if not group and not follow:
+        _read_to_end(target, topics, partitions, place, render, max_messages)
+        return
     with _consumer(target, group) as consumer:
         share: _Assignment | _Share
         if group:
@@ -126,33 +132,32 @@ def _renderer(key_separator: str | None, headers: bool, template: str | None, as
     return text_line(unescape(key_separator) if key_separator else None, headers)
 
 
-class _Place:
-    """Where to begin in a partition: an offset, a number of records before the end, or a time."""
+def _read_to_end(
+    target: Target,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    place: Place,
+    render: Renderer,
+    limit: int | None,
+) -> None:
+    from broker.cli.record_reader import read_to_end
+    from broker.client.kafka.cluster import Cluster
 
-    def __init__(self, offset: int | None = None, last: int | None = None, timestamp_ms: int | None = None) -> None:
-        self.offset = offset
-        self.last = last
-        self.timestamp_ms = timestamp_ms
-
-    @classmethod
-    def parse(cls, offset: str | None, timestamp_ms: int | None) -> "_Place":
-        if timestamp_ms is not None:
-            return cls(timestamp_ms=timestamp_ms)
-        if offset in (None, "beginning", "earliest"):
-            return cls(offset=0)
-        if offset in ("end", "latest"):
-            return cls(last=0)
-        try:
-            number = int(offset)
-        except ValueError:
-            raise click.UsageError("Write --offset as beginning, end, a number, or -N for the last N.") from None
-        return cls(last=-number) if offset.startswith("-") else cls(offset=number)
+    out = sys.stdout.buffer
+    left = limit
+    with client_errors(target), Cluster(target.config("consume")) as cluster:
+        for topic, partition, records in read_to_end(cluster, topics, partitions, place):
+            out.write(b"".join([render(topic, partition, record) for record in records[:left]]))
+            if left is not None:
+                left -= len(records)
+                if left <= 0:
+                    return
 
 
 class _Assignment:
-    """Reads all partitions of the topics, or the chosen ones, without a group."""
+    """Follows all partitions of the topics, or the chosen ones, without a group."""
 
-    def __init__(self, consumer: Any, topics: tuple[str, ...], numbers: tuple[int, ...], place: _Place) -> None:
+    def __init__(self, consumer: Any, topics: tuple[str, ...], numbers: tuple[int, ...], place: Place) -> None:
         from kafka import TopicPartition
 
         partitions = []
@@ -172,15 +177,9 @@ class _Assignment:
         if place.timestamp_ms is not None:
             times = consumer.offsets_for_times(dict.fromkeys(partitions, place.timestamp_ms))
         for partition in partitions:
-            begin, end = begins[partition], self._ends[partition]
-            if place.timestamp_ms is not None:
-                found = times.get(partition)
-                start = found.offset if found is not None else end
-            elif place.last is not None:
-                start = end - place.last
-            else:
-                start = place.offset or 0
-            consumer.seek(partition, min(max(start, begin), end))
+            found = times.get(partition)
+            at_time = None if found is None else found.offset
+            consumer.seek(partition, place.start(begins[partition], self._ends[partition], at_time))
 
     def at_end(self) -> bool:
         return all(self._consumer.position(partition) >= end for partition, end in self._ends.items())
@@ -236,8 +235,8 @@ def _copy(consumer: Any, share: _Assignment | _Share, render: Renderer, follow: 
         if not follow and share.at_end():
             return
         polled = consumer.poll(timeout_ms=_POLL_MS, max_records=min(left or _POLL_RECORDS, _POLL_RECORDS))
-        for records in polled.values():
-            out.write(b"".join(map(render, records)))
+        for (topic, partition), records in polled.items():
+            out.write(b"".join([render(topic, partition, record) for record in records]))
             if left is not None:
                 left -= len(records)
         if polled:

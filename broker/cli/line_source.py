@@ -1,7 +1,4 @@
-"""Cuts standard input, or a file, into lines: as many at a time as are there, at most about a megabyte.
-
-Tests: tests/cli/test_produce_consume.py.
-"""
+"""Cuts standard input, or a file, into lines: as many at a time as are there, at most about a megabyte."""
 
 from collections.abc import Iterator
 
@@ -19,57 +16,48 @@ _LINE_BYTES_MAX = 100 * 1024 * 1024
 class LineSource:
     """``for lines in source.chunks()``. An empty chunk means that no more lines are there now: the next step waits for some.
 
-    Lines are without their line breaks; the last one needs none.
+    Lines are without their line breaks; the last one needs none. An exception of a signal handler ends the iteration; then
+    ``whole_lines`` has what was read before it.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._input = TextInput(descriptor)
-        self.bytes_read = 0
+        self._parts: list[bytes] = []
+        self._size = 0
 
     def chunks(self) -> Iterator[list[bytes]]:
-        parts: list[bytes] = []
-        size = 0
         idle = False
         while True:
             piece = self._read(None if idle else _LINGER_S)
+            idle = piece is None
             if piece is None:
-                lines, rest = _cut(parts)
+                lines = self.whole_lines()
                 if lines:
                     yield lines
                 yield []
-                parts, size, idle = [rest] if rest else [], len(rest), True
             elif not piece:
-                lines, rest = _cut(parts)
-                if rest:
-                    lines.append(rest)
+                lines = self.whole_lines() + self._parts
                 if lines:
                     yield lines
                 return
             else:
-                idle = False
-                parts.append(piece)
-                size += len(piece)
-                if size >= _CHUNK_BYTES:
-                    if size > _LINE_BYTES_MAX:
-                        raise BrokerError(
-                            f"A line has more than {_LINE_BYTES_MAX} bytes, which is more than a record can have."
-                        )
-                    # Joined only where a line ends, so that a very long line is not copied for every piece of it.
-                    if b"\n" in piece:
-                        lines, rest = _cut(parts)
-                        yield lines
-                        parts, size = [rest] if rest else [], len(rest)
+                self._parts.append(piece)
+                self._size += len(piece)
+                if self._size > _LINE_BYTES_MAX:
+                    raise BrokerError(f"A line has more than {_LINE_BYTES_MAX} bytes, more than a record can have.")
+                # Joined only where a line ends, so that a very long line is not copied for every piece of it.
+                if self._size >= _CHUNK_BYTES and b"\n" in piece:
+                    yield self.whole_lines()
+
+    def whole_lines(self) -> list[bytes]:
+        """Take the lines that were read and not given yet. Half a line at the end stays."""
+        lines = b"".join(self._parts).split(b"\n")
+        rest = lines.pop()
+        self._parts, self._size = [rest] if rest else [], len(rest)
+        return lines
 
     def _read(self, wait_s: float | None) -> bytes | None:
         try:
-            piece = self._input.read(_CHUNK_BYTES, wait_s)
+            return self._input.read(_CHUNK_BYTES, wait_s)
         except OSError as error:
             raise BrokerError(f"The input cannot be read any more: {error.strerror}.") from error
-        self.bytes_read += len(piece or b"")
-        return piece
-
-
-def _cut(parts: list[bytes]) -> tuple[list[bytes], bytes]:
-    lines = b"".join(parts).split(b"\n")
-    rest = lines.pop()
-    return lines, rest

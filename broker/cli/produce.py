@@ -145,7 +145,7 @@ def _send_all(sender: "RecordSender", file: BinaryIO, quiet: bool) -> bool:
                 with interrupts.allowed():
                     lines = next(chunks, None)
             except KeyboardInterrupt:
-                break
+                lines = source.whole_lines()
             if lines is None:
                 break
             if lines:

@@ -1,6 +1,6 @@
 """Records to what `consume` prints: lines of text, a template, or JSON. Pure.
 
-A record is anything with the attributes of kafka-python's: topic, partition, offset, timestamp (ms), key, value, headers.
+A record is anything with offset, timestamp (ms), key, value and headers: our own client's, or kafka-python's.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,14 @@ from broker.cli.client import format_time
 from broker.cli.record_json import record_line
 from broker.cli.record_template import Template
 
-Renderer = Callable[[Any], bytes]
+# Of topic, partition and record.
+Renderer = Callable[[str, int, Any], bytes]
 
 
 def text_line(separator: bytes | None, headers: bool) -> Renderer:
     """The value; before it the key and ``separator``, before that the headers and a tab."""
 
-    def render(record: Any) -> bytes:
+    def render(_topic: str, _partition: int, record: Any) -> bytes:
         line: bytes = (record.value or b"") + b"\n"
         if separator is not None:
             line = (record.key or b"") + separator + line
@@ -31,20 +32,20 @@ def by_template(template: Template) -> Renderer:
     first, *after = template.literals
     pairs = [(_FIELDS[field], literal) for field, literal in zip(template.fields, after, strict=True)]
 
-    def render(record: Any) -> bytes:
+    def render(topic: str, partition: int, record: Any) -> bytes:
         parts = [first]
         for field, literal in pairs:
-            parts += (field(record), literal)
+            parts += (field(topic, partition, record), literal)
         return b"".join(parts)
 
     return render
 
 
-def json_line(record: Any) -> bytes:
+def json_line(topic: str, partition: int, record: Any) -> bytes:
     headers = [(_name(name), value) for name, value in record.headers]
     return record_line(
-        record.topic,
-        record.partition,
+        topic,
+        partition,
         record.offset,
         record.timestamp,
         format_time(record.timestamp),
@@ -68,14 +69,14 @@ def _size(data: bytes | None) -> int:
 
 
 _FIELDS: dict[str, Renderer] = {
-    "k": lambda record: record.key or b"",
-    "v": lambda record: record.value or b"",
-    "h": _headers,
-    "t": lambda record: record.topic.encode(),
-    "p": lambda record: b"%d" % record.partition,
-    "o": lambda record: b"%d" % record.offset,
-    "T": lambda record: b"%d" % record.timestamp,
-    "K": lambda record: b"%d" % _size(record.key),
-    "S": lambda record: b"%d" % _size(record.value),
-    "R": lambda record: _size(record.value).to_bytes(4, "big", signed=True),
+    "k": lambda _topic, _partition, record: record.key or b"",
+    "v": lambda _topic, _partition, record: record.value or b"",
+    "h": lambda _topic, _partition, record: _headers(record),
+    "t": lambda topic, _partition, _record: topic.encode(),
+    "p": lambda _topic, partition, _record: b"%d" % partition,
+    "o": lambda _topic, _partition, record: b"%d" % record.offset,
+    "T": lambda _topic, _partition, record: b"%d" % record.timestamp,
+    "K": lambda _topic, _partition, record: b"%d" % _size(record.key),
+    "S": lambda _topic, _partition, record: b"%d" % _size(record.value),
+    "R": lambda _topic, _partition, record: _size(record.value).to_bytes(4, "big", signed=True),
 }

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from broker.cli.record_json import parse_record, record_line
@@ -311,3 +312,28 @@ def test_a_broker_that_dies_in_the_middle_leaves_a_count(
     _, errors = producer.communicate(b"two\n", timeout=100)
     assert 1 == producer.returncode
     assert b"Lines that are stored: 1 of the 2 that were sent" in errors
+
+
+def test_another_kafka_broker_takes_and_gives_the_same(run_alone: Run) -> None:
+    """librdkafka's mock of a cluster: three brokers, other versions of the APIs, and nothing of ours."""
+    mock = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": 3, "log_level": 0})
+    brokers = ",".join(f"{broker.host}:{broker.port}" for broker in mock.list_topics(timeout=30).brokers.values())
+    lines = b"".join(b"key-%d:value %d\n" % (number, number) for number in range(1000))
+    for codec in ("none", "lz4", "zstd"):
+        run_alone("produce", f"orders-{codec}", "-b", brokers, "-K", ":", "-z", codec, stdin=lines)
+        printed = run_alone("consume", f"orders-{codec}", "-b", brokers, "-K", ":").stdout
+        assert sorted(lines.splitlines()) == sorted(printed.splitlines())
+
+
+def test_transactions_leave_no_markers_in_what_is_printed(run: Run, topic: str, session_broker: Broker) -> None:
+    producer = Producer(
+        {"bootstrap.servers": session_broker.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for value in (b"one", b"two"):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        producer.commit_transaction(30)
+    assert b"one\ntwo\n" == run("consume", topic).stdout
+    assert b"two\n" == run("consume", topic, "-o", "2").stdout
+    assert b"two\n" == run("consume", topic, "-n", "1", "-o", "1").stdout

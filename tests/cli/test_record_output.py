@@ -10,8 +10,6 @@ from broker.cli.record_template import parse_template
 
 
 class Record(NamedTuple):
-    topic: str = "t"
-    partition: int = 1
     offset: int = 2
     timestamp: int = 3
     key: bytes | None = b"k"
@@ -20,9 +18,9 @@ class Record(NamedTuple):
 
 
 def test_lines_of_text() -> None:
-    assert b"v\xff\n" == text_line(None, False)(Record())
-    assert b"a=1,b\xff=\tk:v\xff\n" == text_line(b":", True)(Record())
-    assert b":\n" == text_line(b":", False)(Record(key=None, value=None))
+    assert b"v\xff\n" == text_line(None, False)("t", 1, Record())
+    assert b"a=1,b\xff=\tk:v\xff\n" == text_line(b":", True)("t", 1, Record())
+    assert b":\n" == text_line(b":", False)("t", 1, Record(key=None, value=None))
 
 
 @pytest.mark.parametrize(
@@ -35,17 +33,17 @@ def test_lines_of_text() -> None:
     ],
 )
 def test_templates(template: str, printed: bytes) -> None:
-    assert printed == by_template(parse_template(template))(Record())
+    assert printed == by_template(parse_template(template))("t", 1, Record())
 
 
 def test_nulls_in_a_template() -> None:
     null = Record(key=None, value=None, headers=[])
-    assert b"||-1|-1|\xff\xff\xff\xff|\n" == by_template(parse_template("%k|%v|%K|%S|%R|%h"))(null)
+    assert b"||-1|-1|\xff\xff\xff\xff|\n" == by_template(parse_template("%k|%v|%K|%S|%R|%h"))("t", 1, null)
 
 
 def test_json_comes_back() -> None:
     parsed = json_lines(Common())(
-        [json_line(Record())[:-1], json_line(Record(key=None, value=None, headers=[]))[:-1]], 9
+        [json_line("t", 1, Record())[:-1], json_line("t", 1, Record(key=None, value=None, headers=[]))[:-1]], 9
     )
     assert ([b"v\xff", None], [b"k", None], [3, 3], [1, 1]) == (
         parsed.records.values,
