@@ -34,6 +34,9 @@ def test_a_view_shows_what_the_broker_does(open_page: Open, view: str) -> None:
     tab.shows(*VIEWS[view])
     assert tab.run("document.title").endswith("· Broker")
     assert 1 == tab.run("document.querySelectorAll('h1').length")
+    if view.endswith("from=tail"):
+        tab.click(".pages button")  # axe-core looks at one state of the page
+        tab.shows("Go on")
     for scheme in ("light", "dark"):
         tab.scheme(scheme)
         assert [] == violations(tab)
@@ -55,7 +58,7 @@ def test_curves_are_drawn_from_the_history(open_page: Open) -> None:
             context.drawImage(drawn, 0, 0);
             const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
             for (let i = 0; i < data.length; i += 4) {
-                if (data[i + 3] > 200 && data[i + 2] > 150 && data[i] < 60) return true;
+                if (data[i + 3] > 100 && data[i + 2] > 150 && data[i] < 90) return true;
             }
             return false;
         })()"""

@@ -1,13 +1,14 @@
 // Keys: `g` and a letter goes to a view, `/` to the filter, `?` shows them all. Never while somebody types.
 
-import { html, useEffect, useRef } from "./vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef } from "./vendor/preact.js";
 import { to } from "./router.js";
 import { VIEWS } from "./views.js";
 
 const GO_WITHIN_MS = 1500;
 
 export function useShortcuts(showHelp) {
-  useEffect(() => {
+  // Before the first paint: a key that is pressed as soon as something is seen counts.
+  useLayoutEffect(() => {
     let goingUntil = 0;
     const pressed = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || document.querySelector("dialog[open]")) return;
