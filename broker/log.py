@@ -8,6 +8,7 @@ anything. It is never configured globally, because the broker may run inside ano
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from broker import recent_events
@@ -24,6 +25,8 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 # An embedded broker reports warnings and errors only; `broker serve` configures more.
 _level = LEVELS["warning"]
 _format = "auto"
+_colours = False
+_write_line: Callable[[str], None] | None = None
 _backend: Any = None
 
 
@@ -57,11 +60,20 @@ def get_logger(part: str) -> Logger:
     return Logger(part)
 
 
-def configure(level: str = "info", format: str = "auto") -> None:
-    """For the whole process. ``format``: text, json, or auto (text on a terminal)."""
-    global _level, _format, _backend
+def configure(
+    level: str = "info",
+    format: str = "auto",
+    *,
+    colours: bool = False,
+    write_line: Callable[[str], None] | None = None,
+) -> None:
+    """For the whole process. ``format``: text, json, or auto (text on a terminal). ``colours``: in text. ``write_line`` takes the
+    lines in place of standard error; it must not raise."""
+    global _level, _format, _colours, _write_line, _backend
     _level = LEVELS[level]
     _format = format
+    _colours = colours
+    _write_line = write_line
     _backend = None
 
 
@@ -123,6 +135,20 @@ class _StandardError:
     debug = info = warning = error = msg
 
 
+class _Lines:
+    """The same for a function that takes lines."""
+
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self.msg = self.debug = self.info = self.warning = self.error = write_line
+
+
+def _for_people(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Seconds are precise enough, and the part of the broker stands beside the event."""
+    fields["timestamp"] = fields["timestamp"][:19].replace("T", " ")
+    fields["logger"] = fields.pop("part", "broker")
+    return fields
+
+
 def _write() -> Any:
     global _backend
     if _backend is None:
@@ -133,7 +159,8 @@ def _write() -> Any:
 def _make_backend() -> Any:
     import structlog
 
-    terminal = sys.stderr is not None and sys.stderr.isatty()
+    write_line = _write_line
+    terminal = write_line is None and sys.stderr is not None and sys.stderr.isatty()
     shared: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -142,12 +169,15 @@ def _make_backend() -> Any:
     ]
     if _format == "text" or (_format == "auto" and terminal):
         plain = structlog.dev.plain_traceback
-        ending: list[Any] = [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=_colours, exception_formatter=plain, pad_event_to=0, sort_keys=False
+        )
+        ending: list[Any] = [_for_people, renderer]
     else:
         # default=str: a value that JSON does not know must not turn an event into an error.
         ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     return structlog.wrap_logger(
-        _StandardError(),
+        _StandardError() if write_line is None else _Lines(write_line),
         processors=shared + ending,
         # Logger has compared the level already, without a call into structlog.
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),

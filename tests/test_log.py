@@ -1,22 +1,25 @@
 """Events: which are written, as what, and that writing one never fails."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker import log
 from broker.log import FaultLog, Logger
+from broker.runtime.log_file import LogFile
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = (log._level, log._format)
+    before = (log._level, log._format, log._colours, log._write_line)
     yield
-    log._level, log._format = before
+    log._level, log._format, log._colours, log._write_line = before
     log._backend = None
 
 
@@ -37,6 +40,29 @@ def test_an_event_is_text_where_it_is_asked_for(capsys: pytest.CaptureFixture[st
     assert "topic_created" in line
     assert "topic=orders" in line
     assert 1 == line.count("\n")
+
+
+def test_text_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "text")
+    log.get_logger("storage").info("topic_created", topic="orders", partitions=3)
+    line = capsys.readouterr().err
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[info +\] topic_created +\[storage\] topic=orders partitions=3\n", line
+    )
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_text_has_colours_where_they_are_wanted(colours: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "text", colours=colours)
+    log.get_logger("storage").info("topic_created")
+    assert colours == ("\x1b[" in capsys.readouterr().err)
+
+
+def test_a_file_takes_the_place_of_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "auto", write_line=LogFile(f"{tmp_path}/log").write_line)
+    log.get_logger("storage").info("topic_created", topic="orders")
+    assert "" == capsys.readouterr().err
+    assert "topic_created" == json.loads((tmp_path / "log").read_text())["event"]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -20,6 +20,7 @@ from broker.errors import BrokerError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from broker.runtime.log_file import LogFile
     from broker.server import BrokerServer
 
 _NOTICE_SIGNALS_S = 1.0
@@ -63,9 +64,16 @@ def command(
     from broker.runtime.descriptors import raise_descriptor_limit
     from broker.runtime.process import exit_now
     from broker.runtime.service_manager import ServiceManager
+    from broker.runtime.terminal import wants_colours
     from broker.server import BrokerServer
 
-    log.configure(config.logging_level, config.logging_format)
+    file = _open_log_file(config.logging_file)
+    log.configure(
+        config.logging_level,
+        config.logging_format,
+        colours=file is None and wants_colours(sys.stderr),
+        write_line=None if file is None else file.write_line,
+    )
     sys.setswitchinterval(config.switch_interval_us / 1e6)
     raise_descriptor_limit()
     if ready_file:
@@ -127,6 +135,24 @@ def _welcome(config: BrokerConfig, server: "BrokerServer") -> str:
     near = os.path.relpath(config.data_dir)
     data_dir = config.data_dir if near.startswith("..") else near
     return screen(version("reactor-broker"), addresses, data_dir, program)
+
+
+def _open_log_file(path: str | None) -> "LogFile | None":
+    """Raises ConfigError."""
+    if path is None:
+        return None
+    from broker.runtime.log_file import LogFile
+    from broker.runtime.ownership import explain_denial
+
+    try:
+        file = LogFile(path)
+    except OSError as error:
+        raise ConfigError(
+            f"Choose another logging_file: {path} cannot be written: {explain_denial(error, path)}."
+        ) from error
+    # Without a file the signal ends the process, as it does by default: its terminal is gone.
+    signal.signal(signal.SIGHUP, lambda _number, _frame: file.reopen())
+    return file
 
 
 def read_config(

@@ -16,6 +16,7 @@ class Settings(TypedDict, total=False):
     ignored_kafka_settings: Mapping[str, str]
     logging_level: Literal["debug", "info", "warning", "error"]
     logging_format: Literal["auto", "text", "json"]
+    logging_file: str | None
     tracing_sample_ratio: float
     tracing_endpoint: str
     listeners: Sequence[str]

@@ -92,6 +92,12 @@ class ServerSettings:
         doc="How events are written: a line of text, or JSON. `auto`: text on a terminal, JSON elsewhere.",
         reason="People read terminals, programs read everything else.",
     )
+    logging_file: str | None = setting(
+        None,
+        kafka=None,
+        doc="Append events to this file, in place of standard error. SIGHUP opens it anew, after a rotation.",
+        reason="systemd, Docker and Kubernetes take standard error and rotate it themselves.",
+    )
     tracing_sample_ratio: float = setting(
         0.0,
         kafka=None,

@@ -61,6 +61,7 @@ class Expiry:
         self._unsent = unsent
         self._quotas = quotas
         self._missed = EventLimit()
+        self._slow = EventLimit()
         # Of the peers that hold memory: how far each had come, in bytes, and when.
         self._progress: dict[ProcessorConnection, tuple[int, float]] = {}
 
@@ -153,7 +154,9 @@ class Expiry:
         for _, connection in slow:
             if not self._memory.short and not self._unsent.too_much:
                 break
-            log.info("slow_peer_closed", peer=connection.peer.host)
+            unlogged = self._slow.take(now)
+            if unlogged is not None:
+                log.info("slow_peer_closed", peer=connection.peer.host, unlogged_before=unlogged)
             self._disconnect(connection)
             if too_much_unsent:
                 self._measure_unsent()

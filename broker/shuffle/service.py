@@ -124,6 +124,7 @@ class ShuffleService:
         self._writer_settings = writer_settings
         self._high_water_bytes = high_water_bytes
         self._violations = EventLimit()
+        self._refusals = EventLimit()
 
     def connect(self, peer: Peer) -> ShuffleSession:
         return ShuffleSession()
@@ -153,7 +154,15 @@ class ShuffleService:
                 self._message(state, request, outbox, messages.parse(frame, self._generation))
         except NoRoom as error:
             # Its writer connects again and sends the push when there is room. An error frame would end the writer.
-            log.info("push_refused", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
+            unlogged = self._refusals.take(request.received_at)
+            if unlogged is not None:
+                log.info(
+                    "push_refused",
+                    peer=connection.peer.host,
+                    listener=connection.peer.listener,
+                    error=str(error),
+                    unlogged_before=unlogged,
+                )
             outbox.close(request)
         except ProtocolError as error:
             # As Flink: all receivers of this connection get the error, then it is closed.

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def test_a_unit_hears_when_it_is_ready_and_when_it_stops(
         heard.append(systemd.recv(1000).decode())
     assert ["STATUS=Opening the data directory", "READY=1", "STOPPING=1"] == [each.splitlines()[0] for each in heard]
     assert f"MAINPID={serving.process.pid}" in heard[1]
+
+
+def test_a_log_file_is_opened_anew_by_sighup(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    serving = serve("--set", f"logging_file={log}")
+    while "broker_started" not in log.read_text():  # it comes after the ready file
+        time.sleep(0.02)
+    log.rename(tmp_path / "broker.log.1")
+    serving.process.send_signal(signal.SIGHUP)
+    while not log.exists():
+        assert serving.process.poll() is None
+        time.sleep(0.02)
+    status, errors = end(serving)
+    assert (0, "") == (status, errors)
+    assert "broker_started" in (tmp_path / "broker.log.1").read_text()
+    assert "broker_stopped" in log.read_text()
+    assert "logging_file" in refusal(serve("--set", "logging_file=/nowhere/log", wait=False))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

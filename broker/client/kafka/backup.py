@@ -10,13 +10,17 @@ import attrs
 from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import BrokerAnswerError, UnsupportedVersionError, code_name
 from broker.client.kafka.routing import Routing
+from broker.runtime.dial import pause
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import backup
 from protocol.kafka.messages.backup import Action, BackupResponse
 
 # To pin a backup of many thousand partitions takes a few seconds.
 _BEGIN_MS = 120_000
+_TRIES = 10
+_PAUSE_S = 0.5
 
 
 @attrs.frozen
@@ -33,8 +37,16 @@ class BackupClient:
 
     def begin(self) -> Pinned:
         """Raises BrokerAnswerError, UnsupportedVersionError, LinkError, TimedOutError."""
-        answer = self._ask(Action.BEGIN, "", _BEGIN_MS)
-        return Pinned(answer.backup_id, answer.directory)
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = self._ask(Action.BEGIN, "", _BEGIN_MS)
+            except BrokerAnswerError as error:
+                if error.code != ErrorCode.throttling_quota_exceeded or not left:
+                    raise
+                pause(_PAUSE_S)  # another one was begun a moment ago
+            else:
+                return Pinned(answer.backup_id, answer.directory)
+        raise AssertionError("the last try returns or raises")
 
     def renew(self, pinned: Pinned) -> None:
         self._ask(Action.RENEW, pinned.backup_id, self._routing.config.request_timeout_ms)

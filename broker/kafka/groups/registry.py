@@ -244,7 +244,8 @@ class GroupRegistry:
         group_id, snapshot = entry.group.group_id, save.snapshot
         if not snapshot.members:
             entry.empty_since_ms = now_ms
-        log.info(
+        # Groups rebalance as often as their members come and go.
+        log.debug(
             "group_membership_changed",
             group=group_id,
             generation=snapshot.generation,

@@ -11,6 +11,7 @@ from broker.kafka.context import KafkaContext
 from broker.network.service import Outbox
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
+from broker.storage.backup.backups import BackupTooSoon
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import backup
@@ -32,6 +33,8 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
                 context.backups.renew(parsed.backup_id)
             else:
                 context.backups.end(parsed.backup_id)
+        except BackupTooSoon as error:
+            answer = BackupResponse(error=ErrorCode.throttling_quota_exceeded, message=str(error))
         except Refusal as error:
             answer = BackupResponse(error=ErrorCode.invalid_request, message=str(error))
         except StorageError as error:

@@ -33,10 +33,16 @@ logger = get_logger("storage")
 
 # How long (s) a backup stays pinned without a sign of life from the command that copies it.
 LEASE_S = 60.0
+# The shortest time (s) between two moments: during one, appends may have to wait for a tenth of a second.
+_APART_S = 1.0
 
 
 class BackupRefused(Refusal):
     """Another backup is pinned, or this one is not any more."""
+
+
+class BackupTooSoon(BackupRefused):
+    """The last one was begun a moment ago."""
 
 
 class Backups:
@@ -49,9 +55,10 @@ class Backups:
         self._entropy = entropy
         self._cluster_id = cluster_id
         self._directory = f"{logs.data_dir}/{STAGING}"
-        self._lock = Lock()  # guards the two below, and is never held during I/O
+        self._lock = Lock()  # guards what is below, and is never held during I/O
         self._pinned: str | None = None  # the id of the backup whose files are there, or are being made or removed
         self._lease: TimerHandle | None = None
+        self._not_before = 0.0  # Clock.monotonic() s
 
     def remove_left_over(self) -> None:
         """At the start: what a broker that was killed has left goes, in the background."""
@@ -68,6 +75,8 @@ class Backups:
                     "Another backup is being made: wait until it is finished. "
                     f"One whose command was killed is given up after {LEASE_S:g} s."
                 )
+            if self._clock.monotonic() < self._not_before:
+                raise BackupTooSoon("Another backup was begun a moment ago: try again in a second.")
             self._pinned = backup_id
         began = self._clock.monotonic()
         try:
@@ -109,6 +118,7 @@ class Backups:
         found: list[LogCut] = []
 
         def moment(all_logs: list[Log]) -> None:
+            self._not_before = self._clock.monotonic() + _APART_S
             found.extend(cut(all_logs, self._clock))
 
         with logs.housekeeper.without_new_cleanings():

@@ -89,6 +89,14 @@ def test_without_a_sign_of_life_it_is_released(world: World) -> None:
     world.backups.end(world.backups.begin()[0])
 
 
+def test_moments_are_apart_because_appends_wait_during_one(world: World) -> None:
+    world.backups.end(world.backups.begin()[0])
+    with pytest.raises(BackupRefused, match="try again in a second"):
+        world.backups.begin()
+    world.pass_time(1)
+    world.backups.end(world.backups.begin()[0])
+
+
 def test_what_a_killed_broker_has_left_goes_at_the_next_start(world: World) -> None:
     world.directory.mkdir()
     (world.directory / "t-0").mkdir()

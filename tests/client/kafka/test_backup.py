@@ -1,0 +1,27 @@
+"""The client of `broker backup`, with a broker that lets one backup begin a second."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.client import Broker
+from broker.client.kafka import ClientConfig
+from broker.client.kafka.backup import BackupClient
+from broker.client.kafka.errors import BrokerAnswerError
+from broker.client.kafka.routing import Routing
+from broker.runtime.clock import SystemClock
+
+
+def test_one_after_the_other_is_waited_for_and_one_beside_the_other_refused() -> None:
+    with Broker() as broker:
+        config = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
+        routing = Routing(config, SystemClock())
+        client = BackupClient(routing)
+        for _ in range(2):
+            pinned = client.begin()
+            assert (Path(pinned.directory) / "plan.json").is_file()
+            client.renew(pinned)
+            with pytest.raises(BrokerAnswerError, match="Another backup is being made"):
+                client.begin()
+            client.end(pinned)
+        routing.close()
