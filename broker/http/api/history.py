@@ -1,7 +1,7 @@
 """``/api/v1/history``: figures of the last hour, as series.
 
-``series`` names them, with commas between; a comma within a name is written ``%2C`` there, and a percent sign ``%25``. Without it,
-all series of the whole broker are given. What the client may not describe, and what has no history, is left out.
+``series`` names them, with commas between; a comma within a name is written ``%2C`` there, and a percent sign ``%25``. Without
+it, all series of the whole broker are given. What the client may not describe, and what has no history, is left out.
 
 Tests: tests/http/api/test_history_calls.py.
 """
