@@ -1,7 +1,7 @@
 """``/api/v1/history``: figures of the last hour, as series.
 
-``series`` names them, with commas between; a comma within a name is written ``%2C`` there. Without it, all series of the whole
-broker are given. What the client may not describe, and what has no history, is left out.
+``series`` names them, with commas between; a comma within a name is written ``%2C`` there, and a percent sign ``%25``. Without
+it, all series of the whole broker are given. What the client may not describe, and what has no history, is left out.
 
 Tests: tests/http/api/test_history_calls.py.
 """
@@ -9,7 +9,6 @@ Tests: tests/http/api/test_history_calls.py.
 from collections.abc import Sequence
 from typing import Final
 
-from broker.http.targets import decoded
 from broker.network.callers import Callers
 from broker.network.figures import Figures
 from broker.network.history import WHOLE
@@ -47,7 +46,8 @@ def wanted(call: Call, figures: Figures) -> list[str]:
     text = call.query.get("series", "")
     if not text:
         return figures.history.names(WHOLE)
-    return [decoded(name) for name in text.split(",", SERIES_MAX)[:SERIES_MAX]]
+    names = text.split(",", SERIES_MAX)[:SERIES_MAX]
+    return [name.replace("%2C", ",").replace("%2c", ",").replace("%25", "%") for name in names]
 
 
 def permitted(call: Call, callers: Callers, names: Sequence[str]) -> list[str]:

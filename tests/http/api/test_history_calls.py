@@ -1,5 +1,7 @@
 """The history over HTTP."""
 
+from urllib.parse import quote
+
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.network.history import STEP_S
@@ -29,9 +31,12 @@ def test_topics_and_groups_have_series() -> None:
         api.kafka.logs.create_topic("orders", 1)
         api.produce("orders", *[b"x"] * 10)
         api.commit("a,b", "orders", 4)
+        api.commit("%2C-ü-中", "orders", 3)
         grown(api)
         wait_for(lambda: api.get("/history?series=group:a%252Cb:lag")["series"])
         assert 6.0 == api.get("/history?series=group:a%252Cb:lag")["series"]["group:a,b:lag"][-1]
+        name = quote("group:%252C-ü-中:lag")
+        assert [7.0] == api.get(f"/history?series={name}")["series"]["group:%2C-ü-中:lag"][-1:]
         assert 2.0 == api.get("/history?series=topic:orders:messages_in")["series"]["topic:orders:messages_in"][-1]
 
 
