@@ -65,6 +65,14 @@ def refuse_other_service(target: Target) -> None:
                 raise error
 
 
+def check_port(target: Target) -> None:
+    """The same before a command connects, for clients that would try for long."""
+    from broker.cli.listening import may_be_kafka
+
+    if not target.is_secure and not all(may_be_kafka(*address) for address in target.config("probe").bootstrap[:1]):
+        refuse_other_service(target)
+
+
 def client_settings(target: Target, command: str) -> dict[str, Any]:
     """Arguments of every kafka-python client that the commands create. Raises ConfigError."""
     config = target.config(command)
@@ -113,6 +121,7 @@ def plain_errors(target: Target) -> Iterator[None]:
     if target.is_secure:
         # kafka-python would try a refused login or certificate until its time is over, and not say what was refused.
         _log_in_once(target)
+    check_port(target)
     try:
         yield
     except (errors.KafkaConnectionError, errors.NodeNotReadyError) as error:

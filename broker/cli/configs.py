@@ -11,7 +11,7 @@ import click
 from broker.cli import completing, quotas
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.output import output_option, print_rows
+from broker.cli.output import output_option, print_object, print_rows
 from broker.cli.setting_names import hint, understand
 from broker.errors import BrokerError
 
@@ -145,9 +145,10 @@ def get(
 @click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True)
 @_resource_options
 @click.option("--dry-run", is_flag=True, help="Only let the broker check the values.")
+@output_option
 @broker_options
 def set_configs(
-    pairs: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, target: Target
+    pairs: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, as_json: bool, target: Target
 ) -> None:
     """Change settings, for example `broker configs set --topic orders retention.ms=3600000`."""
     if entity:
@@ -156,7 +157,7 @@ def set_configs(
         values = dict(map(quotas.key_and_value, pairs))
         operations = [{"key": key, "value": value, "remove": False} for key, value in values.items()]
         quotas.alter_quotas(target, entity, operations)
-        click.echo(f"set {', '.join(values)} of {quotas.entity_text(entity)}")
+        _print_done("set", list(values), quotas.entity_text(entity), as_json)
         return
     given: dict[str, str | None] = {}
     for pair in pairs:
@@ -165,26 +166,29 @@ def set_configs(
             # Not shown: it may be a secret.
             raise click.UsageError("Write settings as KEY=VALUE, for example retention.ms=3600000.")
         given[key.strip()] = value.strip()
-    _alter(target, resource, given, dry_run)
+    _alter(target, resource, given, dry_run, as_json)
 
 
 @command.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @_resource_options
 @click.option("--dry-run", is_flag=True, help="Only let the broker check the names.")
+@output_option
 @broker_options
-def delete(keys: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, target: Target) -> None:
+def delete(
+    keys: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, as_json: bool, target: Target
+) -> None:
     """Take settings back, so that the default or the broker's setting holds again."""
     if entity:
         for key in keys:
             quotas.check_key(key)
         quotas.alter_quotas(target, entity, [{"key": key, "value": 0.0, "remove": True} for key in keys])
-        click.echo(f"deleted {', '.join(keys)} of {quotas.entity_text(entity)}")
+        _print_done("deleted", list(keys), quotas.entity_text(entity), as_json)
         return
-    _alter(target, resource, dict.fromkeys(keys), dry_run)
+    _alter(target, resource, dict.fromkeys(keys), dry_run, as_json)
 
 
-def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None], dry_run: bool) -> None:
+def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None], dry_run: bool, as_json: bool) -> None:
     from broker.client.kafka.admin.configs import alter_configs
 
     with kafka(target, "configs") as cluster:
@@ -206,7 +210,14 @@ def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None]
         more = f"; {hint(unknown[0], known)}" if unknown else "."
         raise BrokerError(f"{_text(resource)}: {answer.said}{more}")
     done = "checked" if dry_run else "deleted" if None in changes.values() else "set"
-    click.echo(f"{done} {', '.join(changes)} of {_text(resource)}")
+    _print_done(done, list(changes), _text(resource), as_json)
+
+
+def _print_done(done: str, names: list[str], of: str, as_json: bool) -> None:
+    if as_json:
+        print_object({"of": of, "names": names, "done": done})
+    else:
+        click.echo(f"{done} {', '.join(names)} of {of}")
 
 
 def _named(cluster: "Cluster", resource: "tuple[int, str | None]") -> "Resource":

@@ -12,15 +12,17 @@ from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.group_reset import PARTITIONS, reset_offsets
-from broker.cli.output import output_option, print_object, print_rows, print_table
+from broker.cli.output import output_option, print_done, print_object, print_rows, print_table
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from broker.client.kafka.admin.groups import Group
+    from broker.client.kafka.admin.groups import Group, ListedGroup
     from broker.client.kafka.admin.lag import PartitionLag
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end offset", "lag", "lag s", "member", "client", "host")
+# Kafka's groups that keep their progress otherwise than by committed offsets.
+_OTHER_KINDS = ("share", "streams")
 
 
 @click.group()
@@ -64,12 +66,15 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
 
     with kafka(target, "groups") as cluster:
         routing = cluster.routing
-        wanted = list(dict.fromkeys(names)) or [one.group for one in groups.list_groups(routing)]
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            wanted = [one.group for one in groups.list_groups(routing) if one.type not in _OTHER_KINDS]
         for index, name in enumerate(wanted):
             group = groups.describe_group(routing, name)
             own = [] if members or state_only else lag_of(routing, group, SystemClock.time_ms())
             missing = group.state in (groups.DEAD, groups.UNKNOWN)
             if names and missing and not own and not cluster.committed(name):
+                _refuse_other_kinds(groups.list_groups(routing), name)
                 raise BrokerError(f"There is no group {name!r}.")
             if members:
                 _print_members(group, as_json)
@@ -82,6 +87,12 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
             click.echo(_heading(group))
             if not state_only:
                 _print_lag(own)
+
+
+def _refuse_other_kinds(listed: "Sequence[ListedGroup]", name: str) -> None:
+    for one in listed:
+        if one.group == name and one.type in _OTHER_KINDS:
+            raise BrokerError(f"The group {name!r} is a {one.type} group: only groups of consumers are described here.")
 
 
 def _heading(group: "Group") -> str:
@@ -171,8 +182,9 @@ command.add_command(reset_offsets)
 @command.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=completing.groups)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the group does not exist.")
+@output_option
 @broker_options
-def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
+def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, target: Target) -> None:
     """Delete groups and the offsets that they have committed. A group with members is refused."""
     from broker.client.kafka.admin import groups
     from broker.client.kafka.errors import BrokerAnswerError
@@ -192,7 +204,7 @@ def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
                 else:
                     failed.append(str(error).rstrip("."))
             else:
-                click.echo(f"deleted {name}")
+                print_done("deleted", "group", name, as_json)
     if failed:
         raise BrokerError("; ".join(failed) + ".")
 
@@ -209,8 +221,11 @@ def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
     required=True,
     help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
 )
+@output_option
 @broker_options
-def delete_offsets(name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], target: Target) -> None:
+def delete_offsets(
+    name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], as_json: bool, target: Target
+) -> None:
     """Forget what GROUP has committed for topics that its members do not read."""
     from broker.client.kafka.admin import groups
     from broker.client.kafka.errors import code_name
@@ -234,6 +249,6 @@ def delete_offsets(name: str, topics: tuple[tuple[str, tuple[int, ...] | None], 
             elif code:
                 failed.append(f"{topic}-{partition}: {code_name(code)}")
             else:
-                click.echo(f"deleted {topic}-{partition}")
+                print_done("deleted", "partition", f"{topic}-{partition}", as_json)
     if failed:
         raise BrokerError("; ".join(failed) + ".")

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from broker.cli.broker_options import Target
+from broker.cli.client import check_port
 from broker.errors import BrokerError
 
 
@@ -15,6 +16,7 @@ def client_errors(target: Target) -> Iterator[None]:
     """Adds what to do where no broker answers. Every other error of the client says it already."""
     from broker.client.kafka.errors import UnreachableError
 
+    check_port(target)
     try:
         yield
     except UnreachableError as error:

@@ -46,6 +46,16 @@ def service_at(host: str, port: int) -> str | None:
     return "tls" if _has_tls(host, port) else None
 
 
+def may_be_kafka(host: str, port: int) -> bool:
+    """Whether a Kafka broker answers there, or nobody listens yet. One request, for commands that would try for long."""
+    try:
+        return kind_of(_head(host, port, _KAFKA), False) == "kafka"
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
 def _has_tls(host: str, port: int) -> bool:
     """A server with TLS may also have closed the connection without an alert."""
     try:

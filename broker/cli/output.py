@@ -80,6 +80,14 @@ def print_object(fields: Mapping[str, object]) -> None:
     click.echo(json_line(fields), nl=False)
 
 
+def print_done(done: str, what: str, name: str, as_json: bool) -> None:
+    """One line for each thing that was changed: `deleted orders`, or an object."""
+    if as_json:
+        print_object({what: name, "done": done})
+    else:
+        click.echo(f"{done} {name}")
+
+
 def json_line(fields: Mapping[str, object]) -> bytes:
     # Kafka's header names may be any bytes. Bytes that are not UTF-8 were decoded to surrogates, which cannot be encoded.
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -9,7 +9,7 @@ import click
 from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.output import output_option, print_object, print_rows, print_table
+from broker.cli.output import output_option, print_done, print_object, print_rows, print_table
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -40,9 +40,11 @@ def command() -> None:
     "--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="A setting, e.g. retention.ms=3600000."
 )
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
+@output_option
 @broker_options
 def create(
     names: tuple[str, ...],
+    as_json: bool,
     target: Target,
     partitions: int | None,
     replication_factor: int | None,
@@ -62,7 +64,7 @@ def create(
             replication_factor=replication_factor,
             settings=settings,
         )
-    _report(outcomes, "created", ErrorCode.topic_already_exists if if_not_exists else None)
+    _report(outcomes, "created", ErrorCode.topic_already_exists if if_not_exists else None, as_json)
 
 
 @command.command("list")
@@ -222,7 +224,9 @@ def _problems(
     """What is wrong with each partition that cannot be read, in the broker's words if it has any."""
     from broker.client.kafka.admin.topics import why_offline
     from broker.client.kafka.errors import code_name
+    from protocol.kafka.errors import ErrorCode
 
+    offline = (ErrorCode.kafka_storage_error, ErrorCode.leader_not_available)
     leaders = found.leaders()
     problems = {}
     for topic in found.topics:
@@ -234,8 +238,8 @@ def _problems(
             if leader is None:
                 problems[key] = "offline: no leader"
             elif code:
-                said = why_offline(cluster.routing, key, leader)
-                problems[key] = f"offline: {said or code_name(code)}"
+                said = why_offline(cluster.routing, key, leader) or code_name(code)
+                problems[key] = f"{'offline' if code in offline else 'cannot be read'}: {said}"
             elif len(one.in_sync) < len(one.replicas):
                 problems[key] = f"{len(one.replicas) - len(one.in_sync)} of {len(one.replicas)} replicas not in sync"
     return problems
@@ -246,12 +250,14 @@ def _problems(
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions from now on.")
 @click.option("--config", "-c", "sets", metavar="KEY=VALUE", multiple=True, help="Set a setting; can be repeated.")
 @click.option("--delete-config", "-d", "deletes", metavar="KEY", multiple=True, help="Take back a setting.")
+@output_option
 @broker_options
 def alter(
     names: tuple[str, ...],
     partitions: int | None,
     sets: tuple[str, ...],
     deletes: tuple[str, ...],
+    as_json: bool,
     target: Target,
 ) -> None:
     """Give topics more partitions or other settings.
@@ -277,33 +283,34 @@ def alter(
                 raise BrokerError("; ".join(failed) + ".")
         if partitions:
             outcomes = add_partitions(cluster.routing, dict.fromkeys(wanted, partitions))
-            _report([one for one in outcomes if one.code], "altered", None)
+            _report([one for one in outcomes if one.code], "altered", None, as_json)
     for name in wanted:
-        click.echo(f"altered {name}")
+        print_done("altered", "topic", name, as_json)
 
 
 @command.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
+@output_option
 @broker_options
-def delete(names: tuple[str, ...], target: Target, if_exists: bool) -> None:
+def delete(names: tuple[str, ...], as_json: bool, target: Target, if_exists: bool) -> None:
     """Delete topics and all their records."""
     from broker.client.kafka.admin.topics import delete_topics
     from protocol.kafka.errors import ErrorCode
 
     with kafka(target, "topics") as cluster:
         outcomes = delete_topics(cluster.routing, list(dict.fromkeys(names)))
-    _report(outcomes, "deleted", ErrorCode.unknown_topic_or_partition if if_exists else None)
+    _report(outcomes, "deleted", ErrorCode.unknown_topic_or_partition if if_exists else None, as_json)
 
 
-def _report(outcomes: "Iterable[Outcome]", done: str, harmless: int | None) -> None:
+def _report(outcomes: "Iterable[Outcome]", done: str, harmless: int | None, as_json: bool) -> None:
     """Print one line for each topic, and raise one error for those that failed."""
     from broker.client.kafka.errors import code_name
 
     failed = []
     for one in outcomes:
         if not one.code:
-            click.echo(f"{done} {one.name}")
+            print_done(done, "topic", one.name, as_json)
         elif one.code != harmless:
             said = one.message or code_name(one.code)
             failed.append(said if one.name in said else f"{one.name}: {said}")

@@ -5,7 +5,7 @@ import click
 from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time, kafka
-from broker.cli.output import output_option, print_object, print_rows
+from broker.cli.output import output_option, print_done, print_object, print_rows
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -67,8 +67,9 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
 @click.argument(
     "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
 )
+@output_option
 @broker_options
-def abort(names: tuple[str, ...], target: Target) -> None:
+def abort(names: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Abort the open transactions of these ids and fence their producers, whose next request will fail."""
     from broker.client.kafka.admin.transactions import describe_id
 
@@ -78,4 +79,4 @@ def abort(names: tuple[str, ...], target: Target) -> None:
         for name in names:
             # Takes over the id from its producer. The coordinator then aborts the open transaction.
             cluster.abort_transaction(name)
-            click.echo(f"aborted {name}")
+            print_done("aborted", "transactional_id", name, as_json)

@@ -147,6 +147,7 @@ class Processor:
         self._traces = settings.traces
         self._poller = poller
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._get_ident = threads.get_ident
         self._ident = -1  # of the thread that runs step()
         self._channel = channel
@@ -349,15 +350,14 @@ class Processor:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
-        monotonic = self._clock.monotonic
         if timeout:
-            began = monotonic()
+            began = self._monotonic()
             ready = self._poller.poll(timeout)
-            self._now = now = monotonic()
+            self._now = now = self._monotonic()
             self.idle_s += now - began
         else:
             ready = self._poller.poll(timeout)
-            self._now = now = monotonic()
+            self._now = now = self._monotonic()
         if now >= self._measure_from:
             self._measure_from = inf
             self._measured = []

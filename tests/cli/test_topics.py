@@ -55,7 +55,8 @@ def test_a_broker_that_is_not_there_is_named(run: Run) -> None:
 
 
 def test_a_topic_gets_partitions_and_settings(run: Run, topic: str) -> None:
-    run("topics", "create", topic, "-c", "retention.bytes=5")
+    created = run("topics", "create", topic, "-c", "retention.bytes=5", "--output", "json").stdout
+    assert {"topic": topic, "done": "created"} == json.loads(created)
     changed = run("topics", "alter", topic, "-p", "3", "-c", "retention.ms=1000000", "-d", "retention.bytes")
     assert f"altered {topic}\n" == changed.stdout.decode()
     (described,) = run("topics", "describe", topic, "--output", "json").stdout.splitlines()

@@ -256,8 +256,7 @@ by(
     names.NETWORK_IDLE_RATIO,
     names.LISTENER_ACCEPTED,
 )
-by(lambda world: world.server.kafka.logs.topic("x") or world.dial(), names.NETWORK_CONNECTIONS)
-by(World.dial, names.LISTENER_CONNECTIONS, names.LISTENER_PROCESSOR_CONNECTIONS)
+by(World.dial, names.NETWORK_CONNECTIONS, names.LISTENER_CONNECTIONS, names.LISTENER_PROCESSOR_CONNECTIONS)
 by(lambda world: world.dial().sendall(b"\xff" * 100), names.NETWORK_PROTOCOL_ERRORS)
 by(World.fetch_waits, names.MUTED_CONNECTIONS, names.PARKED_FETCH_WATCHES)
 by(World.fetch_waits, names.CLIENT_SOFTWARE)
@@ -352,12 +351,17 @@ def _unsent(world: World) -> None:
 @itself(names.REQUEST_MEMORY_BYTES, names.REQUEST_MEMORY_IDLE_BYTES)
 def _memory(world: World) -> None:
     with reactor() as served:
-        pool = served.server.memory
-        buffers = []
-        world.moves(lambda: buffers.append(pool.allocate(100_000, lambda: None)), served.registry) if (
-            world.metric is names.REQUEST_MEMORY_BYTES
-        ) else world.moves(lambda: pool.release(pool.allocate(100_000, lambda: None)), served.registry)
-        for buffer in buffers:
+        pool, taken = served.server.memory, []
+
+        def take() -> None:
+            taken.append(pool.allocate(100_000, lambda: None))
+
+        def take_and_release() -> None:
+            take()
+            pool.release(taken.pop())
+
+        world.moves(take if world.metric is names.REQUEST_MEMORY_BYTES else take_and_release, served.registry)
+        for buffer in taken:
             pool.release(buffer)
 
 

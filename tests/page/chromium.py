@@ -227,7 +227,7 @@ class Tab:
         """Wait until the expression is true, and its value then. Looks again 20 times a second, in the page."""
         found = self.run(
             f"""new Promise((done) => {{
-                const end = performance.now() + {PATIENCE_S * 500};
+                const end = performance.now() + {PATIENCE_S * 800};
                 const look = () => {{
                     let value = null;
                     try {{ value = {condition}; }} catch {{ /* not there yet */ }}

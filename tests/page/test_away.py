@@ -1,10 +1,13 @@
-"""A broker that stops and comes back, and one that wants to know who asks."""
+"""A broker that stops and comes back, one that has no stream left, and one that wants to know who asks."""
 
+import http.client
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from broker.client.embedded import Broker
+from broker.http.streams import STREAMS_MAX
 from tests.page.accessibility import violations
 from tests.page.chromium import Chromium
 from tests.process.broker_process import BrokerProcess
@@ -24,6 +27,23 @@ def test_the_page_says_that_the_broker_is_away_and_goes_on_when_it_is_back(chrom
         broker.start()
         tab.shows("healthy", "There are no topics.")
         tab.until("!document.body.innerText.includes('has not answered')")
+        assert [] == tab.complaints
+        tab.close()
+
+
+def test_a_page_that_gets_no_stream_asks_instead(chromium: Chromium) -> None:
+    with Broker(listeners=["kafka://127.0.0.1:0", "http://127.0.0.1:0"]) as broker, ExitStack() as stack:
+        address = broker.address("http")
+        for _ in range(STREAMS_MAX):
+            connection = http.client.HTTPConnection(address, timeout=60)
+            stack.callback(connection.close)
+            connection.request("GET", "/api/v1/live")
+            assert 200 == connection.getresponse().status
+        tab = chromium.open(f"http://{address}/#/")
+        tab.allowed.append("the server responded with a status of 503")
+        tab.shows("healthy", "The broker is healthy.")
+        tab.run("location.hash = '#/reactor'")
+        tab.shows("Request channel", "Nothing backs up")
         assert [] == tab.complaints
         tab.close()
 

@@ -278,8 +278,7 @@ def _send_records(
         thread = get_ident()
         for log, _, _, size in reading.logs:
             if size:
-                sent = log.state.sent_bytes
-                sent[thread] = sent.get(thread, 0) + size
+                log.state.sent_bytes[thread] += size
     outbox.send(request, parts)
 
 

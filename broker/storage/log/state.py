@@ -29,6 +29,7 @@ What is read without a lock, and why that is safe, with or without the GIL:
 
 import errno
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -160,7 +161,7 @@ class LogState:
         self.first_offset = 0  # the log end offset at that time: what this process has appended comes after it
 
         # -- By thread (its ident), how many bytes it has sent to consumers: each thread changes its own number only.
-        self.sent_bytes: dict[int, int] = {}
+        self.sent_bytes: defaultdict[int, int] = defaultdict(int)
 
         # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
         # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.

@@ -57,7 +57,7 @@ export function Chart({ title, history, series, format }) {
     <figcaption>
       <span class="chart-title">${title}</span>
       ${series.map(
-        ({ label, color }, index) => html`<span key=${label} class=${`key ${color ?? COLORS[index]}`}>
+        ({ label, color }, index) => html`<span key=${label} class=${`key ${color === "bad" && !latest[index] ? "" : (color ?? COLORS[index])}`}>
           ${series.length > 1 ? `${label} ` : ""}<b>${format(latest[index])}</b>
         </span>`,
       )}

@@ -25,6 +25,7 @@ function Page() {
     // A new view is announced from its heading; the first one leaves the focus where the browser has it.
     if (seen.current !== null && seen.current !== title) main.current?.querySelector("h1")?.focus();
     seen.current = title;
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [title]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => skip(event, main)}>Skip to the figures</a>
