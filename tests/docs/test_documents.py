@@ -23,7 +23,7 @@ from broker.runtime.net import SystemNetwork
 from tests.docs.blocks import Block, blocks, printed_as_expected
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 # Ports that the documents name: each gets a free one.
 _PORT = re.compile(r"(?<![\d.:])(?:9092|9310|9094|6650|8080|9644)(?!\d)|(?<=:)(?:9092|9310|9094|6650|8080|9644)(?!\d)")
 
@@ -192,7 +192,7 @@ def _stand_in_environment(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
     for block in blocks(ROOT / name):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from broker.client import Broker
@@ -22,6 +23,8 @@ def load(name: str) -> ModuleType:
     return module
 
 
+# Spark starts twice, which takes minutes on a busy machine.
+@pytest.mark.timeout(900)
 def test_counts_are_exact_although_spark_is_killed_in_the_middle(tmp_path: Path) -> None:
     pipeline = load("pipeline")
     demo = load("demo")
