@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 # Number of test processes; 0 runs the tests in the main process, for a debugger.
-WORKERS ?= 2
+WORKERS ?= 3
 RERUNS ?= 1
 SEEDS ?= 1-2000
 CYCLES ?= 200

@@ -75,5 +75,5 @@ def test_clients_find_it_by_a_feature_and_not_among_kafkas_keys(kafka: Kafka, ve
     answer = kafka.ask(ApiKey.API_VERSIONS, version, **software)
     assert ApiKey.END_TXNS not in {one.api_key for one in answer.api_keys}
     features = [(one.name, one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())]
-    assert features == ([("reactor.end_txns", 1, 1)] if version >= 3 else [])
+    assert features == ([("reactor.end_txns", 1, 1), ("reactor.backup", 1, 1)] if version >= 3 else [])
     assert not getattr(answer, "finalized_features", ())
