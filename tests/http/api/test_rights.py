@@ -117,6 +117,11 @@ def test_lists_leave_out_what_the_client_may_not_describe(api: Api) -> None:
         assert 403 == api.ask(f"/api/v1{path}", **alice)[0], path
 
 
+def test_settings_of_a_topic_have_a_right_of_their_own(api: Api) -> None:
+    assert api.get("/topics/orders", **as_user("alice"))["settings"] is None
+    assert api.get("/topics/orders", **as_user("root"))["settings"]
+
+
 def test_tokens_that_nobody_accepts_are_refused(api: Api) -> None:
     assert 401 == api.ask("/api/v1/topics", Authorization="Bearer x.y.z")[0]
 
