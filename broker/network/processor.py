@@ -996,7 +996,7 @@ class Processor:
         if event is MuteEvent.THROTTLE_STARTED:
             self.stats.mutes[THROTTLED] += 1
             connection.throttled_at = now
-        else:
+        elif connection.kind:  # a stream has no times
             self.times.of(connection.kind).observe(THROTTLE, now - connection.throttled_at)
 
     # -- closing ------------------------------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ def copy_file(source: str, target: str, size: int, tick: Callable[[int], None] =
     """
     checksum = left = 0
     with open(source, "rb", buffering=0) as reading:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # A link that somebody has put there is not followed: root may be writing into another user's directory.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(target, flags, 0o600)
         with open(descriptor, "wb", buffering=0) as writing:
             left = size
             while left:

@@ -7,7 +7,7 @@ import pytest
 from broker.metrics import names
 from broker.network.mute import RESPONSE_UNSENT, THROTTLED
 from broker.network.request_times import PARTS, RequestTimes, ranges, requests
-from tests.network.echo import frame
+from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, serving
 
 
@@ -153,6 +153,19 @@ def test_the_time_for_which_a_client_is_throttled_is_measured(bench: NewBench) -
     outbox.end_throttling(connection)
     b.settle()
     assert 5000 == sums(b.processor.times)["throttle"]
+    assert 1 == b.processor.stats.mutes[THROTTLED]
+
+
+def test_a_throttled_stream_is_no_api_without_a_name(bench: NewBench) -> None:
+    b = bench(EchoService(in_flight_max=0))
+    client = b.connect()
+    client.send(frame(b"t", b"x"))
+    b.until(lambda: client.frames and b.service.throttled)
+    b.clock.now += 5
+    connection, outbox = b.service.throttled.pop()
+    outbox.end_throttling(connection)
+    b.settle()
+    assert {} == ranges([b.processor.times])
     assert 1 == b.processor.stats.mutes[THROTTLED]
 
 

@@ -79,7 +79,7 @@ class Groups:
         if figures is None:
             raise HttpError(NOT_FOUND, f"There is no group {name[:300]!r}.")
         _, description = self._groups.describe(name)
-        assigned = list(_assignments(description)) if description.protocol_type == CONSUMER else []
+        assigned = list(self._assigned(call, description)) if description.protocol_type == CONSUMER else []
         owners = {
             (topic, number): member
             for member, partitions in assigned
@@ -121,6 +121,15 @@ class Groups:
         """The topics of the group that the client may describe."""
         topics = sorted(figures.topics)
         return [topic for topic in topics if self._context.may_describe(call, ResourceType.TOPIC, topic)]
+
+    def _assigned(self, call: Call, group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
+        """What each member has been assigned of the topics that the client may describe."""
+        visible: dict[str, bool] = {}
+        for member, partitions in _assignments(group):
+            for topic in partitions:
+                if topic not in visible:
+                    visible[topic] = self._context.may_describe(call, ResourceType.TOPIC, topic)
+            yield member, {topic: numbers for topic, numbers in partitions.items() if visible[topic]}
 
     def _each(self, call: Call, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> list[PartitionLag]:
         of = self._context.lags.of

@@ -19,6 +19,8 @@ PART_MAX_BYTES: Final = 64 * 1024
 HEADERS_MAX: Final = 100
 _HEADER_MAX_BYTES: Final = 1024
 _NAME_MAX = 300
+# Characters of a key or a value of a shortened record: at most 24,000 bytes as JSON. Divisible by 4, for base64.
+_SHORT_MAX: Final = 2000
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # not: tabs, line ends, escape
 
 
@@ -59,6 +61,20 @@ def shown(partition: int, record: Record, batch: Mapping[str, Any]) -> dict[str,
         "size": size_of(record),
         **batch,
     }
+
+
+def shortened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record that was ``shown``, with less of its key and value and without its headers."""
+    return {**record, "key": _shortened(record["key"]), "value": _shortened(record["value"]), "headers": []}
+
+
+def _shortened(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    form = "text" if "text" in found else "base64"
+    if len(found[form]) <= _SHORT_MAX:
+        return dict(found)
+    return {form: found[form][:_SHORT_MAX], "truncated": True}
 
 
 def _text(data: bytes, truncated: bool) -> str | None:

@@ -8,10 +8,13 @@ Tests: tests/kafka/views/test_tail.py.
 """
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from broker.errors import Refusal, StorageError
+from broker.kafka.views import record_json
 from broker.kafka.views.record_reader import Budget, RecordReader, Wanted
 from broker.kafka.views.records import PARTITIONS_MAX
 from broker.kafka.views.view_context import ViewContext
@@ -22,6 +25,7 @@ from broker.network.work import Abandoned, Work
 from broker.runtime.threads import Event, Lock
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
+from broker.storage.topic import TopicInfo
 
 log = get_logger("kafka")
 
@@ -30,12 +34,14 @@ LOOK_EVERY_S = 0.5
 _RECORDS = 100
 _ALL_RECORDS = 1000
 _BYTES = 256 * 1024
+# Of one event: a stream keeps at most 64 KiB, so a longer one would never be sent.
+_EVENT_MAX = 48 * 1024
 
 
 @attrs.define(eq=False)
 class _Follower:
     call: Call
-    topic: str
+    topic: TopicInfo
     stream: EventStream
     positions: dict[int, int]  # by partition: the offset of the next record
 
@@ -65,7 +71,7 @@ class Tail:
 
         def start(stream: EventStream) -> None:
             with self._lock:
-                self._followers.append(_Follower(call, info.name, stream, positions))
+                self._followers.append(_Follower(call, info, stream, positions))
             self._event.set()
 
         return stream_answer(start)
@@ -108,11 +114,15 @@ class Tail:
     def _feed(self, follower: _Follower, most: int) -> None:
         """Raises StorageError, Refusal."""
         context = self._context
-        if not context.callers.may(follower.call, Operation.READ, ResourceType.TOPIC, follower.topic):
+        if not context.callers.may(follower.call, Operation.READ, ResourceType.TOPIC, follower.topic.name):
+            follower.stream.close()
+            return
+        info = context.kafka.logs.topic(follower.topic.name)
+        if info is None or info.topic_id != follower.topic.topic_id:  # another one of this name has other offsets
             follower.stream.close()
             return
         for partition, position in follower.positions.items():
-            found = context.kafka.logs.get(follower.topic, partition)
+            found = context.kafka.logs.get(info.name, partition)
             if found is None:
                 follower.stream.close()
                 return
@@ -128,8 +138,7 @@ class Tail:
             found = RecordReader(followed, Wanted(most), budget, Work(lambda: stream.closed)).read(position)
             position = found.next_offset
             for record in found.records:
-                if not stream.send("record", json.dumps(record, separators=(",", ":"))):
-                    break  # the client does not read: it goes on with what is new then
+                stream.send("record", _event(record))  # or it is skipped, and the client is told how many were
                 sent += 1
         if position < end:
             jump = {"partition": followed.partition, "from": position, "to": end}
@@ -137,3 +146,8 @@ class Tail:
             position = end
         follower.positions[followed.partition] = position
         return sent
+
+
+def _event(record: Mapping[str, Any]) -> str:
+    data = json.dumps(record, separators=(",", ":"))
+    return data if len(data) <= _EVENT_MAX else json.dumps(record_json.shortened(record), separators=(",", ":"))

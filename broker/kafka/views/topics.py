@@ -15,7 +15,7 @@ from broker.kafka.views.view_context import ViewContext
 from broker.network.figures import Field
 from broker.network.pages import page_of
 from broker.network.routes import Answer, Call, Route, json_answer
-from broker.security.acl import ResourceType
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from broker.storage.topic import TopicInfo
 
@@ -78,13 +78,19 @@ class Topics:
         return json_answer(
             {
                 **self._summary(info, partitions),
-                "settings": of_topic(self._context.kafka, info.configs),
+                "settings": self._settings(call, info),
                 "partition_count": info.partitions,
                 "partitions": [_partition(log) for log in call.work.each(logs) if log is not None],
                 "groups": self._group_lags(call, info.name),
                 "subscriptions": self._context.figures.subscriptions(info.name),
             }
         )
+
+    def _settings(self, call: Call, info: TopicInfo) -> list[dict[str, Any]] | None:
+        """None for who may not read them; Kafka has a right of its own for that."""
+        context = self._context
+        may = context.callers.may(call, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, info.name)
+        return of_topic(context.kafka, info.configs) if may else None
 
     def _summary(self, info: TopicInfo, spending: Spending) -> dict[str, Any]:
         name, rate = info.name, self._context.figures.rate

@@ -57,6 +57,17 @@ class Plan:
         }
 
 
+def inner_path(text: object) -> str:
+    """The path of a file below the directory of a plan or a backup. Raises ValueError for one that leads elsewhere.
+
+    Commands that root runs copy to these paths, and those who have written the plan or the backup may be somebody else.
+    """
+    path = str(text)
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"{path[:100]!r} is no path in a backup")
+    return path
+
+
 def plan_from_json(fields: Mapping[str, Any]) -> Plan:
     """Raises KeyError, TypeError or ValueError for something else."""
     return Plan(
@@ -65,5 +76,5 @@ def plan_from_json(fields: Mapping[str, Any]) -> Plan:
         cluster_id=str(fields["cluster_id"]),
         version=str(fields["version"]),
         partitions=tuple(PlannedPartition(*each) for each in fields["partitions"]),
-        files=tuple(PlannedFile(*each) for each in fields["files"]),
+        files=tuple(PlannedFile(inner_path(path), *rest) for path, *rest in fields["files"]),
     )

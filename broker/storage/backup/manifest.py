@@ -17,7 +17,7 @@ import attrs
 from broker.errors import BrokerError
 from broker.runtime.copying import Identity
 from broker.runtime.disk import Disk
-from broker.storage.backup.layout import Plan, plan_from_json
+from broker.storage.backup.layout import Plan, inner_path, plan_from_json
 from broker.storage.checkpoints import CorruptCheckpoint, read_text, replace_text
 
 MANIFEST = "backup.json"
@@ -45,7 +45,9 @@ class StoredFile:
 
 def _stored(fields: list[Any]) -> StoredFile:
     path, size, checksum, source = fields
-    return StoredFile(str(path), int(size), int(checksum), None if source is None else Identity(*map(int, source)))
+    return StoredFile(
+        inner_path(path), int(size), int(checksum), None if source is None else Identity(*map(int, source))
+    )
 
 
 @attrs.frozen

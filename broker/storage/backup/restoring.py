@@ -3,7 +3,10 @@
 While files are copied into a data directory it has the file ``RESTORING``, with which no broker starts. The checkpoint files that
 belong to a backup say how far its logs must reach, so the first start notices what is missing.
 
-Tests: tests/process/test_backup.py.
+Producers that got their ids after the backup may still run and write to the restored broker. So ids are left out before it gives
+any: of two producers with one id, the records of one would be taken for repetitions of the other's and dropped.
+
+Tests: tests/storage/backup/test_restoring.py, tests/process/test_backup.py.
 """
 
 from collections.abc import Callable
@@ -17,6 +20,8 @@ from broker.storage.data_directory import CATALOGUE, LOCK, RESTORING
 from broker.storage.partition_dir import directory_name
 
 Tick = Callable[[int], None]
+# As many ids as a broker may have given since the backup, and more; there are 2**63.
+_PRODUCER_IDS = 1 << 32
 # In a data directory that counts as empty.
 _MAY_BE_THERE = {"lost+found", LOCK}
 
@@ -73,7 +78,7 @@ def restore(disk: Disk, backup: str, data_dir: str, tick: Tick = lambda _: None)
             copying.give_to_owner_of(data_dir, target)
         for directory in sorted({f"{data_dir}/{file.path}".rpartition("/")[0] for file in manifest.files}):
             disk.sync_dir(directory)
-        _check_catalogue(disk, data_dir, manifest)
+        _finish_catalogue(disk, data_dir, manifest)
         copying.give_to_owner_of(data_dir, f"{data_dir}/{LOCK}")
         disk.remove(marker)
         disk.sync_dir(data_dir)
@@ -100,12 +105,13 @@ def _lock(disk: Disk, data_dir: str) -> File:
         raise ConfigError(f"Stop the broker that uses {data_dir} first, or choose another data directory.") from None
 
 
-def _check_catalogue(disk: Disk, data_dir: str, manifest: Manifest) -> None:
-    """Raises BadBackup if the catalogue lacks a topic of the backup."""
+def _finish_catalogue(disk: Disk, data_dir: str, manifest: Manifest) -> None:
+    """Raises BadBackup if the catalogue lacks a topic of the backup, StorageError."""
     path = f"{data_dir}/{CATALOGUE}"
     catalogue = SqliteCatalogue(path)
     try:
         known = {row.name for row in catalogue.topics()}
+        catalogue.allocate_producer_ids(_PRODUCER_IDS)
     finally:
         catalogue.close()
     for suffix in ("", "-wal", "-shm"):

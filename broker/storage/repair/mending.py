@@ -65,6 +65,9 @@ class Mending:
             self._disk.remove(f"{directory}/{CLEAN}")
             self._disk.sync_dir(directory)
         offsets = self._state.offsets
+        if CLEANER_OFFSETS not in self._state.reliable:
+            # Without the file any log may have gaps. With one that named only these, sound logs with gaps would be offline.
+            offsets[CLEANER_OFFSETS] = dict.fromkeys(self._state.partitions, 0)
         for each in lost:
             key = (each.topic, each.partition)
             offsets[CLEANER_OFFSETS].setdefault(key, 0)

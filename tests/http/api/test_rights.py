@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from broker.network.routes import Route
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -115,6 +116,26 @@ def test_lists_leave_out_what_the_client_may_not_describe(api: Api) -> None:
     assert ["orders"] == [each["topic"] for each in api.get("/groups/reads-both", **alice)["partitions"]]
     for path in ("/topics/secrets", "/groups/reads-secrets", "/topics/nothing", "/topics/orders/records"):
         assert 403 == api.ask(f"/api/v1{path}", **alice)[0], path
+
+
+def test_assignments_name_only_topics_that_the_client_may_describe(api: Api) -> None:
+    settings = {"bootstrap.servers": api.broker.bootstrap_servers, "group.id": "reads-both"}
+    member = Consumer({**settings, "enable.auto.commit": False})
+    member.subscribe(["orders", "secrets"])
+    while not member.assignment():
+        member.poll(0.1)
+
+    def seen(user: str) -> list[str]:
+        (found,) = api.get("/groups/reads-both", **as_user(user))["members"]
+        return [each["topic"] for each in found["assignment"]]
+
+    assert (["orders", "secrets"], ["orders"]) == (seen("root"), seen("alice"))
+    member.close()
+
+
+def test_settings_of_a_topic_have_a_right_of_their_own(api: Api) -> None:
+    assert api.get("/topics/orders", **as_user("alice"))["settings"] is None
+    assert api.get("/topics/orders", **as_user("root"))["settings"]
 
 
 def test_tokens_that_nobody_accepts_are_refused(api: Api) -> None:

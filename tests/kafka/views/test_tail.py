@@ -50,6 +50,31 @@ def test_a_stream_that_falls_behind_jumps_to_the_end() -> None:
             assert "last" == data["value"]["text"]
 
 
+def test_a_record_that_is_too_large_for_an_event_is_shortened_and_costs_no_other() -> None:
+    with api_broker() as api:
+        api.kafka.logs.create_topic("orders", 1)
+        with streamed(api, "/api/v1/topics/orders/tail") as events:
+            for large, shown in ((b"x", {"text": "x" * 2000}), (b"\xff", {"base64": "/" * 2000})):
+                api.produce("orders", b"before", large * 70_000, b"after")
+                seen = [next(events) for _ in range(3)]
+                assert ["record"] * 3 == [event for event, _ in seen]
+                assert [{"text": "before"}, {**shown, "truncated": True}, {"text": "after"}] == [
+                    record["value"] for _, record in seen
+                ]
+                assert 70_000 == seen[1][1]["size"]
+
+
+def test_the_stream_ends_when_another_topic_takes_the_name() -> None:
+    with api_broker() as api:
+        api.kafka.logs.create_topic("orders", 1)
+        with streamed(api, "/api/v1/topics/orders/tail") as events:
+            api.produce("orders", b"x")
+            next(events)
+            api.kafka.logs.delete_topic("orders")
+            api.kafka.logs.create_topic("orders", 1)
+            assert [] == list(events)
+
+
 def test_the_stream_ends_with_its_topic() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)

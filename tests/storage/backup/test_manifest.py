@@ -22,6 +22,7 @@ from broker.storage.backup.manifest import (
 )
 
 DISK = SystemDisk()
+PATHS = st.lists(st.text("ab.-", min_size=1).filter(lambda part: part not in (".", "..")), min_size=1).map("/".join)
 NUMBERS = st.integers(0, 2**63 - 1)
 PLANS = st.builds(
     Plan,
@@ -30,7 +31,7 @@ PLANS = st.builds(
     st.text(),
     st.text(),
     st.lists(st.builds(PlannedPartition, st.text(), NUMBERS, NUMBERS, NUMBERS, st.booleans())).map(tuple),
-    st.lists(st.builds(PlannedFile, st.text(), NUMBERS, st.booleans())).map(tuple),
+    st.lists(st.builds(PlannedFile, PATHS, NUMBERS, st.booleans())).map(tuple),
 )
 FILES = [StoredFile("a-0/0.log", 5, 7, Identity(1, 5, 9)), StoredFile("catalogue.sqlite", 5, 7, None)]
 
@@ -55,6 +56,19 @@ def test_a_damaged_manifest_is_no_backup(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BadBackup):
         read_manifest(DISK, str(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "a-0/../../outside", "a-0//0.log", ".", "", "a\0b"])
+def test_a_file_outside_of_the_backup_belongs_to_none(tmp_path: Path, path: str) -> None:
+    whole = Manifest(Plan("id", 1, "cluster", "0.1", (), ()), (StoredFile(path, 5, 7, None),))
+    (tmp_path / JOURNAL).touch()
+    write_manifest(DISK, str(tmp_path), whole)
+    with pytest.raises(BadBackup):
+        read_manifest(DISK, str(tmp_path))
+    with pytest.raises(ValueError, match="no path"):
+        plan_from_json(Plan("id", 1, "cluster", "0.1", (), (PlannedFile(path, 5, closed=True),)).to_json())
+    (tmp_path / JOURNAL).write_text(journal_line(whole.files[0]))
+    assert [] == list(read_journal(DISK, str(tmp_path)))
 
 
 def test_a_line_of_the_journal_that_was_not_written_whole_is_left_out(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.runtime.disk import SystemDisk
 from broker.runtime.open_files import OpenFiles
+from broker.storage.checkpoints import CLEANER_OFFSETS
 from broker.storage.repair.diagnosis import Damage, Diagnosis, Gap, diagnose, read_state
 from broker.storage.repair.mending import Mending
 from tests.storage.helpers import TOPIC, Storage, append, append_many, offsets, read_records
@@ -221,6 +222,33 @@ def test_an_attempt_that_was_interrupted_takes_no_more_than_the_first(
     stopped.open()
     base = int(segment.name[:20])
     assert [n for n in range(30) if n != base] == served(stopped)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_where_nothing_says_which_logs_have_gaps_sound_ones_stay_online(storage: Storage, how: str) -> None:
+    compacted = {
+        "cleanup_policy": "compact",
+        "segment_bytes": 400,
+        "min_cleanable_dirty_ratio": 0,
+        "file_delete_delay_ms": 0,
+    }
+    append_many(storage.create(segment_bytes=900), 30, 100)
+    log = storage.create("other", **compacted)
+    for _ in range(40):
+        append(log, b"x" * 50, keys=[b"same"])
+    storage.housekeep()
+    storage.clock.sleep_ms(60_000)
+    storage.housekeep()
+    left = served(storage, "other")
+    assert left != list(range(40)), "nothing was compacted"
+    storage.stop()
+    checkpoint = Path(storage.directory, CLEANER_OFFSETS)
+    checkpoint.unlink() if how == "missing" else checkpoint.write_text("?")
+    flip(storage.path() / storage.files(".log")[1], 80)
+    assert [TOPIC] == [each.topic for each in mend(storage.directory) if each.has_lost]
+    storage.open()
+    assert left == served(storage, "other")
+    assert 29 == len(served(storage))
 
 
 @pytest.fixture(scope="module")
