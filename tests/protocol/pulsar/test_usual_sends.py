@@ -144,3 +144,12 @@ def test_it_gives_up_where_nothing_is_usual() -> None:
         assert read_in_the_other_way(usual, frame) is not None
     frame = plain(70)
     assert usual.read(frame, 0, len(frame)) is None
+
+
+def test_metadata_that_ends_before_its_time_is_left_to_the_others() -> None:
+    usual = learned(plain(1))
+    metadata = MessageMetadata(producer_name="p", sequence_id=2, publish_time=NOW).SerializeToString()
+    command = CommandSend(producer_id=300, sequence_id=2)
+    for size in range(len(metadata)):
+        frame = memoryview(write_send(command, write_stored_part(metadata[:size], b"x")))
+        assert usual.read(frame, 0, len(frame)) is None
