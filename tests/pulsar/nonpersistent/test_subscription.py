@@ -135,6 +135,20 @@ def test_failover_tells_who_is_served(scene: Scene) -> None:
     assert [True] == told(second if active is connected else first)
 
 
+def test_failover_tells_only_those_whose_turn_begins_or_ends(scene: Scene) -> None:
+    joined = []
+    for priority in range(20, 0, -1):
+        client = Client(scene.stage)
+        join = Join(
+            subscription="s", kind=SubType.Failover, consumer_id=0, consumer_name=f"c{priority}", priority=priority
+        )
+        joined.append((client, scene.subscription.join(client.state, join, DispatchSettings(), None, 0)))
+    assert [2] * 19 + [1] == [len(client.commands()) for client, _ in joined]  # active, and not any more
+    for _, connected in reversed(joined[10:]):
+        scene.subscription.leave(connected)
+    assert [0] * 9 + [1] + [1] * 9 + [0] == [len(client.commands()) for client, _ in joined]
+
+
 def test_one_that_is_not_durable_goes_with_its_last_consumer(stage: Stage) -> None:
     scene = Scene(stage, durable=False)
     _, connected = scene.join(durable=False)
