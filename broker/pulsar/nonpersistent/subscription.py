@@ -199,8 +199,17 @@ class NonPersistentSubscription:
                 if consumer is None:
                     self.dropped += entry.messages
                     continue
-                self.messages_out += entry.messages
-                self.bytes_out += entry.size
                 batches.setdefault(consumer, []).append(Delivery(entry))
             for consumer, deliveries in batches.items():
-                consumer.owner.deliver(deliveries)
+                self._give(consumer, deliveries)
+
+    def _give(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        connected = consumer.owner
+        messages = sum(each.entry.messages for each in deliveries)
+        if connected.has_room():
+            self.messages_out += messages
+            self.bytes_out += sum(each.entry.size for each in deliveries)
+            connected.deliver(deliveries)
+        else:
+            self.dropped += messages
+            consumer.permits += messages
