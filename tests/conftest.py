@@ -23,10 +23,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A file's tests share its fixtures, so they stay together."""
+    """A file's tests share its fixtures, so they stay together. Two workers at most run Spark: each takes a core and 1 GB."""
     group = str(item.path)
-    if _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
-        group = "spark"
+    if _SPARK in item.path.parents:
+        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else "spark of its own"
     elif _PAGE in item.path.parents:
         group = "page"
     item.add_marker(pytest.mark.xdist_group(group))
