@@ -6,6 +6,7 @@ tests/test_docs.py runs the check.
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -298,13 +299,13 @@ def commands() -> str:
 
 def _command(command: click.Command, path: str) -> list[str]:
     options = [one for one in command.params if isinstance(one, click.Option)]
-    words = [one.metavar or str(one.name).upper() for one in command.params if isinstance(one, click.Argument)]
+    words = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
     rows = [
         (", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts)), _taken(one), _option_help(one))
         for one in options
-        if one.name not in _COMMON
+        if not _COMMON.keys() & set(one.opts)
     ]
-    common = [_COMMON[str(one.name)] for one in options if one.name in _COMMON]
+    common = [text for name, text in _COMMON.items() if any(name in one.opts for one in options)]
     return [
         *_sentences(command),
         "```",
@@ -322,18 +323,24 @@ def _command(command: click.Command, path: str) -> list[str]:
 
 # Options that most commands have: docs/COMMANDS.md describes them once.
 _COMMON = {
-    "bootstrap": "`-b`",
-    "client_config": "`--client-config`",
-    "overrides": "`-X`",
-    "as_json": "`--output`",
-    "admin_url": "`--admin-url`",
+    "--output": "`--output`",
+    "--admin-url": "`--admin-url`",
+    "--bootstrap-server": "`-b`",
+    "--client-config": "`--client-config`",
+    "-X": "`-X`",
 }
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or str(argument.name).upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _sentences(command: click.Command) -> list[str]:
     """The help of a command as paragraphs; what must not be wrapped stays as it is."""
     lines: list[str] = []
-    for part in (command.help or "").split("\n\n"):
+    # Only compilers from Python 3.13 on take the indentation out of docstrings.
+    for part in inspect.cleandoc(command.help or "").split("\n\n"):
         if part.startswith("\b"):
             lines += ["```", *part.removeprefix("\b").strip("\n").split("\n"), "```", ""]
         else:

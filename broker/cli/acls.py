@@ -172,8 +172,9 @@ def list_acls(
 @command.command()
 @_resource_options("literal", _PATTERNS[:2])
 @_rule_options
+@output_option
 @broker_options
-def add(selection: Selection, target: Target) -> None:
+def add(selection: Selection, as_json: bool, target: Target) -> None:
     """Add ACLs, for example `broker acls add --allow-principal User:alice --operation Read --topic orders`."""
     rules = selection.rules()
     fields = {
@@ -192,7 +193,7 @@ def add(selection: Selection, target: Target) -> None:
     }
     answer = ask(target, ApiKey.CREATE_ACLS, _VERSIONS, fields)
     added = [rule for rule, result in zip(rules, answer.results, strict=False) if not result.error_code]
-    _print(added, as_json=False)
+    _print(added, as_json)
     failed = {refusal(one.error_code, one.error_message) for one in answer.results if one.error_code}
     if failed or len(answer.results) != len(rules):
         raise BrokerError(
@@ -204,8 +205,9 @@ def add(selection: Selection, target: Target) -> None:
 @_resource_options("literal")
 @_rule_options
 @click.option("--force", "-f", is_flag=True, help="Do not ask.")
+@output_option
 @broker_options
-def remove(selection: Selection, force: bool, target: Target) -> None:
+def remove(selection: Selection, force: bool, as_json: bool, target: Target) -> None:
     """Remove ACLs: those that the options describe, or without principals all of the named resources."""
     filters = selection.filters()
     if not (selection.allowed or selection.denied) and not force:
@@ -225,7 +227,7 @@ def remove(selection: Selection, force: bool, target: Target) -> None:
                 failed.add(refusal(one.error_code, one.error_message))
             else:
                 removed.add(_acl(one.resource_type, one.resource_name, one.pattern_type, one))
-    _print(sorted(removed), as_json=False)
+    _print(sorted(removed), as_json)
     if failed:
         raise BrokerError(f"Not all ACLs were removed: {'; '.join(sorted(failed))}.")
     if not removed:

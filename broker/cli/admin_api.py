@@ -57,7 +57,10 @@ class AdminApi:
         try:
             connection = dial(self.host, self.port, _CONNECT_S, context)
         except OSError as error:
-            raise BrokerError(f"{where} does not answer: {error}. Has the broker an http:// listener there?") from error
+            raise BrokerError(
+                f"{where} does not answer: {error.strerror or error}. Give the address of the broker's http:// listener with"
+                " --admin-url."
+            ) from error
         try:
             status, answer = _exchange(connection, method, path, self._headers(content), content)
         except (OSError, h11.RemoteProtocolError) as error:

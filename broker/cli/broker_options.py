@@ -100,6 +100,20 @@ def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(_settings(command))
 
 
+class AddressCommand(click.Command):
+    """One whose first argument is the address of a broker, which -b may name as well, as it does for all other commands."""
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        text = "The same as the argument HOST:PORT, which is then left out."
+        same = click.Option(["--bootstrap-server", "-b"], metavar="HOST:PORT", expose_value=False, help=text)
+        self.params.append(same)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = self.make_parser(ctx).parse_args(list(args))[0].get("bootstrap_server")
+        return super().parse_args(ctx, [named, *args] if isinstance(named, str) else args)
+
+
 def target_without_asking(parameters: Mapping[str, Any]) -> Target:
     """The broker that the options so far name, for a shell that completes a command line. Raises ConfigError where that takes
     a password that nobody has given."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broker.cli.output import output_option, print_object
 from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
@@ -42,6 +43,7 @@ _CLIENT = re.compile(r"[^\s./\\][^/\\\0-\x1f]*")
     "--password-file", metavar="FILE", help="The password for --pkcs12 (or BROKER_CERTS_PASSWORD; else asked for)."
 )
 @click.option("--force", is_flag=True, help="Replace what is there, the authority included.")
+@output_option
 def command(
     directory: str,
     hosts: tuple[str, ...],
@@ -50,6 +52,7 @@ def command(
     pkcs12: bool,
     password_file: str | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Make a certificate authority and certificates for development in DIR (certs).
 
@@ -94,6 +97,10 @@ def command(
     if there and not force:
         raise ConfigError(f"{there[0]} exists: choose another directory, or replace it with --force.")
     _write_all(directory, files)
+    if as_json:
+        for one in files:
+            print_object({"file": one, "names": names if one == path.server else []})
+        return
     for one in files:
         click.echo(f"made {one}" + (f" for {', '.join(names)}" if one == path.server else ""))
     _print_next(path, dict.fromkeys(clients))

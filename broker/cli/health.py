@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import asdict
 
-from broker.cli.broker_options import security_options
+from broker.cli.broker_options import AddressCommand, security_options
 from broker.cli.output import output_option, print_object
 from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
@@ -23,7 +23,7 @@ _CLIENT_ID = b"broker-health"
 _API_VERSIONS = 18
 
 
-@click.command()
+@click.command(cls=AddressCommand)
 @click.argument("address", default="localhost:9092", metavar="[HOST:PORT]")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds to wait.")
 @click.option("--deep", is_flag=True, help="Also look for offline partitions, room on the disk, and listeners.")
@@ -63,17 +63,28 @@ def command(
         if not as_json:
             click.echo(line)
         return
-    if as_json:
-        raise click.UsageError("--output goes with --deep.")
     if security.tls is not None or security.sasl is not None:
-        click.echo(f"{address} answers and serves {_served_securely((host, port), timeout, security)} Kafka APIs")
-        return
+        apis = _served_securely((host, port), timeout, security)
+    else:
+        apis = _served_plainly((host, port), timeout, address)
+    if as_json:
+        print_object({"address": address, "healthy": True, "apis": apis})
+    else:
+        click.echo(f"{address} answers and serves {apis} Kafka APIs")
+
+
+def _served_plainly(place: tuple[str, int], timeout: float, address: str) -> int:
     try:
-        answer = ask(host, port, _request(), timeout)
+        return _served(ask(*place, _request(), timeout), address)
+    except NotAnswered as error:
+        # Imported here, because most checks do not need it.
+        from broker.cli.listening import other_service
+
+        other = other_service(*place, "kafka", "as HOST:PORT")
+        hint = "Does its listener have TLS? Then set security.protocol."
+        raise other or BrokerError(f"{address} does not answer: {error}. {hint}") from error
     except OSError as error:
-        hint = " Does its listener have TLS? Then set security.protocol." * isinstance(error, NotAnswered)
-        raise BrokerError(f"{address} does not answer: {error}.{hint}") from error
-    click.echo(f"{address} answers and serves {_served(answer, address)} Kafka APIs")
+        raise BrokerError(f"{address} does not answer: {error.strerror or error}.") from error
 
 
 def _served_securely(address: tuple[str, int], timeout: float, security: "SecuritySettings") -> int:

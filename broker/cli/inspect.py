@@ -4,10 +4,11 @@ import os
 import sys
 from collections.abc import Iterator
 
+import attrs
 import click
 
 from broker.cli.client import format_time
-from broker.cli.output import json_line, json_text, output_option, print_table
+from broker.cli.output import json_line, json_text, output_option, print_object, print_table
 from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
 from protocol.errors import ProtocolError
@@ -56,8 +57,10 @@ def command(
 
         repair_directory(os.path.abspath(path), partitions, applied, as_json)
         return
-    if applied or partitions or as_json:
-        raise click.UsageError("--apply, --partition and --output go with --repair.")
+    if applied or partitions:
+        raise click.UsageError("--apply and --partition go with --repair.")
+    if as_json and (batches or with_records):
+        raise click.UsageError("--output shows segments: leave it out, or --batches and --records.")
     found: list[Segment] = []
     transactions = _Transactions()
     for log_path in _segments(path):
@@ -69,10 +72,10 @@ def command(
     if not found:
         raise BrokerError(f"There are no segment files (<20 digits>.log) in {path}.")
     if not (batches or with_records):
-        _print_summary(found)
+        _print_summary(found, as_json)
     sys.stdout.flush()
     for line in transactions.open():
-        click.echo(line)
+        click.echo(line, err=as_json)
     damaged = [segment for segment in found if segment.problems]
     for segment in damaged:
         for problem in segment.problems[:_PROBLEMS_SHOWN]:
@@ -117,10 +120,14 @@ def _entry(entry: OpenedEntry) -> str:
     return f"entry of {entry.messages} messages from {producer!r} sequence {described.sequence_id}{codec}{closed}"
 
 
-def _print_summary(found: list[Segment]) -> None:
+def _print_summary(found: list[Segment], as_json: bool) -> None:
+    if as_json:
+        for segment in found:
+            print_object({"partition": _partition(segment), **attrs.asdict(segment)})
+        return
     rows = [
         (
-            os.path.basename(os.path.dirname(os.path.abspath(segment.path))),
+            _partition(segment),
             segment.base_offset,
             segment.next_offset,
             segment.batches,
@@ -132,6 +139,10 @@ def _print_summary(found: list[Segment]) -> None:
         for segment in found
     ]
     print_table(("partition", "from", "to", "batches", "records", "bytes", "newest (UTC)", ""), rows)
+
+
+def _partition(segment: Segment) -> str:
+    return os.path.basename(os.path.dirname(os.path.abspath(segment.path)))
 
 
 class _Transactions:

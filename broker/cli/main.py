@@ -7,6 +7,7 @@ the broker.
 Tests: tests/cli/test_serve.py.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -107,6 +108,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script. Never returns: exits with the status."""
     if instruction := os.environ.get(_COMPLETE):
         sys.exit(_complete(instruction))
+    _open_closed_streams()
     try:
         # Not command.main(), which handles Ctrl-C and a closed output pipe differently.
         with command.make_context("broker", sys.argv[1:] if arguments is None else arguments) as context:
@@ -132,6 +134,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _discard_output()
         sys.exit(130)
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        _discard_output()
+        _print_error(BrokerError(f"The output cannot be written: {error.strerror}"))
+        sys.exit(1)
+
+
+# What a full or broken disk behind standard output says. Commands report errors of other files themselves.
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 # As in `completion.py`, which is not imported at every start.
@@ -151,6 +163,13 @@ def _complete(instruction: str) -> int:
 def _print_error(error: Exception) -> None:
     text = str(error).rstrip(".")
     click.echo(f"broker: {text}{'' if text.endswith(('?', '!')) else '.'}", err=True)
+
+
+def _open_closed_streams() -> None:
+    """A stream that was closed before the start, as by `>&-`, is None; and its descriptor would be that of the next file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # until the end
 
 
 def _discard_output() -> None:

@@ -65,7 +65,7 @@ def keyed_lines(separator: bytes, common: Common) -> Parser:
         parts = [line.partition(separator) for line in lines]
         for index, (_, found, _) in enumerate(parts):
             if not found:
-                raise BadLine(index, f"has no key: it does not contain {separator!r}")
+                raise BadLine(index, f"has no key: it does not contain {separator.decode(errors='backslashreplace')!r}")
         return Parsed(common.columns([value for _, _, value in parts], [key for key, _, _ in parts]))
 
     return parse

@@ -8,6 +8,7 @@ import os
 import click
 
 from broker.cli.client import format_time
+from broker.cli.output import output_option, print_object
 from broker.errors import BrokerError
 from broker.runtime.disk import SystemDisk
 from broker.runtime.ownership import explain_denial
@@ -17,7 +18,8 @@ from broker.storage.backup import restoring
 @click.command()
 @click.argument("backup", metavar="BACKUP", type=click.Path(exists=True, file_okay=False))
 @click.argument("data_dir", metavar="DATA_DIR", type=click.Path())
-def command(backup: str, data_dir: str) -> None:
+@output_option
+def command(backup: str, data_dir: str, as_json: bool) -> None:
     """Make DATA_DIR, which is missing or empty, a data directory with what BACKUP has.
 
     Every file is checked against its checksum while it is copied. Then start a broker with --data-dir DATA_DIR: its first start
@@ -32,7 +34,18 @@ def command(backup: str, data_dir: str) -> None:
         raise BrokerError(
             f"{data_dir} is not complete: {where}: {explain_denial(error, where)}. Run the command again when that is mended."
         ) from error
+    plan = manifest.plan
+    if as_json:
+        print_object(
+            {
+                "data_dir": data_dir,
+                "backup_id": plan.backup_id,
+                "taken_ms": plan.taken_ms,
+                "partitions": len(plan.partitions),
+            }
+        )
+        return
     click.echo(
-        f"{data_dir}: {len(manifest.plan.partitions)} partitions as of {format_time(manifest.plan.taken_ms)}. "
+        f"{data_dir}: {len(plan.partitions)} partitions as of {format_time(plan.taken_ms)}. "
         f"Start the broker with --data-dir {data_dir}"
     )

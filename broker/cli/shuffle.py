@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import click
 
-from broker.cli.broker_options import security_options
-from broker.cli.output import output_option, print_rows, print_table
+from broker.cli.broker_options import AddressCommand, security_options
+from broker.cli.output import output_option, print_done, print_object, print_rows
 from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address, partition_id
@@ -121,7 +121,7 @@ def _check_protocol(address: tuple[str, int], security: SecuritySettings) -> Non
         )
 
 
-@command.command()
+@command.command(cls=AddressCommand)
 @_address
 @_partition
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
@@ -139,6 +139,7 @@ def _check_protocol(address: tuple[str, int], security: SecuritySettings) -> Non
 @click.option("--owner", default="", help="The job or user whose quota is charged.")
 @_generation
 @_quiet
+@output_option
 @security_options
 def write(
     address: tuple[str, int],
@@ -150,6 +151,7 @@ def write(
     owner: str,
     generation: Generation,
     quiet: bool,
+    as_json: bool,
     security: SecuritySettings,
 ) -> None:
     """Write PARTITION, with one FILE per subpartition (- is standard input).
@@ -196,11 +198,13 @@ def write(
         raise
     finally:
         writer.close()
-    if not quiet:
+    if as_json:
+        print_object({"partition": partition.hex(), "subpartitions": len(files), "buffers": buffers, "bytes": size})
+    elif not quiet:
         click.echo(f"{buffers} buffers, {size} bytes in {len(files)} subpartitions", err=True)
 
 
-@command.command()
+@command.command(cls=AddressCommand)
 @_address
 @_partition
 @click.argument("subpartitions", metavar="SUBPARTITIONS", callback=_to_subpartitions)
@@ -236,6 +240,7 @@ def write(
 )
 @_generation
 @_quiet
+@output_option
 @security_options
 def read(
     address: tuple[str, int],
@@ -249,6 +254,7 @@ def read(
     wait: float,
     generation: Generation,
     quiet: bool,
+    as_json: bool,
     security: SecuritySettings,
 ) -> None:
     """Read SUBPARTITIONS (0-15, or 0,3) of PARTITION into files named by their numbers, in the directory --out.
@@ -293,12 +299,12 @@ def read(
     finally:
         for file in files:
             file.close()
-    if not quiet:
+    if as_json or not quiet:
         rows = [(index, *count, file.name) for index, count, file in zip(subpartitions, counts, files, strict=True)]
-        print_table(["subpartition", "buffers", "bytes", "file"], rows)
+        print_rows(["subpartition", "buffers", "bytes", "file"], rows, as_json)
 
 
-@command.command("list")
+@command.command("list", cls=AddressCommand)
 @_address
 @click.option("--prefix", default="", help="Only partitions whose hex digits begin with this.")
 @output_option
@@ -325,12 +331,15 @@ def list_partitions(address: tuple[str, int], prefix: str, as_json: bool, securi
     print_rows(["partition", "type", "state", "subpartitions", "buffers", "bytes", "readers"], rows, as_json)
 
 
-@command.command()
+@command.command(cls=AddressCommand)
 @_address
 @click.argument("released", metavar="PARTITION|DATA-SET", callback=_to_released)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the partition does not exist.")
+@output_option
 @security_options
-def release(address: tuple[str, int], released: bytes, if_exists: bool, security: SecuritySettings) -> None:
+def release(
+    address: tuple[str, int], released: bytes, if_exists: bool, as_json: bool, security: SecuritySettings
+) -> None:
     """Remove PARTITION and free its space, or all partitions of DATA-SET (the first 32 hex digits of their ids), to which nobody
     can write after that.
     """
@@ -343,7 +352,8 @@ def release(address: tuple[str, int], released: bytes, if_exists: bool, security
         else:
             existed = admin.release_data_set(released) > 0
     if existed:
-        click.echo(f"released {released.hex()}")
+        what = "partition" if isinstance(released, ResultPartitionID) else "data_set"
+        print_done("released", what, released.hex(), as_json)
     elif not if_exists:
         what = "partition" if isinstance(released, ResultPartitionID) else "partition of the data set"
         raise BrokerError(f"There is no {what} {released.hex()} at {address[0]}:{address[1]}.")

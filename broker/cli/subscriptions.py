@@ -7,7 +7,7 @@ import click
 
 from broker.cli.admin_api import AdminApi, AdminError, admin_options, quoted
 from broker.cli.client import Moment
-from broker.cli.output import json_line, output_option, print_table
+from broker.cli.output import json_line, output_option, print_object, print_table
 from broker.errors import BrokerError, Refusal
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 
@@ -125,8 +125,15 @@ def describe(topic: TopicName, subscription: str, api: AdminApi, as_json: bool) 
 @click.option("--older-than", "seconds", type=click.IntRange(min=0), metavar="SECONDS", help="Those that are older.")
 @click.option("--all", "everything", is_flag=True, help="Everything that is there.")
 @admin_options
+@output_option
 def skip(
-    topic: TopicName, subscription: str, messages: int | None, seconds: int | None, everything: bool, api: AdminApi
+    topic: TopicName,
+    subscription: str,
+    messages: int | None,
+    seconds: int | None,
+    everything: bool,
+    api: AdminApi,
+    as_json: bool,
 ) -> None:
     """Acknowledge messages without consuming them."""
     if (messages is not None) + (seconds is not None) + everything != 1:
@@ -136,7 +143,7 @@ def skip(
     else:
         what = f"skip/{messages}" if messages is not None else f"expireMessages/{seconds}"
     api.ask("POST", f"{_path(topic)}/subscription/{quoted(subscription)}/{what}")
-    _print_backlog(api, topic, subscription)
+    _print_backlog(api, topic, subscription, as_json)
 
 
 @command.command()
@@ -147,6 +154,7 @@ def skip(
 @click.option("--to-earliest", "earliest", is_flag=True, help="To the first message that is there.")
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
 @admin_options
+@output_option
 def reset(
     topic: TopicName,
     subscription: str,
@@ -155,8 +163,9 @@ def reset(
     earliest: bool,
     latest: bool,
     api: AdminApi,
+    as_json: bool,
 ) -> None:
-    """Have a subscription go on somewhere else. Its consumers are disconnected and come back by themselves."""
+    """Let a subscription continue at another message. Its consumers are disconnected and connect again by themselves."""
     if (moment is not None) + (message_id is not None) + earliest + latest != 1:
         raise click.UsageError("Say where to go on with one of --to, --to-message, --to-earliest and --to-latest.")
     if moment is not None:
@@ -166,7 +175,7 @@ def reset(
         parts = [topic] if message_id is not None else _parts(api, topic)
         for part in parts:
             api.ask("POST", f"{_path(part)}/subscription/{quoted(subscription)}/resetcursor", place)
-    _print_backlog(api, topic, subscription)
+    _print_backlog(api, topic, subscription, as_json)
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------------
@@ -213,13 +222,19 @@ def _one(api: AdminApi, topic: TopicName, subscription: str) -> Any:
     return found
 
 
-def _print_backlog(api: AdminApi, topic: TopicName, subscription: str) -> None:
+def _print_backlog(api: AdminApi, topic: TopicName, subscription: str, as_json: bool) -> None:
     try:
-        click.echo(f"{subscription}: {_one(api, topic, subscription)['msgBacklog']} messages are not acknowledged")
+        backlog = _one(api, topic, subscription)["msgBacklog"]
     except AdminError as error:
         if error.status != 403:  # it may be changed and not described
             raise
+        backlog = None
+    if as_json:
+        print_object({"topic": str(topic), "subscription": subscription, "backlog": backlog})
+    elif backlog is None:
         click.echo(f"{subscription}: done")
+    else:
+        click.echo(f"{subscription}: {backlog} messages are not acknowledged")
 
 
 def _print(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:

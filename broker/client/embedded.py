@@ -1,5 +1,6 @@
 """A broker inside the process that uses it: for tests, notebooks and small programs."""
 
+import os
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -32,8 +33,8 @@ class Broker:
     is started. ``async with Broker() as broker`` starts and stops it without blocking the event loop of asyncio.
     """
 
-    def __init__(self, data_dir: str | None = None, **settings: Unpack[Settings]) -> None:
-        self._given_dir = data_dir
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None, **settings: Unpack[Settings]) -> None:
+        self._given_dir = data_dir = os.fspath(data_dir) if isinstance(data_dir, os.PathLike) else data_dir
         self._temporary: TemporaryDirectory | None = None
         self._server: BrokerServer | None = None
         self._forks = forks.count()

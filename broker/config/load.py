@@ -41,7 +41,11 @@ def load(
             collected.values[info.name] = _structure(info, text.strip(), "--set")
     for key, value in settings.items():
         if not collected.take_kafka_only(key, value, "the arguments"):
-            collected.values[_find(key, "the arguments").name] = value
+            info = _find(key, "the arguments")
+            # One text where several items belong, which would be taken for its letters, means what it means in a file.
+            is_list = _origin(info.plain_type) is tuple
+            as_in_a_file = is_list and (isinstance(value, str) or not isinstance(value, Iterable))
+            collected.values[info.name] = _structure(info, value, "the arguments") if as_in_a_file else value
     return BrokerConfig(**collected.all())
 
 

@@ -57,7 +57,7 @@ class UsualSends:
     def __init__(self, producer_id: int) -> None:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"  # the command up to the sequence id
         self._name = b""  # the metadata up to the sequence id; empty: none is known yet
-        self._time, self._time_ms = b"", 0  # of the last message
+        self._time, self._time_ms = b"none", 0  # of the last message; at first what no message has
         # By the bytes that follow the time: messages, whether they are a batch, and the least payload that can hold them.
         self._kinds: dict[bytes, tuple[int, bool, int]] = {}
         self._misses = 0

@@ -128,6 +128,9 @@ def test_acls_are_added_listed_and_removed(run_alone: Run, guarded: str) -> None
     added = run("add", "--allow-principal", "User:alice, the 1st", "--producer", "--topic", "orders")
     prefix = "topic\torders\tliteral\tUser:alice, the 1st\t*\t"
     assert {f"{prefix}{name}\tallow" for name in ("write", "describe", "create")} == set(added)
+    (again,) = run("add", "--allow-principal", "User:alice, the 1st", "-o", "Write", "--topic", "orders",
+        "--output", "json")  # fmt: skip
+    assert ("orders", "write") == tuple(map(json.loads(again).get, ("name", "operation")))
     run("add", "--deny-principal", "User:*", "--deny-host", "10.0.0.1", "-o", "Read", "--group", "g",
         "--resource-pattern-type", "prefixed")  # fmt: skip
     assert 4 == len(run("list"))

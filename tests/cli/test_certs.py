@@ -37,6 +37,13 @@ def test_one_command_makes_all_that_a_broker_and_its_clients_need(run_alone: Run
     } == set(lines)
 
 
+def test_what_was_made_is_told_as_objects(run_alone: Run, tmp_path: Path) -> None:
+    said = run_alone("certs", str(tmp_path / "certs"), "--host", "broker.example", "--output", "json").stdout
+    names = {Path(made["file"]).name: made["names"] for made in map(json.loads, said.splitlines())}
+    assert {"ca.key", "ca.crt", "server.pem", "client.properties"} == set(names)
+    assert "broker.example" in names["server.pem"]
+
+
 def test_an_existing_authority_signs_another_client(run_alone: Run, tmp_path: Path) -> None:
     run_alone("certs", str(tmp_path))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

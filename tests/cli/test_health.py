@@ -69,5 +69,15 @@ def test_a_listener_that_accepts_nothing_is_a_problem_only_at_the_address_that_w
     assert ([], 1) == (found.problems, len(found.notes))
 
 
-def test_output_goes_with_deep(run: Run) -> None:
-    assert b"--deep" in run("health", "--output", "json", fails=2).stderr
+def test_the_address_may_be_given_as_for_all_other_commands(own: Broker, run_alone: Run) -> None:
+    said = run_alone("health", "-b", own.bootstrap_servers, "--output", "json").stdout
+    assert (own.bootstrap_servers, True) == tuple(map(json.loads(said).get, ("address", "healthy")))
+    twice = run_alone("health", own.bootstrap_servers, "-b", own.bootstrap_servers, fails=2).stderr
+    assert b"unexpected extra argument" in twice
+
+
+@pytest.mark.parametrize("scheme", ["pulsar", "http", "shuffle"])
+def test_the_listener_of_another_protocol_is_named(run_alone: Run, scheme: str) -> None:
+    with Broker(listeners=["kafka://127.0.0.1:0", f"{scheme}://127.0.0.1:0"]) as broker:
+        said = run_alone("health", broker.address(scheme), fails=1).stderr.decode()
+    assert f"{scheme}:// listener" in said

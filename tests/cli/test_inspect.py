@@ -53,6 +53,12 @@ def problems(path: Path, with_records: bool = False) -> list[str]:
     return check_segment(str(path), with_records=with_records).problems
 
 
+def test_a_summary_may_be_objects(path: Path, run_alone: Run) -> None:
+    said = json.loads(run_alone("inspect", str(path), "--output", "json").stdout)
+    assert ("orders-0", 100, 130, []) == tuple(map(said.get, ("partition", "base_offset", "next_offset", "problems")))
+    assert b"leave it out" in run_alone("inspect", str(path), "--batches", "--output", "json", fails=2).stderr
+
+
 def test_a_sound_segment_has_no_problems(path: Path) -> None:
     segment = check_segment(str(path), with_records=True)
     assert [] == segment.problems

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -233,3 +234,14 @@ def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
     (command,) = re.findall(r"echo hello \| (.*)\r\n", shown)
     assert re.fullmatch(r"python -m broker produce greetings -b 127\.0\.0\.1:\d+", command)
     assert "http://127.0.0.1:" in shown
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_error_and_closed_output_is_none() -> None:
+    def ended(redirected: str) -> subprocess.CompletedProcess[bytes]:
+        line = f"{shlex.join(command_line('shuffle', 'id', 'orders'))} {redirected}"
+        return subprocess.run(["bash", "-c", line], capture_output=True, check=False, timeout=60)
+
+    full = ended(">/dev/full")
+    assert (1, b"broker: The output cannot be written: No space left on device.\n") == (full.returncode, full.stderr)
+    assert (0, b"") == (ended("<&- >&-").returncode, ended("<&- >&-").stderr)

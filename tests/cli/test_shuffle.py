@@ -142,6 +142,19 @@ def test_a_partition_can_have_a_plain_name(run_alone: Run, address: str, files: 
     assert b"" == run_alone("shuffle", "list", address, "--prefix", digits.decode()).stdout
 
 
+def test_the_address_may_be_an_option_and_the_output_objects(
+    run_alone: Run, address: str, files: list[Path], tmp_path: Path
+) -> None:
+    name, place = f"shop/{os.urandom(4).hex()}", ("-b", address, "--output", "json")
+    written = json.loads(run_alone("shuffle", "write", *place, name, "--type", "blocking", str(files[1])).stdout)
+    assert (1, 1, 10) == (written["subpartitions"], written["buffers"], written["bytes"])
+    read = json.loads(run_alone("shuffle", "read", name, "0", *place, "--out", str(tmp_path / "out")).stdout)
+    assert (0, 10) == (read["subpartition"], read["bytes"])
+    released = json.loads(run_alone("shuffle", "release", name, *place).stdout)
+    assert {"partition": written["partition"], "done": "released"} == released
+    assert b"Missing argument" in run_alone("shuffle", "list", fails=2).stderr
+
+
 @pytest.mark.parametrize("scheme", ["kafka", "pulsar", "http"])
 @pytest.mark.parametrize(
     "arguments",

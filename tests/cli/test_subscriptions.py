@@ -76,6 +76,8 @@ def test_messages_are_skipped_and_come_back(run_alone: Run, url: str, filled: st
     assert b"s u/b: 2 messages" in backlog("skip", "--older-than", "3600")
     assert b"s u/b: 0 messages" in backlog("skip", "--all")
     assert b"s u/b: 5 messages" in backlog("reset", "--to-earliest")
+    assert 3 == json.loads(backlog("skip", "--messages", "2", "--output", "json"))["backlog"]
+    assert 5 == json.loads(backlog("reset", "--to-earliest", "--output", "json"))["backlog"]
     assert b"s u/b: 0 messages" in backlog("reset", "--to-latest")
     assert b"s u/b: 5 messages" in backlog("reset", "--to", "-1h")
     output = run_alone("subscriptions", "describe", filled, "s u/b", "-a", url, "--output", "json").stdout

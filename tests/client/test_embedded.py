@@ -157,6 +157,11 @@ def test_a_wrong_setting_is_told_before_anything_starts() -> None:
         Broker(num_partitions=0)
 
 
+def test_the_directory_may_be_a_path(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker:
+        assert str(tmp_path / "data") == broker.data_dir
+
+
 def test_what_it_says_of_itself(tmp_path: Path) -> None:
     broker = Broker(listeners=["kafka://127.0.0.1:0"])
     assert "<Broker, not running, data in a temporary directory>" == repr(broker)

@@ -177,3 +177,11 @@ def test_kafkas_names_may_be_written_with_underscores() -> None:
 def test_what_kafka_has_elsewhere_is_answered_with_ours(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(overrides=[f"{name}=1"])
+
+
+def test_a_list_may_be_one_text_with_commas_in_an_argument_as_well() -> None:
+    config = load(listeners="kafka://127.0.0.1:0, http://127.0.0.1:0", pulsar_namespaces="a/b,c/d")
+    assert ["kafka", "http"] == [listener.scheme for listener in config.listeners]
+    assert ("a/b", "c/d") == tuple(config.pulsar_namespaces)
+    with pytest.raises(ConfigError, match="Set listeners"):
+        load(listeners=5)

@@ -197,6 +197,8 @@ class NonPersistent:
         name, subscription = self._subscription(call)
         if self._topics.partitions(name):
             raise NotAllowed("A subscription without messages is of one partition: name it.")
+        if not self._topics.exists(name):
+            require_creation(self._context, call, name)
         self._topics.subscribe(self._topics.get_or_create(name), subscription)
         return NO_CONTENT
 

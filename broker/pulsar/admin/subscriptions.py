@@ -16,6 +16,7 @@ from broker.pulsar.admin.calls import (
     namespace_name,
     number,
     require_cluster,
+    require_creation,
     require_subscription,
     require_topic,
     route,
@@ -98,7 +99,8 @@ class Subscriptions:
         context = self._context
         context.topics.check_namespace(name)
         if context.topics.partitions(name) is None:
-            context.topics.get_or_create(name)  # as when a client subscribes
+            require_creation(context, call, name)  # as when a client subscribes
+            context.topics.get_or_create(name)
         made: list[Subscription] = []
         for part in call.work.each(each_part(context, name)):
             topic = loaded(context, part)

@@ -23,6 +23,14 @@ class PassingConsumer(ConnectedConsumer):
     _gone: int = 0  # bytes that have left, as far as is known; changed on the processor
     _asked: bool = False
 
+    def has_room(self) -> bool:
+        """Whether others on the connection leave it any: each may be given something before it finds out by itself. If not, it
+        is paused. The subscription's lock is held."""
+        if self.connection.connection.outgoing_bytes < _UNSENT_MAX:
+            return True
+        ConnectedConsumer.pause(self)
+        return False
+
     def pause(self) -> None:
         """After what would have been a slice, each time. The subscription's lock is held."""
         connection = self.connection.connection

@@ -123,13 +123,16 @@ class NonPersistentSubscription:
         raise NotAllowed(f"There are no subscriptions of the type {join.kind}.")
 
     def _tell_active(self, before: Consumer | None, newcomer: PassingConsumer | None) -> None:
-        """Failover: everybody is told when another one becomes active, and a newcomer in any case."""
+        """Failover: those two are told between whom it has changed, and a newcomer in any case. All others know already that
+        they are not active: with many consumers it would cost too much to tell them with each one that joins or leaves."""
         active = self.active
-        if active is not before:
-            for each in self.connected:
+        changed = () if active is before else (before, active)
+        told = dict.fromkeys(each.owner for each in changed if each is not None)
+        if newcomer is not None:
+            told[newcomer] = None
+        for each in told:
+            if each in self.connected:
                 each.tell_active(each.consumer is active)
-        elif newcomer is not None:
-            newcomer.tell_active(False)
 
     def leave(self, connected: ConnectedConsumer) -> None:
         """A consumer has left. Unknown: nothing."""
@@ -196,8 +199,17 @@ class NonPersistentSubscription:
                 if consumer is None:
                     self.dropped += entry.messages
                     continue
-                self.messages_out += entry.messages
-                self.bytes_out += entry.size
                 batches.setdefault(consumer, []).append(Delivery(entry))
             for consumer, deliveries in batches.items():
-                consumer.owner.deliver(deliveries)
+                self._give(consumer, deliveries)
+
+    def _give(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        connected = consumer.owner
+        messages = sum(each.entry.messages for each in deliveries)
+        if connected.has_room():
+            self.messages_out += messages
+            self.bytes_out += sum(each.entry.size for each in deliveries)
+            connected.deliver(deliveries)
+        else:
+            self.dropped += messages
+            consumer.permits += messages

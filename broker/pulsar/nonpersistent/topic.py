@@ -18,6 +18,7 @@ from uuid import UUID
 import attrs
 
 from broker.pulsar.dispatch.rate_limit import DispatchRate
+from broker.pulsar.entries.cache import OVERHEAD_BYTES
 from broker.pulsar.entry import Entry
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
@@ -27,7 +28,7 @@ from broker.runtime.threads import Lock
 
 # Subscriptions that the thread serves that has received the messages: at most about 0.3 ms.
 _AT_ONCE = 16
-# Bytes of messages that wait for the waker.
+# Bytes of messages that wait for the waker, with what the broker keeps for each.
 _WAITING_MAX = 16 * 1024 * 1024
 # There are no policies of such a topic, only those of its namespace.
 _NO_TOPIC = UUID(int=0)
@@ -130,20 +131,21 @@ class NonPersistentTopic:
     def publish(self, entries: Sequence[Entry]) -> None:
         """Give these to all subscriptions. No lock is held."""
         size = sum(entry.size for entry in entries)
+        kept = size + len(entries) * OVERHEAD_BYTES
         messages = sum(entry.messages for entry in entries)
         with self._passing:
             self.messages_in += messages
             self.bytes_in += size
             if not self._waiting and len(self.subscriptions) <= _AT_ONCE:
                 served = list(self.subscriptions.values())
-            elif self._waiting_bytes + size > _WAITING_MAX:
+            elif self._waiting_bytes + kept > _WAITING_MAX:
                 self.dropped += messages
                 return
             else:
                 served = []
                 first = not self._waiting
                 self._waiting.append(entries)
-                self._waiting_bytes += size
+                self._waiting_bytes += kept
                 if first:
                     self._left.extend(self.subscriptions.values())
                     self.line.call(self._pass_on)
@@ -160,7 +162,7 @@ class NonPersistentTopic:
         with self._passing:
             if not self._left:
                 self._waiting.popleft()
-                self._waiting_bytes -= sum(entry.size for entry in entries)
+                self._waiting_bytes -= sum(entry.size + OVERHEAD_BYTES for entry in entries)
                 if not self._waiting:
                     return
                 self._left.extend(self.subscriptions.values())

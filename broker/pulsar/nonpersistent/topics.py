@@ -37,6 +37,7 @@ KIND: Final = "pulsar-non-persistent"
 TOPICS_MAX: Final = 100_000
 PARTITIONED_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
+ALL_PARTITIONS_MAX: Final = 100_000  # they are listed one by one: 0.3 s
 # A topic that nobody has used for so long (s) is forgotten, and how often that is looked for.
 _IDLE_S = 60.0
 
@@ -189,6 +190,12 @@ class NonPersistentTopics:
     def _write(self, name: TopicName, partitions: int | None) -> None:
         if partitions is not None and partitions > PARTITIONS_MAX:
             raise NotAllowed(f"A topic whose messages are not kept may have {PARTITIONS_MAX} partitions.")
+        if partitions is not None:
+            others = sum(count for each, count in list(self._partitions.items()) if each != name)
+            if others + partitions > ALL_PARTITIONS_MAX:
+                raise TooManyRequests(
+                    f"Topics whose messages are not kept may have {ALL_PARTITIONS_MAX} partitions together."
+                )
         body = None if partitions is None else json.dumps({"partitions": partitions}).encode()
         self._catalogue.alter_documents([(KIND, f"{name.namespace}/{name.local}", body)])
         with self._lock:

@@ -81,6 +81,27 @@ def test_it_reads_what_the_others_read(many: list[bytes]) -> None:
             )
 
 
+@st.composite
+def hostile(draw: st.DrawFn) -> bytes:
+    """What is right but for some bytes of its command or metadata, with the checksum of that."""
+    meta = draw(usual_metadata)
+    command = draw(usual_sends)
+    if draw(st.booleans()):
+        meta.sequence_id = command.sequence_id
+    data = bytes(draw(mutated(st.just(meta.SerializeToString()))))
+    return write_send(command, write_stored_part(data, draw(st.binary(max_size=20))))
+
+
+@given(st.lists(st.one_of(frames, hostile()), max_size=12))
+def test_metadata_of_any_bytes_is_read_as_the_others_read_it(many: list[bytes]) -> None:
+    usual = UsualSends(1)
+    for data in many:
+        frame = memoryview(data)
+        found = usual.read(frame, 0, len(frame))
+        expected = read_in_the_other_way(usual, frame)
+        assert found is None or expected == found
+
+
 def plain(sequence_id: int, payload: bytes = b"x" * 100, **fields: object) -> memoryview:
     fields = {"producer_name": "p", "publish_time": NOW + sequence_id, **fields}
     meta = MessageMetadata(sequence_id=sequence_id, **fields)  # type: ignore[arg-type]
@@ -144,3 +165,12 @@ def test_it_gives_up_where_nothing_is_usual() -> None:
         assert read_in_the_other_way(usual, frame) is not None
     frame = plain(70)
     assert usual.read(frame, 0, len(frame)) is None
+
+
+def test_metadata_that_ends_before_its_time_is_left_to_the_others() -> None:
+    usual = learned(plain(1))
+    metadata = MessageMetadata(producer_name="p", sequence_id=2, publish_time=NOW).SerializeToString()
+    command = CommandSend(producer_id=300, sequence_id=2)
+    for size in range(len(metadata)):
+        frame = memoryview(write_send(command, write_stored_part(metadata[:size], b"x")))
+        assert usual.read(frame, 0, len(frame)) is None

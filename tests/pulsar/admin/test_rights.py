@@ -134,6 +134,20 @@ def test_a_subscription_needs_a_right_on_its_group_too(secured: Admin) -> None:
     assert 204 == secured.ask("POST", path, **as_user("consumer"))[0]
 
 
+def test_a_subscription_of_a_topic_that_does_not_exist_needs_the_right_to_make_it(secured: Admin) -> None:
+    domains = PERSISTENT, PERSISTENT.replace("persistent", "non-persistent")
+    kafka_names = "new", "pulsar.public.default.new"
+    allow(secured, "maker", *((ResourceType.TOPIC, name, Operation.READ) for name in kafka_names))
+    allow(secured, "maker", (ResourceType.GROUP, "s", Operation.READ))
+    for base in domains:
+        assert 403 == secured.ask("PUT", f"{base}/new/subscription/s", **as_user("maker"))[0]
+        assert 404 == secured.ask("GET", f"{base}/new/stats", **as_user("root"))[0]
+    allow(secured, "maker", *((ResourceType.TOPIC, name, Operation.CREATE) for name in kafka_names))
+    for base in domains:
+        assert 204 == secured.ask("PUT", f"{base}/new/subscription/s", **as_user("maker"))[0]
+        assert 204 == secured.ask("DELETE", f"{base}/new", **as_user("root"))[0]
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -97,6 +97,27 @@ def test_a_consumer_that_does_not_read_takes_a_bounded_part_of_the_memory(scene:
     assert scene.subscription.messages_out == got + 1
 
 
+def test_many_consumers_of_a_connection_that_does_not_read_take_no_more_than_one(scene: Scene) -> None:
+    client = Client(scene.stage)
+    client.link.reads = False
+    joined = []
+    for number in range(100):
+        join = Join(subscription="s", kind=SubType.Shared, consumer_id=number, consumer_name=f"c{number}")
+        joined.append(scene.subscription.join(client.state, join, DispatchSettings(), None, 0))
+        scene.subscription.flow(joined[-1], 1000)
+    for _ in range(100):
+        scene.publish(size=100_000)
+    scene.run()
+    assert client.link.bytes_queued < 2_300_000
+    assert 100 == scene.subscription.messages_out + scene.subscription.dropped
+    client.link.reads = True
+    for connected in joined:
+        connected.writable()
+    assert 100_000 - scene.subscription.messages_out == sum(each.consumer.permits for each in joined)
+    scene.publish(100)
+    assert 100 <= scene.subscription.messages_out < 200
+
+
 def test_the_rules_of_who_may_join_are_those_of_topics_that_are_kept(scene: Scene) -> None:
     _, first = scene.join()
     with pytest.raises(Busy) as busy:
@@ -133,6 +154,20 @@ def test_failover_tells_who_is_served(scene: Scene) -> None:
     active = connected if found[0] == [] else other
     scene.subscription.leave(active)
     assert [True] == told(second if active is connected else first)
+
+
+def test_failover_tells_only_those_whose_turn_begins_or_ends(scene: Scene) -> None:
+    joined = []
+    for priority in range(20, 0, -1):
+        client = Client(scene.stage)
+        join = Join(
+            subscription="s", kind=SubType.Failover, consumer_id=0, consumer_name=f"c{priority}", priority=priority
+        )
+        joined.append((client, scene.subscription.join(client.state, join, DispatchSettings(), None, 0)))
+    assert [2] * 19 + [1] == [len(client.commands()) for client, _ in joined]  # active, and not any more
+    for _, connected in reversed(joined[10:]):
+        scene.subscription.leave(connected)
+    assert [0] * 9 + [1] + [1] * 9 + [0] == [len(client.commands()) for client, _ in joined]
 
 
 def test_one_that_is_not_durable_goes_with_its_last_consumer(stage: Stage) -> None:

@@ -171,6 +171,14 @@ def test_there_are_so_many_and_no_more(broker: Broker, monkeypatch: pytest.Monke
     all_of_them.create_partitioned(parse_topic("non-persistent://public/default/p"), 9)
     with pytest.raises(TooManyRequests):
         all_of_them.create_partitioned(parse_topic("non-persistent://public/default/q"), 1)
+    monkeypatch.setattr(topics, "PARTITIONED_MAX", 2)
+    monkeypatch.setattr(topics, "ALL_PARTITIONS_MAX", 11)
+    with pytest.raises(TooManyRequests):
+        all_of_them.create_partitioned(parse_topic("non-persistent://public/default/q"), 3)
+    all_of_them.create_partitioned(parse_topic("non-persistent://public/default/q"), 1)
+    all_of_them.add_partitions(parse_topic("non-persistent://public/default/q"), 2)
+    with pytest.raises(TooManyRequests):
+        all_of_them.add_partitions(parse_topic("non-persistent://public/default/q"), 3)
 
 
 def test_a_topic_that_nobody_uses_is_forgotten(broker: Broker, connect: Connect) -> None:
