@@ -58,11 +58,11 @@ def _repair(disk: SystemDisk, data_dir: str, only: tuple[str, ...], apply: bool,
     wrong = [each for each in found if each.has_lost or each.indexes]
     stamp = SystemClock.time_ms()
     aside = f"{data_dir}/repaired.{stamp}"
+    for each in found:  # before it is mended: what is accepted as lost cannot be found a second time
+        _print(each, as_json)
     if apply and wrong:
         Mending(files, state, aside).mend(wrong)
         files.close_all()
-    for each in found:
-        _print(each, as_json)
     lost = any(each.has_lost for each in found)
     if not wrong:
         click.echo(f"{len(found)} partitions were read; nothing is damaged.", err=as_json)

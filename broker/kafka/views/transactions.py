@@ -4,7 +4,9 @@
 Tests: tests/kafka/views/test_transactions.py.
 """
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final
 
 from broker.errors import Refusal, StorageError
@@ -118,19 +120,19 @@ class Transactions:
         partition = number_of(call, "partition", None, most=info.partitions - 1)
         limit = limit_of(call)
         numbers = range(min(info.partitions, _DESCRIBED_MAX)) if partition is None else [partition]
-        producers = [each for number in numbers for each in self._of_partition(call, name, number)]
-        producers.sort(key=lambda each: -each["last_ms"])
-        return json_answer({"producers": producers[:limit]})
+        found = (each for number in numbers for each in self._of_partition(call, name, number))
+        # Not all of them are in memory at a time: nothing bounds how many there are.
+        return json_answer({"producers": heapq.nlargest(limit, call.work.each(found), key=itemgetter("last_ms"))})
 
-    def _of_partition(self, call: Call, topic: str, partition: int) -> list[dict[str, Any]]:
+    def _of_partition(self, call: Call, topic: str, partition: int) -> Iterator[dict[str, Any]]:
         call.work.checkpoint()
         log = self._logs.get(topic, partition)
         try:
             described = [] if log is None else log.describe_producers()
         except (Refusal, StorageError):
-            return []
-        return [
-            {
+            return
+        for each in described:
+            yield {
                 "partition": partition,
                 "producer_id": each.producer_id,
                 "epoch": each.epoch,
@@ -138,8 +140,6 @@ class Transactions:
                 "last_ms": each.last_timestamp,
                 "open_since_offset": each.txn_start_offset if each.txn_start_offset >= 0 else None,
             }
-            for each in described
-        ]
 
 
 def _holder(log: Log) -> int | None:
