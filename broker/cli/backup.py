@@ -36,7 +36,8 @@ _RENEW_S = 10.0
     "--since",
     metavar="EARLIER",
     type=click.Path(exists=True, file_okay=False),
-    help="An earlier backup: closed segments that are in it are not copied again. On one disk they take no room again, either.",
+    help="An earlier backup: closed segments that are in it are not copied again. On the same disk they are linked and take no"
+    " more room.",
 )
 @click.option("--verify", is_flag=True, help="Copy nothing, and check the backup in DIR. Needs no broker.")
 @output_option

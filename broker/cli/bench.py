@@ -48,9 +48,11 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
     "--topic",
     metavar="NAME",
     shell_complete=completing.topics,
-    help="An existing topic, into which is written.  [default: a topic of its own, deleted at the end]",
+    help="An existing topic to write to.  [default: a topic of its own, deleted at the end]",
 )
-@click.option("--partitions", "-p", type=click.IntRange(min=1, max=1000), help="Of a topic of its own.  [default: 4]")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1, max=1000), help="Partitions of a topic of its own.  [default: 4]"
+)
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Time of each test at most."
 )

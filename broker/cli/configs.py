@@ -61,14 +61,16 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="Of this topic."),
-            click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Of this broker."),
-            click.option("--all-brokers", is_flag=True, help="What was set for all brokers while they were running."),
+            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="This topic."),
+            click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="This broker."),
+            click.option(
+                "--all-brokers", is_flag=True, help="All brokers: settings that were changed while they were running."
+            ),
             click.option(
                 "--group",
                 metavar="NAME",
                 shell_complete=completing.groups,
-                help="Of this group (brokers from Kafka 4.0 on).",
+                help="This group (brokers from Kafka 4.0 on).",
             ),
         ]
     ):
@@ -178,7 +180,7 @@ def set_configs(
 def delete(
     keys: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, as_json: bool, target: Target
 ) -> None:
-    """Take settings back, so that the default or the broker's setting holds again."""
+    """Remove settings, so that the default or the broker's setting applies again."""
     if entity:
         for key in keys:
             quotas.check_key(key)

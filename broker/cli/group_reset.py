@@ -113,7 +113,7 @@ PARTITIONS = _Partitions()
 @click.option(
     "--by-duration", type=_Duration(), metavar="DURATION", help="To the records of this long ago: 90m or PT1H30M."
 )
-@click.option("--shift-by", type=int, metavar="N", help="By so many offsets; back if N is negative.")
+@click.option("--shift-by", type=int, metavar="N", help="By N offsets; backwards if N is negative.")
 @click.option(
     "--from-file",
     type=click.File("r", encoding="utf-8"),

@@ -26,8 +26,8 @@ _PROBLEMS_SHOWN = 20
 @click.argument("path", metavar="DIR", type=click.Path(exists=True))
 @click.option("--batches", is_flag=True, help="Print the header of each record batch.")
 @click.option("--records", "with_records", is_flag=True, help="Also print the records, as JSON.")
-@click.option("--repair", is_flag=True, help="Say what keeps partitions offline and what mending would lose.")
-@click.option("--apply", "applied", is_flag=True, help="With --repair: do it.")
+@click.option("--repair", is_flag=True, help="Report what keeps partitions offline and what a repair would lose.")
+@click.option("--apply", "applied", is_flag=True, help="With --repair: carry the repair out.")
 @click.option(
     "--partition", "partitions", multiple=True, metavar="TOPIC-N", help="With --repair: only this one; can be repeated."
 )

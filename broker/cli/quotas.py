@@ -18,7 +18,7 @@ _KEYS = {
     "consumer_byte_rate": "bytes a second that a client may fetch",
     "request_percentage": "time on the broker's threads, in percent of one thread",
     "controller_mutation_rate": "partitions a second that a client may create or delete",
-    "connection_creation_rate": "connections a second from an address (--ip only)",
+    "connection_creation_rate": "connections a second from an address, with --ip only",
 }
 _TYPES = ("user", "client-id", "ip")
 _EXACT, _DEFAULT = 0, 1
@@ -175,5 +175,5 @@ def key_and_value(pair: str) -> tuple[str, float]:
 def check_key(key: str) -> None:
     if key not in _KEYS:
         raise click.UsageError(
-            f"There is no quota {key!r}: " + "; ".join(f"{name}: {what}" for name, what in _KEYS.items())
+            f"There is no quota {key!r}; the quotas are {', '.join(f'{name} ({what})' for name, what in _KEYS.items())}."
         )

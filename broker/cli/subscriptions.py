@@ -121,9 +121,11 @@ def describe(topic: TopicName, subscription: str, api: AdminApi, as_json: bool) 
 @command.command()
 @_topic
 @_subscription
-@click.option("--messages", "-m", type=click.IntRange(min=1), help="So many of the oldest, on each partition.")
-@click.option("--older-than", "seconds", type=click.IntRange(min=0), metavar="SECONDS", help="Those that are older.")
-@click.option("--all", "everything", is_flag=True, help="Everything that is there.")
+@click.option(
+    "--messages", "-m", type=click.IntRange(min=1), help="This many of the oldest messages of each partition."
+)
+@click.option("--older-than", "seconds", type=click.IntRange(min=0), metavar="SECONDS", help="Messages that are older.")
+@click.option("--all", "everything", is_flag=True, help="All messages.")
 @admin_options
 @output_option
 def skip(

@@ -249,7 +249,14 @@ def _problems(
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions from now on.")
 @click.option("--config", "-c", "sets", metavar="KEY=VALUE", multiple=True, help="Set a setting; can be repeated.")
-@click.option("--delete-config", "-d", "deletes", metavar="KEY", multiple=True, help="Take back a setting.")
+@click.option(
+    "--delete-config",
+    "-d",
+    "deletes",
+    metavar="KEY",
+    multiple=True,
+    help="Remove a setting, so that the broker's setting applies.",
+)
 @output_option
 @broker_options
 def alter(

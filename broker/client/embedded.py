@@ -1,8 +1,7 @@
 """A broker inside the process that uses it: for tests, notebooks and small programs."""
 
-import os
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import attrs
 
@@ -20,6 +19,13 @@ _DRAIN_S = 1.0
 _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
 
+@runtime_checkable
+class PathLike(Protocol):
+    """A path of ``pathlib``, which only the runtime imports."""
+
+    def __fspath__(self) -> str: ...
+
+
 class Broker:
     """A real broker on free ports of the loopback interface.
 
@@ -33,8 +39,8 @@ class Broker:
     is started. ``async with Broker() as broker`` starts and stops it without blocking the event loop of asyncio.
     """
 
-    def __init__(self, data_dir: str | os.PathLike[str] | None = None, **settings: Unpack[Settings]) -> None:
-        self._given_dir = data_dir = os.fspath(data_dir) if isinstance(data_dir, os.PathLike) else data_dir
+    def __init__(self, data_dir: str | PathLike | None = None, **settings: Unpack[Settings]) -> None:
+        self._given_dir = data_dir = data_dir.__fspath__() if isinstance(data_dir, PathLike) else data_dir
         self._temporary: TemporaryDirectory | None = None
         self._server: BrokerServer | None = None
         self._forks = forks.count()
