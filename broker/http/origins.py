@@ -32,7 +32,10 @@ def check(headers: Mapping[str, str], authority: str | None, local: str, allowed
         if host is None:
             raise HttpError(BAD_REQUEST, "The header Host is no host and port.")
         if not (is_loopback(host) or host == local.lower() or host in allowed):
-            raise HttpError(FORBIDDEN, "This broker has another name; http_allowed_hosts may list this one.")
+            raise HttpError(
+                FORBIDDEN,
+                "The header Host is not a name of this broker: use its listener's address, or add the name to http_allowed_hosts.",
+            )
     origin = headers.get("origin")
     if origin is not None:
         match = _ORIGIN.fullmatch(origin)
