@@ -34,7 +34,7 @@ def check(headers: Mapping[str, str], authority: str | None, local: str, allowed
         if not (is_loopback(host) or host == local.lower() or host in allowed):
             raise HttpError(
                 FORBIDDEN,
-                "The header Host does not name this broker: use its listener's address, or set http_allowed_hosts.",
+                "The header Host is not a name of this broker: use its address, or add the name to http_allowed_hosts.",
             )
     origin = headers.get("origin")
     if origin is not None:
