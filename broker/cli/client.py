@@ -38,7 +38,8 @@ def kafka(target: Target, command: str) -> Iterator["Cluster"]:
 
         def connect() -> None:
             try:
-                routing.any_connection()
+                # The first request that needs a login: a listener that asks for one answers only the question for its versions.
+                routing.refresh([])
             except UnreachableError:
                 refuse_other_service(target)
                 raise

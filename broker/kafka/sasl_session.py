@@ -81,7 +81,8 @@ class SaslSession(KafkaSession):
     def receive(self, frame: memoryview) -> KafkaRequest:
         if self.state is LoginState.AUTHENTICATE_RAW:
             request = KafkaRequest()
-            request.api = self.rules.raw_api
+            api = request.api = self.rules.raw_api
+            request.kind = api.label
             request.api_version = request.correlation_id = 0
             request.client_id = None
             request.body_offset = 4
