@@ -7,7 +7,7 @@ import pytest
 
 from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.records import build_batch
-from protocol.pulsar.acks import read_ack
+from protocol.pulsar.acks import Ack, read_ack
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from protocol.translation.to_pulsar import Translated, to_pulsar
 from tests.protocol.pulsar.stub_broker import StubBroker, stub_broker
@@ -35,6 +35,10 @@ def delivered(entries: Sequence[Translated]) -> list[tuple[int, bytes]]:
     return [(entry.offset, entry.stored) for entry in entries]
 
 
+def entries_of(ack: Ack) -> list[int]:
+    return [*ack.whole, *(found.entry_id for found in ack.ids)]
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_the_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     records = [
@@ -54,7 +58,7 @@ def test_the_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     assert [NOW + 2] * 3 == [message.publish_timestamp() for message in (one, two, three)]
     ids = [message.message_id() for message in (one, two, three)]
     assert [(40, 0), (40, 1), (40, 2)] == [(found.entry_id(), found.batch_index()) for found in ids]
-    assert [40] == [found.entry_id for found in ack.ids]
+    assert [40] == entries_of(ack)
 
 
 def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
@@ -63,7 +67,7 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
     batch = build_batch(records, base_offset=40, offsets=[41, 42, 45, 47], last_offset_delta=9)
     with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
         messages = received(broker, 4, 3)
-        acked = {found.entry_id for frame in broker.of_type(BaseCommand.Type.ACK) for found in read_ack(frame).ids}
+        acked = {entry for frame in broker.of_type(BaseCommand.Type.ACK) for entry in entries_of(read_ack(frame))}
     assert [b"0", b"1", b"2", b"3"] == [message.data() for message in messages]
     ids = [message.message_id() for message in messages]
     assert [(41, 0), (41, 1), (45, -1), (47, -1)] == [(found.entry_id(), found.batch_index()) for found in ids]
