@@ -25,7 +25,7 @@ from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
-from tests.sim.pulsar_scene import LARGEST_SLICE, PulsarScene
+from tests.sim.pulsar_scene import PulsarScene
 from tests.sim.quota_scene import draw_quotas
 from tests.sim.security_scene import TOPIC as GUARDED
 from tests.sim.security_scene import SecurityScene
@@ -145,7 +145,6 @@ class Simulation:
         self.pulsar: PulsarScene | None = None
         if self.has("pulsar"):
             self._populate_pulsar(self.world.rng("pulsar"))
-            self._largest_response += LARGEST_SLICE
         self.security: SecurityScene | None = None
         if self.has("security"):
             self._populate_security()

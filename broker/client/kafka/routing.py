@@ -19,6 +19,7 @@ from broker.client.kafka.errors import (
     COORDINATOR_MOVED,
     RETRIABLE,
     BrokerAnswerError,
+    ConnectionLostError,
     KafkaClientError,
     LinkError,
     RetriableError,
@@ -69,7 +70,7 @@ class Routing:
         self._topics: dict[str, TopicMetadata] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
-        self._has_reached_broker = patient
+        self._has_reached_broker = self._has_been_answered = patient
 
     def close(self) -> None:
         """Close the connections. A later request opens them again."""
@@ -88,6 +89,7 @@ class Routing:
         if version >= 4:
             fields["allow_auto_topic_creation"] = create
         answer = connection.ask(ApiKey.METADATA, version, fields)
+        self._has_been_answered = True
         self._brokers = {node.node_id: (node.host, node.port) for node in answer.brokers}
         topics: dict[str, TopicMetadata] = {}
         not_ready: RetriableError | None = None
@@ -272,8 +274,10 @@ class Routing:
 
     def after_failure(self, failure: KafkaClientError, retry: Retry) -> None:
         """Pause before another try, or raise ``failure`` if there is no time for one."""
-        if isinstance(failure, UnreachableError) and not self._has_reached_broker:
-            retry.shorten(self.config.connect_timeout_ms / 2)  # most likely the address is wrong: report it soon
+        is_wrong_address = isinstance(failure, UnreachableError) and not self._has_reached_broker
+        is_refused = isinstance(failure, ConnectionLostError) and not self._has_been_answered
+        if is_wrong_address or is_refused:  # most likely; a listener that asks for a login closes the connection
+            retry.shorten(self.config.connect_timeout_ms / 2)  # report it soon
         if failure.code == ErrorCode.unknown_topic_or_partition:
             retry.unknown_topic_answers += 1
             if retry.unknown_topic_answers >= _UNKNOWN_TOPIC_ANSWERS:
