@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from broker.kafka import api as module
+from broker.kafka.answered_errors import AnsweredErrors
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.network.service import Peer
 from broker.network.work import CHECK_EVERY
@@ -34,6 +35,9 @@ class Outbox:
 
 class Context:
     stopping = False
+
+    def __init__(self) -> None:
+        self.errors = AnsweredErrors()
 
 
 def call(key: ApiKey = ApiKey.HEARTBEAT) -> tuple[Call, Connection, Outbox, Context]:
