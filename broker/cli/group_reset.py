@@ -7,7 +7,7 @@ Tests: tests/cli/test_group_reset.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -83,20 +83,22 @@ class _Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
-PARTITIONS = _Partitions()
+def topics_option(*, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--topic",
+        "topics",
+        type=_Partitions(),
+        shell_complete=completing.topics,
+        metavar="TOPIC[:PARTITIONS]",
+        multiple=True,
+        required=required,
+        help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
+    )
 
 
 @click.command("reset-offsets")
 @click.argument("group", shell_complete=completing.groups)
-@click.option(
-    "--topic",
-    "topics",
-    type=PARTITIONS,
-    shell_complete=completing.topics,
-    metavar="TOPIC[:PARTITIONS]",
-    multiple=True,
-    help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
-)
+@topics_option()
 @click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
 @click.option("--to-earliest", is_flag=True, help="To the first record that there is.")
 @click.option("--to-latest", is_flag=True, help="To the end: only new records.")

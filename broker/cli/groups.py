@@ -11,7 +11,7 @@ import click
 from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.group_reset import PARTITIONS, reset_offsets
+from broker.cli.group_reset import reset_offsets, topics_option
 from broker.cli.output import output_option, print_done, print_object, print_rows, print_table
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
@@ -211,16 +211,7 @@ def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, target: Targe
 
 @command.command("delete-offsets")
 @click.argument("name", metavar="GROUP", shell_complete=completing.groups)
-@click.option(
-    "--topic",
-    "topics",
-    type=PARTITIONS,
-    shell_complete=completing.topics,
-    metavar="TOPIC[:PARTITIONS]",
-    multiple=True,
-    required=True,
-    help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
-)
+@topics_option(required=True)
 @output_option
 @broker_options
 def delete_offsets(

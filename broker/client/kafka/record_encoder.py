@@ -8,16 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from protocol.checksum import crc32c
-from protocol.kafka.records.batch import (
-    CRC_START,
-    HEADER,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    NO_PRODUCER_ID,
-)
-from protocol.kafka.records.compression import compress
+from protocol.kafka.records.batch import HEADER_SIZE
+from protocol.kafka.records.records import enclose
 
 NO_HEADERS = b"\x00"
 
@@ -107,19 +99,7 @@ def encode(records: Records, most: int, *, now_ms: int, codec: int = 0) -> Itera
     base, latest = now_ms, now_ms
     if records.times is not None:
         base, latest = records.times[0], max(records.times)
-    used = codec
-    if codec:
-        packed = compress(codec, body)
-        if len(packed) < len(body):
-            body = bytes(packed)
-        else:
-            used = 0
-    header = HEADER.pack(
-        0, HEADER_SIZE - LOG_OVERHEAD + len(body), -1, MAGIC, 0, used, count - 1, base, latest, NO_PRODUCER_ID, -1, -1, count
-    )  # fmt: skip
-    batch = bytearray().join((header, body))
-    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    yield batch, count
+    yield enclose(body, count, base, latest, codec), count
 
 
 def _offset_varints(count: int) -> list[bytes]:

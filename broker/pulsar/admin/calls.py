@@ -197,6 +197,28 @@ def require_creation(context: PulsarContext, call: Call, name: TopicName) -> Non
         require_topic(context, call, Operation.CREATE, name)
 
 
+def name_to_create(context: PulsarContext, call: Call, domain: str = "persistent") -> TopicName:
+    """The topic of the path, which the client may create in a namespace that there is."""
+    name = topic_name(call, domain)
+    require_creation(context, call, name)
+    context.topics.check_namespace(name)
+    return name
+
+
+def partitions_to_create(call: Call, name: TopicName) -> tuple[int, object]:
+    """What the body of a call that makes a partitioned topic has: the number of partitions, and the properties or None."""
+    if name.partition >= 0:
+        raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
+    value = call.json()
+    partitions, properties = (
+        (value.get("partitions"), value.get("properties")) if isinstance(value, dict) else (value, None)
+    )
+    total = number(partitions, "The number of partitions")
+    if total == 0:
+        raise HttpError(406, "The number of partitions should be more than 0")
+    return total, properties
+
+
 def require_subscription(context: PulsarContext, call: Call, name: TopicName, subscription: str) -> None:
     """Raises AuthorizationError."""
     require_topic(context, call, Operation.READ, name)

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.network.routes import NO_CONTENT, Answer, Call, Route, json_answer
 from broker.pulsar.admin.calls import (
     may_describe,
+    name_to_create,
     namespace_name,
     number,
+    partitions_to_create,
     require_creation,
     require_subscription,
     require_topic,
@@ -98,29 +100,17 @@ class NonPersistent:
 
     def create(self, call: Call) -> Answer:
         """It is forgotten when nobody has used it for a minute, and made again by whoever asks for it."""
-        name = self._name_to_create(call)
+        name = name_to_create(self._context, call, NON_PERSISTENT)
         if self._topics.exists(name) or self._topics.partitions(name.whole):
             raise TopicExists("This topic already exists")
         self._topics.make(name)
         return NO_CONTENT
 
     def create_partitioned(self, call: Call) -> Answer:
-        name = self._name_to_create(call)
-        if name.partition >= 0:
-            raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
-        value = call.json()
-        if isinstance(value, dict):
-            value = value.get("partitions")
-        if number(value, "The number of partitions") == 0:
-            raise HttpError(406, "The number of partitions should be more than 0")
-        self._topics.create_partitioned(name, value)
+        name = name_to_create(self._context, call, NON_PERSISTENT)
+        partitions, _ = partitions_to_create(call, name)
+        self._topics.create_partitioned(name, partitions)
         return NO_CONTENT
-
-    def _name_to_create(self, call: Call) -> TopicName:
-        name = _name(call)
-        require_creation(self._context, call, name)
-        self._context.topics.check_namespace(name)
-        return name
 
     def partitions(self, call: Call) -> Answer:
         name = _name(call)

@@ -10,8 +10,10 @@ from broker.pulsar.admin.calls import (
     json_object,
     loaded,
     may_describe,
+    name_to_create,
     namespace_name,
     number,
+    partitions_to_create,
     require_creation,
     require_existing,
     require_topic,
@@ -86,32 +88,19 @@ class Topics:
     # -- creating and deleting ----------------------------------------------------------------------------------------
 
     def create(self, call: Call) -> Answer:
-        name = self._name_to_create(call)
+        name = name_to_create(self._context, call)
         if self._context.topics.partitions(name) is not None or self._context.topics.partitions(name.whole) is not None:
             raise TopicExists("This topic already exists")
         self._context.topics.create(name, _properties(json_object(call)))
         return NO_CONTENT
 
     def create_partitioned(self, call: Call) -> Answer:
-        name = self._name_to_create(call)
-        if name.partition >= 0:
-            raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
-        value = call.json()
-        properties = value.get("properties") if isinstance(value, dict) else None
-        if isinstance(value, dict):
-            value = value.get("partitions")
-        if number(value, "The number of partitions") == 0:
-            raise HttpError(406, "The number of partitions should be more than 0")
+        name = name_to_create(self._context, call)
+        total, properties = partitions_to_create(call, name)
         if self._context.topics.partitions(name) is not None:
             raise TopicExists("This topic already exists")
-        self._context.topics.create_partitioned(name, value, _properties(properties))
+        self._context.topics.create_partitioned(name, total, _properties(properties))
         return NO_CONTENT
-
-    def _name_to_create(self, call: Call) -> TopicName:
-        name = topic_name(call)
-        require_creation(self._context, call, name)
-        self._context.topics.check_namespace(name)
-        return name
 
     def add_partitions(self, call: Call) -> Answer:
         name = topic_name(call)

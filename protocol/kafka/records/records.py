@@ -255,6 +255,25 @@ def build_batch(
     return batch
 
 
+def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int, codec: int) -> bytearray:
+    """A whole batch, checksum included, around the encoded ``body`` of ``count`` records: with base offset 0 and without a
+    producer. A body that the codec would make larger stays as it is."""
+    used = codec
+    if codec:
+        packed = compress(codec, body)
+        if len(packed) < len(body):
+            body = packed
+        else:
+            used = 0
+    header = HEADER.pack(
+        0, HEADER_SIZE - LOG_OVERHEAD + len(body), -1, MAGIC, 0, used,
+        count - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, -1, -1, count,
+    )  # fmt: skip
+    batch = bytearray().join((header, body))
+    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return batch
+
+
 def _append_varint(out: bytearray, value: int) -> None:
     value = value << 1 if value >= 0 else ~(value << 1)  # zig-zag, of any width
     while value > 0x7F:

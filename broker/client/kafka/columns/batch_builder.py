@@ -5,7 +5,6 @@ all records of a few batches at once, and Arrow joins these pieces with keys, va
 bytes are the records of the batches, one batch after the other.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,18 +17,10 @@ import pyarrow.compute as pc
 from broker.client.kafka.columns.murmur2 import murmur2, partition_of
 from broker.client.kafka.columns.varints import I64, Rows, sizes_of, zigzag
 from broker.client.kafka.errors import KafkaClientError, RecordTooLargeError
-from protocol.checksum import crc32c
-from protocol.kafka.records.batch import (
-    CRC_START,
-    HEADER,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    NO_PRODUCER_ID,
-)
-from protocol.kafka.records.compression import CODEC_NAMES, compress
+from protocol.kafka.records.batch import HEADER_SIZE
+from protocol.kafka.records.compression import CODEC_NAMES
+from protocol.kafka.records.records import enclose
 
-_CRC = struct.Struct(">I")  # at 17
 _NO_HEADERS = b"\x00"
 _NULL = 1  # -1 in zig-zag
 _LARGEST = (1 << 31) - 1 - HEADER_SIZE
@@ -249,21 +240,7 @@ def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
     built: list[Built] = []
     rows = zip(counts.tolist(), base_times.tolist(), latest_times.tolist(), pairwise(section_ends), strict=True)
     for count, base, latest, (start, end) in rows:
-        section = joined.data[start:end]
-        used = codec
-        if codec:
-            packed = compress(codec, section)
-            if len(packed) < len(section):
-                section = memoryview(packed)
-            else:
-                used = 0
-        header = HEADER.pack(
-            0, HEADER_SIZE - LOG_OVERHEAD + len(section), -1, MAGIC, 0, used,
-            count - 1, base, latest, NO_PRODUCER_ID, -1, -1, count,
-        )  # fmt: skip
-        data = bytearray().join((header, section))
-        _CRC.pack_into(data, 17, crc32c(memoryview(data)[CRC_START:]))
-        built.append(Built(data, count))
+        built.append(Built(enclose(joined.data[start:end], count, base, latest, codec), count))
     return built
 
 
