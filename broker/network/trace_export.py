@@ -10,8 +10,8 @@ each part of its way that took time:
 | ``handle`` | a thread begins to handle it | that is done |
 | ``wait`` | it waits for records, an fsync, members of a group | its answer is there |
 
-Inside these are ``log append`` and ``log read`` for each partition, and ``log load`` where records came from the disk. A fetch has
-those of the reading that was sent. Each new connection is a trace of its own:
+Inside these are ``log append`` and ``log read`` for each partition, and ``log load`` where records came from the disk. A fetch
+has those of the reading that was sent. Each new connection is a trace of its own:
 
 | span | from | to |
 |---|---|---|
