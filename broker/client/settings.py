@@ -145,6 +145,7 @@ class Settings(TypedDict, total=False):
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
+    feature_max_levels: Mapping[str, int]
     group_consumer_session_timeout_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_max_session_timeout_ms: int

@@ -8,7 +8,7 @@ import attrs
 
 from broker.config.acl_settings import AclSettings
 from broker.config.consumer_group_settings import ConsumerGroupSettings
-from broker.config.coordinator_settings import GroupSettings, TransactionSettings
+from broker.config.coordinator_settings import FeatureSettings, GroupSettings, TransactionSettings
 from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
@@ -28,6 +28,7 @@ class BrokerConfig(
     HttpSettings,
     TransactionSettings,
     ConsumerGroupSettings,
+    FeatureSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,
