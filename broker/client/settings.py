@@ -145,6 +145,7 @@ class Settings(TypedDict, total=False):
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
+    feature_max_levels: Mapping[str, int]
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
     transaction_remove_expired_transaction_cleanup_interval_ms: int

@@ -7,7 +7,7 @@ docs/OPERATIONS.md are generated from this class.
 import attrs
 
 from broker.config.acl_settings import AclSettings
-from broker.config.coordinator_settings import GroupSettings, TransactionSettings
+from broker.config.coordinator_settings import FeatureSettings, GroupSettings, TransactionSettings
 from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
@@ -26,6 +26,7 @@ class BrokerConfig(
     ShuffleSettings,
     HttpSettings,
     TransactionSettings,
+    FeatureSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,

@@ -234,6 +234,9 @@ class Catalogue(Protocol):
     def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
         """Set the body of (kind, key), or remove the document if the body is None: all of these or none."""
 
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        """Delete all documents of this kind whose key begins with ``prefix``, which is not empty."""
+
     # The rest -------------------------------------------------------------------------------------------------------
 
     def together(self, changes: "Iterable[Change]") -> None:

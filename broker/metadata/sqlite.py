@@ -258,6 +258,14 @@ class SqliteCatalogue:
 
         self._database.write(change)
 
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        after = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # the first key behind those that begin so
+        self._database.write(
+            lambda connection: connection.execute(
+                "DELETE FROM documents WHERE kind = ? AND key >= ? AND key < ?", (kind, prefix, after)
+            )
+        )
+
     # The rest ---------------------------------------------------------------------------------------------------------
 
     def together(self, changes: Iterable[Change]) -> None:

@@ -187,6 +187,17 @@ def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
     assert list(catalogue.now.load_documents("l")) == [("a", b"3")]
 
 
+def test_documents_are_deleted_by_the_beginning_of_their_keys(catalogue: Reopening) -> None:
+    keys = ["a\0", "a\0m/x", "a\0\0", "a", "a\1", "b\0", "aü\0"]
+    catalogue.now.alter_documents([(kind, key, b"1") for kind in ("k", "l") for key in keys])
+    catalogue.now.delete_documents("k", "a\0")
+    assert {key for key, _ in catalogue.again().load_documents("k")} == {"a", "a\1", "b\0", "aü\0"}
+    assert {key for key, _ in catalogue.now.load_documents("l")} == set(keys)
+    catalogue.now.delete_documents("k", "nothing")
+    catalogue.now.together([lambda inside: inside.delete_documents("k", "b")])
+    assert {key for key, _ in catalogue.again().load_documents("k")} == {"a", "a\1", "aü\0"}
+
+
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:
     row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000, -1)
     return row._replace(**fields)

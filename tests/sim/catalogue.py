@@ -278,6 +278,12 @@ class SimCatalogue:
                 self.tables.documents[kind, key] = body
         self._end()
 
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        self._begin()
+        for document in [key for key in self.tables.documents if key[0] == kind and key[1].startswith(prefix)]:
+            del self.tables.documents[document]
+        self._end()
+
     def together(self, changes: Iterable[Change]) -> None:
         self._begin()
         # On copies. No other thread may change the tables before they are replaced below.
