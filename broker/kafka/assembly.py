@@ -13,6 +13,7 @@ from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.handlers.produce import RUN_API
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
@@ -108,7 +109,7 @@ class KafkaPart:
         ]
 
     def service(self, listener: Listener) -> KafkaService:
-        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None)
+        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None, RUN_API)
 
     def _login_rules(self, listener: Listener) -> LoginRules:
         config = for_listener(self.context.config, listener.name)

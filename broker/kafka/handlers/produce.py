@@ -4,7 +4,7 @@ Requests are handled on the connection's processor as long as appends to the pag
 waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker.errors import Refusal, StorageError
@@ -12,6 +12,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.produce_runs import RunRequest
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
 from broker.network.traces import LogCall
@@ -25,6 +26,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import produce
+from protocol.kafka.messages.produce_runs import Template
 from protocol.kafka.records.batch import TRANSACTIONAL, read_header
 
 # How long (s) appends go to the handler pool after a slow one: the disk is busy writing back.
@@ -57,14 +59,14 @@ def _handle(
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
     refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
-    if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
+    if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request
         topic, partition, records = parsed.topics[0]
         result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
-    _Produce(context, request, outbox, parsed).run(refused)
+    _several(context, request, outbox, parsed, refused)
 
 
 def _unauthorized(
@@ -168,72 +170,145 @@ def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | 
     return context.transactions.may_write(transactional_id, header.producer_id)
 
 
-class _Produce:
-    """A request of several partitions, a request that waits for an fsync, or one with ``acks=0``, which gets no answer."""
+def _handle_run(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
+    """Several requests, each for one partition, with the same acks: 1 or all."""
+    assert isinstance(request, RunRequest)
+    run = request.run
+    acks = run[0].template.acks
+    by_template: dict[Template, list[int]] = {}
+    for index, one in enumerate(run):
+        by_template.setdefault(one.template, []).append(index)
+    refused = denied(context, request.connection, _WRITE, _TOPIC, {template.topic for template in by_template})
+    answers: list[bytes] = [b""] * len(run)
+    written: list[tuple[Sequence[int], Log]] = []
 
-    def __init__(
-        self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest
-    ) -> None:
+    def answer(index: int, result: produce.PartitionResult) -> None:
+        if result.error:
+            context.errors.add(API.label, result.error)
+        _, correlation_id, _ = run[index]
+        answers[index] = produce.response(correlation_id, run[index].template.version, [result], 0)
+
+    def send(failed: Failed) -> None:
+        for index, result in failed.items():
+            answer(index, result)
+        outbox.send(request, [b"".join(answers)])
+
+    for template, indexes in by_template.items():
+        topic, partition = template.topic, template.partition
+        if topic in refused:
+            for index in indexes:
+                answer(index, produce.PartitionResult(topic, partition, ErrorCode.topic_authorization_failed))
+            continue
+        target = context.logs.partitions.get((topic, partition))
+        stored = 0
+        if target is not None and (acks == 1 or target.config.min_insync_replicas <= 1):
+            records = [run[index].records for index in indexes]
+            bases, start_offset = target.append_run(records, now_ms=context.clock.time_ms())
+            success = request.answers(template)
+            for index, base_offset in zip(indexes, bases, strict=False):
+                answers[index] = success(run[index].correlation_id, base_offset, start_offset)
+            stored = len(bases)
+            if target.state.slow_until > context.appends_slow_until:
+                context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
+        succeeded = indexes[:stored]
+        for index in indexes[stored:]:
+            result, log = _append(context, request, topic, partition, run[index].records, acks, None)
+            answer(index, result)
+            if log is not None:
+                succeeded.append(index)
+        if target is not None and succeeded:
+            written.append((succeeded, target))
+    if acks == -1 and written:
+        timeout_ms = min(template.timeout_ms for template in by_template)
+        _AwaitedFlush(context, request, send).begin(written, timeout_ms)
+    else:
+        send({})
+
+
+def _several(
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    parsed: produce.ProduceRequest,
+    refused: Mapping[str, int] | None,
+) -> None:
+    """A request of several partitions, a request that waits for an fsync, or one with ``acks=0``, which gets no answer.
+
+    ``refused``: topics to which nothing is appended, with their errors."""
+    acks, topics = parsed.acks, parsed.topics
+    results: list[produce.PartitionResult] = []
+    written: list[tuple[Sequence[int], Log]] = []
+    if refused:
+        results += [
+            produce.PartitionResult(topic, partition, refused[topic])
+            for topic, partition, _ in topics
+            if topic in refused
+        ]
+        topics = [one for one in topics if one[0] not in refused]
+    for topic, partition, records in topics:
+        result, target = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
+        if target is not None:
+            written.append(((len(results),), target))
+        results.append(result)
+
+    def send(failed: Failed) -> None:
+        for index, result in failed.items():
+            results[index] = result
+        for result in results:
+            if result.error:
+                context.errors.add(API.label, result.error)
+        outbox.send(request, [produce.response(request.correlation_id, request.api_version, results, 0)])
+
+    if acks == 0:
+        # With acks=0 an error can only be shown by closing the connection: the client then asks for metadata again.
+        if any(result.error for result in results):
+            outbox.close(request)
+        else:
+            outbox.no_op(request)
+    elif acks == -1 and written:
+        _AwaitedFlush(context, request, send).begin(written, parsed.timeout_ms)
+    else:
+        send({})
+
+
+# Results that take the place of those that were due if the records had become durable in time, by their index.
+Failed = Mapping[int, produce.PartitionResult]
+
+
+class _AwaitedFlush:
+    """What was appended becomes durable, or does not, or not in time. Then ``send`` is called, once."""
+
+    def __init__(self, context: KafkaContext, request: KafkaRequest, send: Callable[[Failed], None]) -> None:
         self._context = context
-        self._request = request
-        self._outbox = outbox
-        self._parsed = parsed
-        self._results: list[produce.PartitionResult] = []
+        self._received_at = request.received_at
+        self._send = send
         self._lock = Lock()
-        self._unflushed: set[int] = set()  # indexes into the results of those that wait for an fsync
+        self._failed: dict[int, produce.PartitionResult] = {}
+        self._unflushed: list[tuple[Sequence[int], Log]] = []
         self._answered = False
         self.deadline = 0.0
 
-    def run(self, refused: Mapping[str, int] | None) -> None:
-        """``refused``: topics to which nothing is appended, with their errors."""
-        acks, topics = self._parsed.acks, self._parsed.topics
-        written: list[tuple[int, Log]] = []
-        if refused:
-            self._results += [
-                produce.PartitionResult(topic, partition, refused[topic])
-                for topic, partition, _ in topics
-                if topic in refused
-            ]
-            topics = [one for one in topics if one[0] not in refused]
-        for topic, partition, records in topics:
-            result, target = _append(
-                self._context, self._request, topic, partition, records, acks, self._parsed.transactional_id
-            )
-            if target is not None:
-                written.append((len(self._results), target))
-            self._results.append(result)
-        if acks == 0:
-            # With acks=0 an error can only be shown by closing the connection: the client then asks for metadata again.
-            if any(result.error for result in self._results):
-                self._outbox.close(self._request)
-            else:
-                self._outbox.no_op(self._request)
-        elif acks == -1 and written:
-            self._await_flush(written)
-        else:
-            self._send()
-
-    def _await_flush(self, written: Sequence[tuple[int, Log]]) -> None:
-        self._unflushed = {index for index, _ in written}
-        self.deadline = self._request.received_at + self._parsed.timeout_ms / 1000
+    def begin(self, written: Sequence[tuple[Sequence[int], Log]], timeout_ms: int) -> None:
+        """``written``: the logs, each with the indexes of the results that wait for it."""
+        self._unflushed = list(written)
+        self.deadline = self._received_at + timeout_ms / 1000
         self._context.ack_deadlines.add(self)
-        for index, target in written:
-            self._context.flusher.wait_durable(target, target.log_end_offset, partial(self._flushed, index))
+        for one in written:
+            log = one[1]
+            self._context.flusher.wait_durable(log, log.log_end_offset, partial(self._flushed, one))
 
-    def _flushed(self, index: int, error: StorageError | None) -> None:
+    def _flushed(self, one: tuple[Sequence[int], Log], error: StorageError | None) -> None:
         with self._lock:
             if self._answered:
                 return
             if error is not None:
-                self._results[index] = self._results[index]._replace(
-                    error=ErrorCode.kafka_storage_error, base_offset=-1, error_message=str(error)
-                )
-            self._unflushed.discard(index)
+                self._fail(one, ErrorCode.kafka_storage_error, str(error))
+            self._unflushed.remove(one)
             if self._unflushed:
                 return
             self._answered = True
         self._context.ack_deadlines.remove(self)
-        self._send()
+        self._send(self._failed)
 
     def expire(self) -> None:
         """The request has timed out. As in Kafka, the records may become durable all the same."""
@@ -241,17 +316,14 @@ class _Produce:
             if self._answered:
                 return
             self._answered = True
-            for index in self._unflushed:
-                self._results[index] = self._results[index]._replace(error=ErrorCode.request_timed_out)
-        self._send()
+            for one in self._unflushed:
+                self._fail(one, ErrorCode.request_timed_out, None)
+        self._send(self._failed)
 
-    def _send(self) -> None:
-        request = self._request
-        for result in self._results:
-            if result.error:
-                self._context.errors.add(API.label, result.error)
-        reply = produce.response(request.correlation_id, request.api_version, self._results, 0)
-        self._outbox.send(request, [reply])
+    def _fail(self, one: tuple[Sequence[int], Log], error: ErrorCode, message: str | None) -> None:
+        indexes, log = one
+        result = produce.PartitionResult(log.topic, log.partition, error, -1, -1, log.log_start_offset, message)
+        self._failed.update(dict.fromkeys(indexes, result))
 
 
 API = Api(
@@ -264,4 +336,14 @@ API = Api(
     prepare=_prepare,
     inline_max_bytes=_INLINE_MAX_BYTES,
     sized_by_bytes=False,
+)
+
+# Of several requests at once (see ``broker.kafka.produce_runs``).
+RUN_API = Api(
+    key=ApiKey.PRODUCE,
+    min_version=3,
+    max_version=API.max_version,
+    handle_raw=_handle_run,
+    inline=True,
+    inline_max_bytes=_INLINE_MAX_BYTES,
 )
