@@ -17,10 +17,10 @@ from protocol.kafka.schema.fields import FieldSpec, field_specs
 
 # What is served: Kafka's own ranges where the recommended set goes beyond what kio has.
 SERVED: dict[ApiKey, range] = {
-    ApiKey.PRODUCE: range(3, 10),
-    ApiKey.FETCH: range(4, 13),
+    ApiKey.PRODUCE: range(3, 14),
+    ApiKey.FETCH: range(4, 19),
     ApiKey.LIST_OFFSETS: range(1, 8),
-    ApiKey.METADATA: range(10),
+    ApiKey.METADATA: range(14),
     ApiKey.OFFSET_COMMIT: range(2, 9),
     ApiKey.OFFSET_FETCH: range(1, 9),
     ApiKey.FIND_COORDINATOR: range(5),
