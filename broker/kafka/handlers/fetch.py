@@ -147,14 +147,19 @@ class _Reading:
         began = context.clock.monotonic()
         data = self._read(context, target, wanted, left)
         if data.records_size:
-            self._note("read", wanted.topic, wanted.partition, wanted.fetch_offset, began, context)
+            self._note("read", target.topic, wanted.partition, wanted.fetch_offset, began, context)
         return data
 
     def _note(
-        self, verb: str, topic: str, partition: int, offset: int | None, began: float, context: KafkaContext
+        self, verb: str, topic: str | bytes, partition: int, offset: int | None, began: float, context: KafkaContext
     ) -> None:
         if len(self.log_calls) < LOG_CALLS_MAX:
-            call = LogCall(verb, topic, partition, offset, began, context.clock.monotonic())
+            if isinstance(topic, bytes):
+                info = context.logs.topics_by_id.get(topic)
+                name = topic.hex() if info is None else info.name  # deleted meanwhile
+            else:
+                name = topic
+            call = LogCall(verb, name, partition, offset, began, context.clock.monotonic())
             self.log_calls = [*self.log_calls, call]
 
     def enough(self, request: fetch.FetchRequest) -> bool:
