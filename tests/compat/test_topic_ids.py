@@ -1,7 +1,7 @@
 """A topic that is deleted and made again under its old name, and clients that live through it and know topic ids.
 
-The clients ask for metadata only when an answer makes them. Without ids a consumer would go on at the offset of the old topic, and
-a producer would write to the new topic as if it were the old one.
+The clients ask for metadata only when an answer makes them. Without ids a consumer would go on at the offset of the old topic,
+and a producer would write to the new topic as if it were the old one.
 """
 
 import subprocess
