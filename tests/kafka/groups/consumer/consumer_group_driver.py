@@ -1,4 +1,4 @@
-"""Drives a ``ConsumerGroup`` as the coordinator does: carries out its effects, at once or when a test says so, and keeps clients."""
+"""Drives a ``ConsumerGroup`` as the coordinator does: carries out its effects, at once or when a test says so. And clients."""
 
 from collections.abc import Callable, Iterable
 from uuid import UUID
@@ -10,18 +10,16 @@ from broker.kafka.groups.consumer.consumer_group import ConsumerGroup
 from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
 from broker.kafka.groups.consumer.regexes import RegexTask
 from broker.kafka.groups.consumer.values import (
-    Answer,
     Assignment,
     BecomeClassic,
     ConsumerGroupLimits,
     HeartbeatRequest,
     HeartbeatResult,
-    LeaveAnswer,
-    SaveRows,
     TopicInfo,
     TopicsImage,
     as_topic_partitions,
 )
+from broker.kafka.groups.group import Answer, Group, SaveRows
 from broker.kafka.groups.values import JoinAnswer, SyncAnswer
 from protocol.kafka.errors import ErrorCode
 
@@ -35,7 +33,7 @@ class GroupDriver:
     """``saves``, ``assignments``, ``regexes``: what has not been carried out yet. They are, at once, unless ``is_lazy``."""
 
     group: ConsumerGroup
-    topics: TopicsImage = TopicsImage.of(0, {})
+    topics: TopicsImage = attrs.Factory(lambda: TopicsImage.of(0, {}))
     now: float = 0.0
     rows: dict[str, bytes] = attrs.Factory(dict)
     is_lazy: bool = False
@@ -51,6 +49,7 @@ class GroupDriver:
         cls, limits: ConsumerGroupLimits | None = None, *, is_lazy: bool = False, **partitions: int
     ) -> "GroupDriver":
         driver = cls(ConsumerGroup("group", limits or ConsumerGroupLimits()), is_lazy=is_lazy)
+        _: Group = driver.group  # it is one
         driver.set_topics(**partitions)
         return driver
 
@@ -81,8 +80,8 @@ class GroupDriver:
         """Carry out the effects so far."""
         for effect in self.group.take_effects():
             match effect:
-                case Answer() | LeaveAnswer() | JoinAnswer() | SyncAnswer():
-                    effect.to(effect.result)  # type: ignore[arg-type]
+                case Answer() | JoinAnswer() | SyncAnswer():
+                    effect.to(effect.result)
                 case SaveRows() | BecomeClassic():
                     self.saves.append(effect)
                     self.all_saves.append(effect)
