@@ -15,14 +15,17 @@ from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
+from broker.kafka.groups.group_worker import GroupWorker
 from broker.kafka.groups.kinds import kinds_of
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
+from broker.kafka.groups.topic_images import TopicImages
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
@@ -39,21 +42,34 @@ from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
+from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 
 class GroupCoordinator:
     """All groups of this broker.
 
-    ``writer`` is the body of the ``catalogue-writer`` thread, which the assembly runs from ``open`` to ``close``.
+    ``writer`` is the body of the ``catalogue-writer`` thread, ``worker`` that of the ``group-worker`` thread. The assembly runs
+    both from ``open`` to ``close``.
     """
 
-    def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        config: BrokerConfig,
+        topic: Callable[[str], TopicInfo | None] = lambda name: None,
+    ) -> None:
+        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one."""
         # What was set for single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
-        self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config))
-        self.offsets = OffsetCoordinator(self._registry)
-        self.expiration = OffsetExpiration(self._registry)
+        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
+        self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
+        self.worker = GroupWorker(clock, timer)
+        self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
+        self.offsets = OffsetCoordinator(registry)
+        self.expiration = OffsetExpiration(registry)
 
     @property
     def writer(self) -> CatalogueWriter:
@@ -86,6 +102,7 @@ class GroupCoordinator:
 
     def on_topic_deleted(self, topic: str) -> None:
         self.expiration.on_topic_deleted(topic)
+        self.topics.changed(topic)
 
     # Membership -------------------------------------------------------------------------------------------------------
 

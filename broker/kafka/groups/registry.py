@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
+from typing import Any
 
 import attrs
 
@@ -86,6 +87,11 @@ class GroupRegistry:
         self.is_active = False
         self._catalogue = catalogue
         self._kinds = {kind.type: kind for kind in kinds}
+        # What is done for an effect, by its class, with the entry's lock held. Others are answers: ``to`` gets the ``result``.
+        self.carry_out: dict[type, Callable[[GroupEntry, Any], Sequence[Send]]] = {
+            Save: self._save,
+            SaveRows: self._save_rows,
+        }
         # Groups of which the catalogue has rows that this process cannot read.
         self._unreadable: set[str] = set()
         # monotonic() s before which it is not logged again that there is no memory left.
@@ -253,12 +259,11 @@ class GroupRegistry:
             entry.rebalances += epoch - entry.generation_seen
             entry.generation_seen = epoch
         for effect in group.take_effects():
-            if isinstance(effect, Save):
-                self._save(entry, effect)
-            elif isinstance(effect, SaveRows):
-                self._save_rows(entry, effect)
-            else:
+            carry_out = self.carry_out.get(type(effect))
+            if carry_out is None:
                 answers.append(partial(effect.to, effect.result))
+            else:
+                answers += carry_out(entry, effect)
         self.arm(entry)
         self.count(entry)
         return answers
@@ -313,7 +318,7 @@ class GroupRegistry:
             if self._entries.get(group_id) is entry:
                 del self._entries[group_id]
 
-    def _save(self, entry: GroupEntry, save: Save) -> None:
+    def _save(self, entry: GroupEntry, save: Save) -> Sequence[Send]:
         now_ms = self.clock.time_ms()
         group_id, snapshot = entry.group.group_id, save.snapshot
         if not snapshot.members:
@@ -327,8 +332,9 @@ class GroupRegistry:
         )
         done = partial(self._saved, entry, entry.group, save, entry.replaced)
         self.writer.change(partial(_save_group, group_id, save, now_ms, entry.replaced), done)
+        return ()
 
-    def _save_rows(self, entry: GroupEntry, save: SaveRows) -> None:
+    def _save_rows(self, entry: GroupEntry, save: SaveRows) -> Sequence[Send]:
         group = entry.group
         put = save.put
         if group.is_empty != bool(entry.empty_since_ms):
@@ -337,6 +343,7 @@ class GroupRegistry:
         log.debug("group_membership_changed", group=group.group_id, generation=group.epoch, members=group.member_count)
         done = partial(self._saved, entry, group, save, entry.replaced)
         self.writer.change(group_rows.Save(group.group_id, put, entry.replaced), done)
+        return ()
 
     # Later ------------------------------------------------------------------------------------------------------------
 
@@ -357,8 +364,7 @@ class GroupRegistry:
                     entry.replaced = None
                 answers = self.settle(entry)
             else:  # it has been replaced meanwhile: only its last clients are answered
-                saves = (Save, SaveRows)
-                effects = (effect for effect in group.take_effects() if not isinstance(effect, saves))
+                effects = (effect for effect in group.take_effects() if type(effect) not in self.carry_out)
                 answers = [partial(effect.to, effect.result) for effect in effects]
         send(answers)
 
