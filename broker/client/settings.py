@@ -160,6 +160,7 @@ class Settings(TypedDict, total=False):
     transactional_id_expiration_ms: int
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     http_max_body_bytes: int
+    http_allow_unencrypted_logins: bool
     http_request_timeout_ms: int
     http_allowed_hosts: Sequence[str]
     shuffle_memory_bytes: int
