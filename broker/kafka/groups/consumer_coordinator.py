@@ -1,8 +1,8 @@
 """What clients ask of consumer groups whose coordinator assigns the partitions (KIP-848). Part of the ``GroupCoordinator``.
 
-A heartbeat that changes nothing is answered at once. One that changes something is answered when that is durable, on the catalogue
-writer's thread; one that joins, or subscribes to something else, when its partitions are known as well. Assignments of large
-groups and matches of regular expressions are computed by the ``GroupWorker``.
+A heartbeat that changes nothing is answered at once. One that changes something is answered when that is durable, on the
+catalogue writer's thread; one that joins, or subscribes to something else, when its partitions are known as well. Assignments
+of large groups and matches of regular expressions are computed by the ``GroupWorker``.
 
 Any thread may call any method, inline on a processor: none of them waits.
 

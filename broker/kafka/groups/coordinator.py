@@ -208,8 +208,8 @@ class GroupCoordinator:
         error = self._registry.refusal("", may_be_empty=True)
         if error:
             return error, []
-        states = {state.lower() for state in states}
-        types = {type.lower() for type in types}
+        states = {state.strip().lower() for state in states}
+        types = {type.strip().lower() for type in types}
         overviews = []
         for entry in self._registry.entries():
             if types and entry.group.type.value not in types:
@@ -220,6 +220,11 @@ class GroupCoordinator:
             if not states or overview.state.lower() in states:
                 overviews.append(overview)
         return ErrorCode.none, overviews
+
+    def type_of(self, group_id: str) -> GroupType | None:
+        """None if there is no such group."""
+        entry = self._registry.get(group_id)
+        return None if entry is None else entry.group.type
 
     def names(self) -> Sequence[str]:
         """The ids of all groups."""

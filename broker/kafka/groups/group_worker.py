@@ -1,8 +1,8 @@
 """What groups have computed without their locks: target assignments and matches of regular expressions, on a thread of its own.
 
-The cheapest task that waits is done first, but none is overtaken for longer than its own work is expected to take. A task that has
-run holds up others, and through the interpreter's lock everybody else. So a group gets the thread for at most a fifth of the time,
-and all groups together for about half of it: a client that changes its subscription again and again costs others no more.
+The cheapest task that waits is done first, but none is overtaken for longer than its own work is expected to take. A task that
+runs holds up the others, and through the interpreter's lock everybody else. So a group gets the thread for at most a fifth of
+the time, and all groups together for about half of it: a client that changes its subscription again and again costs no more.
 
 ``GroupWorker.submit`` may be called from any thread; everything else runs on the worker's thread.
 """

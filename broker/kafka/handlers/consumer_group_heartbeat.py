@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68, KIP-848): a member joins, leaves, or says that it is alive, and learns what it is assigned.
 
-Inline: a heartbeat that changes nothing is answered at once, the others when what they change is durable. From version 1 on members
-make their ids themselves, and may subscribe by regular expression.
+Inline: a heartbeat that changes nothing is answered at once, the others when what they change is durable. From version 1 on
+members make their ids themselves, and may subscribe by regular expression.
 """
 
 from collections.abc import Mapping
