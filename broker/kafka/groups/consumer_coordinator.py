@@ -9,16 +9,19 @@ Any thread may call any method, inline on a processor: none of them waits.
 Tests: tests/kafka/groups/test_consumer_coordinator.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from broker.errors import RequestError
 from broker.kafka.configs.group_settings import GroupConfigs
+from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.assignment_task import AssignmentTask
 from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
 from broker.kafka.groups.consumer.regexes import RegexTask
 from broker.kafka.groups.consumer.values import (
     JOIN_EPOCH,
+    BecomeClassic,
     ConsumerGroupDescription,
     HeartbeatReply,
     HeartbeatRequest,
@@ -27,13 +30,14 @@ from broker.kafka.groups.consumer.values import (
 )
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.group_worker import GroupWorker, Task
-from broker.kafka.groups.kinds import consumer_limits
+from broker.kafka.groups.kinds import classic_limits, consumer_limits
 from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, send
 from broker.kafka.groups.topic_images import TopicImages
 from protocol.kafka.errors import ErrorCode
 
 # Of these topics, those that may be described on behalf of what a request had as its ``context``. None: nobody knows that now.
 Visible = Callable[[object, frozenset[str]], frozenset[str] | None]
+_TAKE_TURNS = "Let its members leave first, or set group.protocol to classic in this client, as it is in theirs."
 # Groups that are told of changed topics before commits may pass.
 _PART = 100
 
@@ -50,6 +54,7 @@ class ConsumerCoordinator:
         self._assignors = registry.config.group_consumer_assignors
         registry.carry_out[AssignmentTask] = self._compute
         registry.carry_out[RegexTask] = self._match
+        registry.carry_out[BecomeClassic] = self._become_classic
         topics.on_change.append(self._topics_changed)
         configs.on_change.append(self._configs_changed)
 
@@ -81,16 +86,22 @@ class ConsumerCoordinator:
                 if entry.is_removed:
                     continue
                 group = entry.group
+                now = registry.clock.monotonic()
+                last: Sequence[Send] = ()
                 if not isinstance(group, ConsumerGroup):
-                    if not is_join or not registry.admit(entry, GroupType.CONSUMER):
+                    if not is_join:
                         return HeartbeatResult(ErrorCode.group_id_not_found, _not_a_consumer_group(group_id))
+                    try:
+                        last = self._admit(entry, now)
+                    except RequestError as error:
+                        return HeartbeatResult(ErrorCode(error.code), error.message)
                     group = entry.group
                     assert isinstance(group, ConsumerGroup)
-                now = registry.clock.monotonic()
                 result = group.heartbeat(request, self._topics.now, reply, now, registry.memory.free_bytes)
                 answers = registry.settle(entry)
                 if is_join:
                     registry.drop_if_unused(entry)
+            send(last)
             send(answers)
             return result
 
@@ -103,9 +114,35 @@ class ConsumerCoordinator:
             group = entry.group
             return group.describe() if isinstance(group, ConsumerGroup) else ErrorCode.group_id_not_found
 
+    # Changes of the protocol ------------------------------------------------------------------------------------------
+
+    def _admit(self, entry: GroupEntry, now: float) -> Sequence[Send]:
+        """A client of the newer protocol joins a group of another kind: it becomes a consumer group, with its members if it has
+        any (the online upgrade). Returns answers to those. Raises RequestError if it cannot be."""
+        registry, group = self._registry, entry.group
+        if registry.admit(entry, GroupType.CONSUMER):
+            return ()
+        if not isinstance(group, ClassicGroup) or group.is_dead:
+            raise RequestError(ErrorCode.group_id_not_found, _not_a_consumer_group(group.group_id))
+        limits = consumer_limits(registry.config, self._configs, group.group_id)
+        try:
+            return registry.replace(entry, ConsumerGroup.from_classic(group, limits, self._topics.now, now))
+        except RequestError as error:
+            raise RequestError(error.code, f"{error.message} {_TAKE_TURNS}") from error
+
+    def _become_classic(self, entry: GroupEntry, effect: BecomeClassic) -> Sequence[Send]:
+        """Only members of the classic protocol are left (the online downgrade)."""
+        registry, before = self._registry, entry.group
+        now = registry.clock.monotonic()
+        group = ClassicGroup.restore(before.group_id, classic_limits(registry.config), effect.snapshot, now)
+        answers = registry.replace(entry, group)
+        registry.save(entry, effect, before)
+        group.rebalance(now)
+        return answers
+
     # Work without the group's lock ------------------------------------------------------------------------------------
 
-    def _compute(self, entry: GroupEntry, task: AssignmentTask) -> list[Send]:
+    def _compute(self, entry: GroupEntry, task: AssignmentTask) -> Sequence[Send]:
         def run() -> bool:
             task.run()
             return True
@@ -114,9 +151,9 @@ class ConsumerCoordinator:
         assert isinstance(group, ConsumerGroup)
         done = partial(self._worked, entry, group, lambda now: group.assignment_computed(task, now))
         self._worker.submit(Task(group.group_id, task.cost, run, done))
-        return []
+        return ()
 
-    def _match(self, entry: GroupEntry, task: RegexTask) -> list[Send]:
+    def _match(self, entry: GroupEntry, task: RegexTask) -> Sequence[Send]:
         group = entry.group
         assert isinstance(group, ConsumerGroup)
 
@@ -126,7 +163,7 @@ class ConsumerCoordinator:
 
         cost = len(task.patterns) * len(task.topics.by_name)
         self._worker.submit(Task(group.group_id, cost, task.run_slice, done))
-        return []
+        return ()
 
     def _hide(self, task: RegexTask) -> None:
         """Take out of the matches what the member may not describe."""
@@ -173,11 +210,8 @@ class ConsumerCoordinator:
         with entry.lock:
             group = entry.group
             if isinstance(group, ConsumerGroup):
-                group.configure(consumer_limits(self._registry.config, self._configs, group_id))
+                group.set_limits(consumer_limits(self._registry.config, self._configs, group_id))
 
 
 def _not_a_consumer_group(group_id: str) -> str:
-    return (
-        f"Group {group_id[:200]} is not a consumer group: it has members of another protocol. Let them leave first, or give this "
-        "client the same group.protocol as them."
-    )
+    return f"Group {group_id[:200]} is not a consumer group: it has members of another protocol. {_TAKE_TURNS}"

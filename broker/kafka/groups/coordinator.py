@@ -15,6 +15,7 @@ from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
@@ -122,11 +123,14 @@ class GroupCoordinator:
             return
         with entry.lock:
             registry.admit(entry, GroupType.CLASSIC)
-            group = entry.group
-            if not isinstance(group, ClassicGroup):
+            group, now, free_bytes = entry.group, registry.clock.monotonic(), registry.memory.free_bytes
+            if isinstance(group, ClassicGroup):
+                group.join(request, reply, now, free_bytes)
+            elif isinstance(group, ConsumerGroup):
+                group.classic_join(request, self.topics.now, reply, now, free_bytes)
+            else:
                 reply(JoinResult(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER))
                 return
-            group.join(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
             registry.drop_if_unused(entry)
         send(answers)
@@ -140,10 +144,13 @@ class GroupCoordinator:
             return
         with entry.lock:
             group = entry.group
-            if not isinstance(group, ClassicGroup):
+            if isinstance(group, ClassicGroup):
+                group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
+            elif isinstance(group, ConsumerGroup):
+                group.classic_sync(request, reply, registry.clock.monotonic())
+            else:
                 reply(SyncResult(ErrorCode.unknown_member_id))
                 return
-            group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
         send(answers)
 
@@ -155,9 +162,12 @@ class GroupCoordinator:
             return error or ErrorCode.unknown_member_id
         with entry.lock:
             group = entry.group
-            if not isinstance(group, ClassicGroup):
+            if isinstance(group, ClassicGroup):
+                error = group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
+            elif isinstance(group, ConsumerGroup):
+                error = group.classic_heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
+            else:
                 return ErrorCode.unknown_member_id
-            error = group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
             registry.arm(entry)
         return error
 
@@ -173,15 +183,20 @@ class GroupCoordinator:
         errors: list[ErrorCode] = []
         for start in range(0, len(members), LOCKED_MAX):
             with entry.lock:
-                group = entry.group
-                if group.is_dead:
+                if entry.group.is_dead:
                     return ErrorCode.coordinator_not_available, []
-                if not isinstance(group, ClassicGroup):
-                    return ErrorCode.unknown_member_id, []
                 now = registry.clock.monotonic()
+                answers = []
                 for member_id, instance_id in members[start : start + LOCKED_MAX]:
-                    errors.append(group.leave(member_id, instance_id, now))
-                answers = registry.settle(entry)
+                    group = entry.group
+                    if isinstance(group, ClassicGroup):
+                        errors.append(group.leave(member_id, instance_id, now))
+                    elif isinstance(group, ConsumerGroup):
+                        errors.append(group.classic_leave(member_id, instance_id, now))
+                        answers += registry.settle(entry)  # it may be a classic group now
+                    else:
+                        errors.append(ErrorCode.unknown_member_id)
+                answers += registry.settle(entry)
             send(answers)
         return ErrorCode.none, errors
 
