@@ -122,6 +122,17 @@ def visible_topics(context: KafkaContext, asker: object, names: frozenset[str]) 
     )
 
 
+def denied_ids(
+    context: KafkaContext, connection: Connection, operation: Operation, topic_ids: Iterable[bytes]
+) -> frozenset[bytes]:
+    """Those of these topic ids with whose topics the client may not do this. An id without a topic is never among them: as in
+    Kafka, it is no secret that there is no such topic."""
+    known = context.logs.topics_by_id
+    names = {one: info.name for one in dict.fromkeys(topic_ids) if (info := known.get(one)) is not None}
+    refused = denied(context, connection, operation, ResourceType.TOPIC, names.values())
+    return frozenset([one for one, name in names.items() if name in refused]) if refused else frozenset()
+
+
 def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:
     """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
