@@ -107,6 +107,21 @@ def denied(
     return frozenset(refused) if refused else NO_NAMES
 
 
+def visible_topics(context: KafkaContext, asker: object, names: frozenset[str]) -> frozenset[str] | None:
+    """Those of these topics that ``asker``, the principal and host of a client, may describe; None if nobody is named."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return names
+    if not isinstance(asker, tuple):
+        return None
+    principal, host = asker
+    return frozenset(
+        name
+        for name in names
+        if authorizer.allows(principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name, audited=False)
+    )
+
+
 def denied_ids(
     context: KafkaContext, connection: Connection, operation: Operation, topic_ids: Iterable[bytes]
 ) -> frozenset[bytes]:

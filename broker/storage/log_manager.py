@@ -67,6 +67,8 @@ class LogManager:
         self.checkpoints = LogCheckpoints(disk, config.data_dir, self.partitions)
         self.flusher = Flusher(clock, self._with_flush_ms)
         self.housekeeper = Housekeeper(clock, disk, config, self.partitions, self.checkpoints, self.files.close_idle)
+        # Called with the name after a topic was made or has got more partitions, on that thread and with no lock held.
+        self.on_topic_changed: list[Callable[[str], None]] = []
         # Called with the name after a topic was deleted, on the deleting thread and with no lock held.
         self.on_topic_deleted: list[Callable[[str], None]] = []
         # The same, with what the topic was: a topic of the same name may have been made meanwhile.
@@ -231,6 +233,8 @@ class LogManager:
             self._add_logs(info, range(total), None if also is None else also(info))
             self._names[topics.collision_key(name)] = name
         logger.info("topic_created", topic=name, partitions=total)
+        for listener in self.on_topic_changed:
+            listener(name)
         return info
 
     def check_name(self, name: str) -> None:
@@ -261,6 +265,8 @@ class LogManager:
                     partition_dir.write_metadata(self.disk, directory, info.topic_id, total)
                 except OSError as error:  # the next start writes it
                     logger.warning("partition_count_not_written", path=directory, error=str(error))
+        for listener in self.on_topic_changed:
+            listener(name)
         return changed
 
     def _add_logs(self, info: TopicInfo, numbers: range, also: Change | None = None) -> None:
