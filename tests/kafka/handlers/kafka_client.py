@@ -3,6 +3,9 @@
 import itertools
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +50,13 @@ class Kafka:
         correlation_id, response = control.parse_response(key, version, frame)
         assert correlation_id == 7
         return response
+
+    @contextmanager
+    def another_connection(self) -> Iterator["Kafka"]:
+        """The same broker over a connection of its own."""
+        other = copy(self)
+        with socket.create_connection(self.address) as other._socket:
+            yield other
 
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""
