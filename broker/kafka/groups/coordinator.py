@@ -12,6 +12,7 @@ from functools import partial
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
@@ -48,6 +49,8 @@ class GroupCoordinator:
     """
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
+        # What was set for single groups of the newer protocols.
+        self.configs = GroupConfigs(catalogue, config)
         self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config))
         self.offsets = OffsetCoordinator(self._registry)
         self.expiration = OffsetExpiration(self._registry)
@@ -67,6 +70,7 @@ class GroupCoordinator:
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
+        self.configs.load()
         self._registry.load(topic_exists)
         self.expiration.start()
 
