@@ -209,15 +209,14 @@ class FetchCall:
     def _take(self, session: ShareSession, link: Link, now: float) -> None:
         """What there is of one share partition."""
         entry = link.entry
-        partition = entry.key.topic_id, entry.key.partition
         if link.closed:
             return
         try:
             if entry.forgotten:
-                self._refuse(session, partition)
+                self._refuse(session, link)
                 return
             if self._context.authorizer is not None and not self._may_read(entry.log.topic):
-                self._refuse(session, partition)
+                self._refuse(session, link)
                 return
             if entry.log.offline is not None:
                 raise entry.log.why_unavailable()
@@ -240,16 +239,22 @@ class FetchCall:
 
     def _failed(self, session: ShareSession, link: Link, code: int) -> None:
         """It is told, and asked again with the next fetch."""
-        self._refuse(session, (link.entry.key.topic_id, link.entry.key.partition))
-        self._errors[link.entry.key.topic_id, link.entry.key.partition] = code, None
+        partition = link.entry.key.topic_id, link.entry.key.partition
+        self._set_aside(session, link)
+        gone = self._context.share.topic_name(partition[0]) is None
+        self._errors[partition] = ErrorCode.unknown_topic_id if gone else code, None
 
-    def _refuse(self, session: ShareSession, partition: TopicPartition) -> None:
-        link = session.links.pop(partition, None)
-        if link is not None:
-            link.entry.detach(link)
-            session.left[link] = None
+    def _refuse(self, session: ShareSession, link: Link) -> None:
+        """The share partition is another one now, or may not be read."""
+        self._set_aside(session, link)
+        self._look_at(session, (link.entry.key.topic_id, link.entry.key.partition))
+
+    def _set_aside(self, session: ShareSession, link: Link) -> None:
+        partition = link.entry.key.topic_id, link.entry.key.partition
+        if session.links.get(partition) is link:
+            del session.links[partition]
             session.refused[partition] = None
-        self._look_at(session, partition)
+            self._context.share.set_aside(session, link)
 
     def _look_at_refused(self, session: ShareSession) -> None:
         """Partitions that could not be fetched before, and new ones."""

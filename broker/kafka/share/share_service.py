@@ -8,6 +8,7 @@ Any thread. The lock guards the tables of share partitions; an entry's lock may 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from broker.errors import StorageError
@@ -163,12 +164,12 @@ class ShareService:
         session, old = self.sessions.open(group_id, member_id, connection)
         if old is not None:
             # What the member holds it goes on holding.
-            session.left = {**old.left, **dict.fromkeys(old.links.values())}
+            session.left = {**old.left, **{link.entry: None for link in old.links.values()}}
             self.sessions.partitions.give_back(old.size)
             if old.waiter is not None:
                 old.waiter.give_up_soon()
-            for link in old.links.values():
-                link.entry.detach(link)
+            links = list(old.links.values())
+            self._in_pieces(len(links), lambda start, end: self._detach(links[start:end]))
         if connection.closed:  # it may have been told of that before it was there
             self.close_session(session)
         return session
@@ -192,40 +193,50 @@ class ShareService:
                 self.sessions.partitions.give_back(1)
             return
         self.sessions.partitions.give_back(1)
-        link.entry.detach(link)
-        session.left[link] = None
-        if len(session.left) > len(session.links) + _AT_ONCE:
-            session.left = {one: None for one in session.left if self._holds(one, session.member_id)}
+        self.set_aside(session, link)
         self._unload(link.entry)
 
     @staticmethod
-    def _holds(link: Link, member_id: str) -> bool:
-        with link.entry.lock:
-            partition = link.entry.partition
-            return partition is not None and partition.holds(member_id) > 0
+    def set_aside(session: ShareSession, link: Link) -> None:
+        """The session does not fetch from there now."""
+        entry = link.entry
+        entry.detach(link)
+        with entry.lock:
+            if entry.partition is not None and entry.partition.holds(session.member_id):
+                session.left[entry] = None
 
     def close_session(self, session: ShareSession) -> None:
         """What the member holds goes to others."""
         if not self.sessions.close(session):
             return
         self.sessions.partitions.give_back(session.size)
-        links = [*session.links.values(), *session.left]
+        links, left = list(session.links.values()), list(session.left)
         session.links, session.left, session.refused = {}, {}, {}
         session.ready.clear()
         if session.waiter is not None:
             session.waiter.give_up_soon()
-        if len(links) > _AT_ONCE:
-            self._writer.call_soon(lambda: self._leave(links, session.member_id))
-        else:
-            self._leave(links, session.member_id)
+        entries = [*(link.entry for link in links), *left]
+        self._in_pieces(len(links), lambda start, end: self._detach(links[start:end]))
+        self._in_pieces(len(entries), lambda start, end: self._leave(entries[start:end], session.member_id))
 
-    def _leave(self, links: Sequence[Link], member_id: str) -> None:
-        for start in range(0, len(links), _AT_ONCE):
-            for link in links[start : start + _AT_ONCE]:
-                link.entry.detach(link)
-                link.entry.member_left(member_id)
-                link.entry.wake_next()  # if it was this session's turn
-                self._unload(link.entry)
+    def _in_pieces(self, count: int, work: Callable[[int, int], None]) -> None:
+        """``work(start, end)``, here if there is little of it, and otherwise on the catalogue-writer thread, between writes."""
+        if count <= _AT_ONCE:
+            work(0, count)
+            return
+        for start in range(0, count, _AT_ONCE):
+            self._writer.call_soon(partial(work, start, start + _AT_ONCE))
+
+    @staticmethod
+    def _detach(links: Sequence[Link]) -> None:
+        for link in links:
+            link.entry.detach(link)
+
+    def _leave(self, entries: Sequence[PartitionEntry], member_id: str) -> None:
+        for entry in entries:
+            entry.member_left(member_id)
+            entry.wake_next()  # if it was this member's turn
+            self._unload(entry)
 
     def connection_closed(self, connection: Connection) -> None:
         """Its sessions end with it."""

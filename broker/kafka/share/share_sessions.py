@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 from broker.errors import RequestError
-from broker.kafka.share.partition_entry import Link, Waiter
+from broker.kafka.share.partition_entry import Link, PartitionEntry, Waiter
 from broker.network.work import Allowance
 from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
@@ -50,8 +50,8 @@ class ShareSession:
     links: dict[TopicPartition, Link] = attrs.field(factory=dict, repr=False)
     # Partitions that cannot be fetched now, because there is no such topic or the client may not read it: looked at each time.
     refused: dict[TopicPartition, None] = attrs.field(factory=dict, repr=False)
-    # Forgotten partitions of which the member may still hold records.
-    left: dict[Link, None] = attrs.field(factory=dict, repr=False)
+    # Those that it does not fetch from any more, and of which the member may still hold records.
+    left: dict[PartitionEntry, None] = attrs.field(factory=dict, repr=False)
     ready: deque[Link] = attrs.field(factory=deque, repr=False)
     waiter: Waiter | None = attrs.field(default=None, repr=False)
     closed: bool = False
