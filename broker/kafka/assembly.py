@@ -46,7 +46,7 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = ShareService(logs, runtime.clock, timer, groups.writer)
+        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted, share.on_topic_deleted]
         self.apis = handlers.load()
         self.context = KafkaContext(
@@ -100,7 +100,7 @@ class KafkaPart:
         context.backups.remove_left_over()
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
-        context.share.open(context.catalogue)
+        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context
