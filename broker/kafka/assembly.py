@@ -48,7 +48,7 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = ShareService(logs, runtime.clock, timer, groups.writer)
+        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted, share.on_topic_deleted]
         logs.on_topic_changed.append(groups.topics.changed)
         self.apis = handlers.load()
@@ -105,7 +105,7 @@ class KafkaPart:
         context.groups.topics.load(context.logs.topics())
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
-        context.share.open(context.catalogue)
+        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context
