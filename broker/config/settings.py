@@ -15,6 +15,7 @@ from broker.config.pulsar_settings import PulsarSettings
 from broker.config.quota_settings import QuotaSettings
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
+from broker.config.share_group_settings import BOUNDED, ShareGroupSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.config.tls_settings import TlsSettings
 from broker.errors import ConfigError
@@ -27,6 +28,7 @@ class BrokerConfig(
     HttpSettings,
     TransactionSettings,
     FeatureSettings,
+    ShareGroupSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,
@@ -59,6 +61,11 @@ class BrokerConfig(
                 raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
         _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
         _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
+        for name in BOUNDED:
+            _in_order(self, name.format("min_"), name.format(""))
+            _in_order(self, name.format(""), name.format("max_"))
+        _in_order(self, "group_share_heartbeat_interval_ms", "group_share_session_timeout_ms")
+        _in_order(self, "group_share_max_size", "group_share_max_share_sessions")
         _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
 

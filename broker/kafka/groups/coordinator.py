@@ -21,6 +21,9 @@ from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.share.share_coordinator import ShareGroups
+from broker.kafka.groups.share.share_settings import DEFAULTS as DEFAULT_SHARE_SETTINGS
+from broker.kafka.groups.share.share_settings import ShareSettings
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
@@ -48,7 +51,9 @@ class GroupCoordinator:
     """
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
-        self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config))
+        self.share = ShareGroups(config, self.share_settings)
+        self._registry = GroupRegistry(clock, timer, catalogue, config, (*kinds_of(config), self.share.kind))
+        self.share.attach(self._registry)
         self.offsets = OffsetCoordinator(self._registry)
         self.expiration = OffsetExpiration(self._registry)
 
@@ -68,6 +73,7 @@ class GroupCoordinator:
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
         self._registry.load(topic_exists)
+        self.share.start()
         self.expiration.start()
 
     def shut_down(self) -> None:
@@ -82,6 +88,11 @@ class GroupCoordinator:
 
     def on_topic_deleted(self, topic: str) -> None:
         self.expiration.on_topic_deleted(topic)
+        self.share.topics_changed(topic)
+
+    def share_settings(self, group_id: str) -> ShareSettings:
+        """The settings in force for a share group. A look-up: it may be asked for every request."""
+        return DEFAULT_SHARE_SETTINGS
 
     # Membership -------------------------------------------------------------------------------------------------------
 

@@ -270,14 +270,12 @@ class ShareGroup:
         if self._state is not DEAD and self._target.begin(topics):
             self._finish_run(now)
 
-    def initialised(self, partitions: Iterable[NewPartitions], error: ErrorCode, now: float) -> None:
+    def initialised(self, partitions: tuple[NewPartitions, ...], error: ErrorCode, now: float) -> None:
         """What an ``Initialise`` asked for is durable, or could not be done (``error``)."""
-        if self._state is DEAD:
-            return
-        self._target.initialised(() if error else partitions)
-        if error:
-            self._retry(now)
-        self._finish_run(now)
+        if self._state is not DEAD and self._target.initialised(partitions, failed=bool(error)):
+            if error:
+                self._retry(now)
+            self._finish_run(now)
 
     def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
         saving: _Saving = save.then
