@@ -113,14 +113,12 @@ class TargetAssignment:
             self._members.set_target(member, targets[member.member_id])
         return changed
 
-    def run_again(self) -> bool:
-        """After ``compute``: ask for another run if this one has not seen everything, or could not initialise everything at
-        once. True if so."""
-        if not self._changed_meanwhile and not self.is_incomplete:
-            return False
-        self._changed_meanwhile = False
-        self.changed()
-        return True
+    def run_again(self, *, incomplete: bool) -> None:
+        """After ``compute``: ask for another run if this one has not seen everything, or (``incomplete``) has not initialised
+        everything."""
+        if self._changed_meanwhile or (incomplete and self.is_incomplete):
+            self._changed_meanwhile = False
+            self.changed()
 
     @property
     def is_incomplete(self) -> bool:

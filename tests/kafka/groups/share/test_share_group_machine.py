@@ -194,4 +194,4 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
 
 TestShareGroupMachine = ShareGroupMachine.TestCase
-TestShareGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestShareGroupMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
