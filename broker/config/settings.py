@@ -7,6 +7,7 @@ docs/OPERATIONS.md are generated from this class.
 import attrs
 
 from broker.config.acl_settings import AclSettings
+from broker.config.consumer_group_settings import ConsumerGroupSettings
 from broker.config.coordinator_settings import FeatureSettings, GroupSettings, TransactionSettings
 from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
@@ -27,6 +28,7 @@ class BrokerConfig(
     ShuffleSettings,
     HttpSettings,
     TransactionSettings,
+    ConsumerGroupSettings,
     FeatureSettings,
     ShareGroupSettings,
     GroupSettings,
@@ -61,6 +63,10 @@ class BrokerConfig(
                 raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
         _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
         _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
+        for name in ("group_consumer_{}session_timeout_ms", "group_consumer_{}heartbeat_interval_ms"):
+            _in_order(self, name.format("min_"), name.format(""))
+            _in_order(self, name.format(""), name.format("max_"))
+        _in_order(self, "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms")
         for name in BOUNDED:
             _in_order(self, name.format("min_"), name.format(""))
             _in_order(self, name.format(""), name.format("max_"))

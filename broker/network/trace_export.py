@@ -10,8 +10,8 @@ each part of its way that took time:
 | ``handle`` | a thread begins to handle it | that is done |
 | ``wait`` | it waits for records, an fsync, members of a group | its answer is there |
 
-Inside these are ``log append`` and ``log read`` for each partition, and ``log load`` where records came from the disk. A fetch
-has those of the reading that was sent. Each new connection is a trace of its own:
+Inside these are ``log append`` and ``log read`` for each partition, and ``log load`` for records from the disk. A fetch has
+those of the reading that was sent. Each new connection is a trace of its own:
 
 | span | from | to |
 |---|---|---|
@@ -107,7 +107,7 @@ class TraceExporter:
             sent = self._exporter.export(self._finished.take()) is self._success
             reason = "the collector does not take them"
         except Exception as error:  # the seam: whatever the library raises costs these spans, not the broker
-            sent, reason = False, str(error)
+            sent, reason = False, _reason(error)
         self._report(len(notes), sent, reason)
         return True
 
@@ -176,6 +176,12 @@ class TraceExporter:
         )
         span.end(int(ended * 1e9) + offset_ns)
         return set_span_in_context(span)
+
+
+def _reason(error: Exception) -> str:
+    """Without the text of the library's errors: the endpoint is in some, which may have a password or a key in it."""
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {strerror}" if strerror else type(error).__name__
 
 
 def _attributes(note: Note) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Spans as a collector would get them: of real requests, with an exporter into memory."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -163,7 +164,7 @@ def note(**fields: Any) -> Note:
 def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(InMemorySpanExporter):
         def export(self, spans: Any) -> SpanExportResult:
-            raise OSError("connection refused")
+            raise OSError(errno.ECONNREFUSED, "connection refused", "http://me:secret@collector/?key=another")
 
     traces = Traces(1.0)
     traces._notes.extend([note(), note()])
@@ -176,6 +177,8 @@ def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest
     assert 2 == said.count("traces_dropped")
     assert '"requests": 6' in said
     assert "connection refused" in said
+    assert "secret" not in said
+    assert "another" not in said
     assert not exporter.step(0)
 
 

@@ -106,6 +106,11 @@ class SimCatalogue:
         self._read()
         return dict(self.tables.configs.get(entity, {}))
 
+    def configs_by_entity(self, prefix: str) -> dict[str, dict[str, str]]:
+        self._read()
+        configs = self.tables.configs
+        return {entity: dict(own) for entity, own in configs.items() if entity.startswith(prefix) and own}
+
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         self._begin()
         configs = self.tables.configs.setdefault(entity, {})

@@ -228,7 +228,7 @@ class Simulation:
         self.vandals: list[Any] = (
             [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
         )
-        if self.world.rng("greedy").random() < 0.4:
+        if self.world.rng("greedy").random() < 0.25:
             self.vandals.append(Greedy("greedy", *common, [*main, *side]))
         self.world.actors.extend([*self.clients, *self.vandals])
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
@@ -22,8 +23,6 @@ from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.share.share_coordinator import ShareGroups
-from broker.kafka.groups.share.share_settings import DEFAULTS as DEFAULT_SHARE_SETTINGS
-from broker.kafka.groups.share.share_settings import ShareSettings
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
@@ -37,6 +36,7 @@ from broker.kafka.groups.values import (
     SyncRequest,
     SyncResult,
 )
+from broker.kafka.share.share_settings import ShareSettings
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
@@ -51,7 +51,9 @@ class GroupCoordinator:
     """
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
-        self.share = ShareGroups(config, self.share_settings)
+        # What was set for single groups of the newer protocols.
+        self.configs = GroupConfigs(catalogue, config)
+        self.share = ShareGroups(config, self.configs)
         self._registry = GroupRegistry(clock, timer, catalogue, config, (*kinds_of(config), self.share.kind))
         self.share.attach(self._registry)
         self.offsets = OffsetCoordinator(self._registry)
@@ -72,6 +74,7 @@ class GroupCoordinator:
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
+        self.configs.load()
         self._registry.load(topic_exists)
         self.share.start()
         self.expiration.start()
@@ -92,7 +95,7 @@ class GroupCoordinator:
 
     def share_settings(self, group_id: str) -> ShareSettings:
         """The settings in force for a share group. A look-up: it may be asked for every request."""
-        return DEFAULT_SHARE_SETTINGS
+        return self.share.settings.of(group_id)
 
     # Membership -------------------------------------------------------------------------------------------------------
 

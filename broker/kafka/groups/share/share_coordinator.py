@@ -12,11 +12,12 @@ from uuid import UUID
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.group import Group, GroupKind, GroupType
 from broker.kafka.groups.group_rows import Rows
 from broker.kafka.groups.registry import GroupEntry, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.share.settings_in_force import SettingsInForce
 from broker.kafka.groups.share.share_group import ShareGroup
-from broker.kafka.groups.share.share_settings import ShareSettings
 from broker.kafka.groups.share.values import (
     JOIN_EPOCH,
     AssignmentDue,
@@ -104,17 +105,18 @@ class ShareGroups:
 
     _registry: GroupRegistry
 
-    def __init__(self, config: BrokerConfig, settings: Callable[[str], ShareSettings]) -> None:
+    def __init__(self, config: BrokerConfig, configs: GroupConfigs) -> None:
         self.kind = _share_kind(config, self.carry_out)
         self.topics: Topics = _NoTopics()
         self.state: ShareState = _NoState()
-        self._settings = settings
+        self.settings = SettingsInForce(configs)
 
     def attach(self, registry: GroupRegistry) -> None:
         self._registry = registry
 
     def start(self) -> None:
         """After the registry has loaded the groups: topics may have changed while the broker was down."""
+        self.settings.load()
         for entry in self._registry.entries():
             if entry.group.type is GroupType.SHARE:
                 with entry.lock:
@@ -135,7 +137,7 @@ class ShareGroups:
                 entry = registry.get_or_create(group_id, GroupType.SHARE)
         if entry is None or error:
             return HeartbeatResult(error, request.member_id)
-        session_s = self._settings(group_id).session_timeout_ms / 1000
+        session_s = self.settings.of(group_id).session_timeout_ms / 1000
         with entry.lock:
             group = entry.group
             if type(group) is not ShareGroup:
