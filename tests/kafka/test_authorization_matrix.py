@@ -122,7 +122,9 @@ def cases(rows: Iterable[Row]) -> list[Any]:
         pytest.param(row, version, id=f"{row.id}-v{version}")
         for row in rows
         if row.key in SERVED
-        for version in range(max(row.since, SERVED[row.key].min_version), SERVED[row.key].max_version + 1)
+        for version in range(
+            max(row.since, SERVED[row.key].min_version), min(row.until, SERVED[row.key].max_version) + 1
+        )
     ]
 
 

@@ -46,9 +46,7 @@ class Member:
     def heartbeat(self, **how: Any) -> Any:
         """Says what it owns if that has changed since it was last told to."""
         owned = [{"topic_id": topic, "partitions": partitions} for topic, partitions in self.owned.items()]
-        return self.take(
-            heartbeat(self.kafka, self.group, self.id, self.epoch, **{"topic_partitions": owned, **how})
-        )
+        return self.take(heartbeat(self.kafka, self.group, self.id, self.epoch, **{"topic_partitions": owned, **how}))
 
     def take(self, answer: Any) -> Any:
         assert answer.error_code == ErrorCode.none, answer

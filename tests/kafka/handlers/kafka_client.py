@@ -3,7 +3,9 @@
 import itertools
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
 from typing import Any
 from uuid import UUID, uuid4
@@ -68,6 +70,13 @@ class Kafka:
     def _id(self, name: str) -> dict[str, UUID]:
         info = self.inside.logs.topic(name)
         return {"topic_id": uuid4() if info is None else info.topic_id}
+
+    @contextmanager
+    def another_connection(self) -> Iterator["Kafka"]:
+        """The same broker over a connection of its own."""
+        other = copy(self)
+        with socket.create_connection(self.address) as other._socket:
+            yield other
 
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""
