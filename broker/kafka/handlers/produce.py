@@ -1,17 +1,20 @@
 """Produce: append record batches to partitions.
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
-waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``. From version 12
-on, a batch of a transaction adds its partition to the transaction: see ``broker.kafka.transactions.first_batches``.
+waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
+
+From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
+From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
+records for a topic that was deleted never get into a new topic under the old name.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import denied, may
+from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions import first_batches
@@ -38,6 +41,8 @@ _INLINE_MAX_BYTES = 2 * 1024 * 1024
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
 _HANDOVER = Handover()
+_FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
+_Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
 # Since then clients know that a transaction can be aborted and the producer go on.
 _ABORTABLE_SINCE = 11
 _FirstBatches = Mapping[Any, tuple[Claim, Log]]
@@ -49,7 +54,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < context.appends_slow_until:
         return _HANDOVER
-    partitions = context.logs.partitions
+    partitions = _partitions(context, request)
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
@@ -63,11 +68,16 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     return parsed
 
 
+def _partitions(context: KafkaContext, request: KafkaRequest) -> _Partitions:
+    """All logs, by what requests of this version call their topics."""
+    return context.logs.partitions if request.api_version < _FIRST_BY_ID else context.logs.partitions_by_id
+
+
 def _missing(
-    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str]
+    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str | bytes]
 ) -> _FirstBatches:
     """The batches that have to be added to their transaction first; none of the topics ``refused``."""
-    partitions = context.logs.partitions
+    partitions = _partitions(context, request)
     return first_batches.missing(
         ((topic, partition), partitions.get((topic, partition)), records)
         for topic, partition, records in parsed.topics
@@ -112,10 +122,12 @@ def _handle(
 
 def _unauthorized(
     context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest
-) -> Mapping[str, ErrorCode] | None:
+) -> Mapping[str | bytes, ErrorCode] | None:
     """The topics to which the client may not write, each with its error: all, if it may not use the transactional id."""
-    connection, topics = request.connection, parsed.topics
-    if len(topics) == 1:
+    connection = request.connection
+    topics: Sequence[tuple[Any, int, memoryview | None]] = parsed.topics  # all names, or all ids
+    by_id = request.api_version >= _FIRST_BY_ID
+    if len(topics) == 1 and not by_id:
         topic, _, records = topics[0]
         if not _is_transactional(records):
             allowed = may(context, connection, _WRITE, _TOPIC, topic)
@@ -124,8 +136,13 @@ def _unauthorized(
         transactional_id = parsed.transactional_id
         if transactional_id is None or not may(context, connection, _WRITE, _TRANSACTIONAL_ID, transactional_id):
             return {topic: ErrorCode.transactional_id_authorization_failed for topic, _, _ in topics}
-    names = denied(context, connection, _WRITE, _TOPIC, [topic for topic, _, _ in topics])
-    return dict.fromkeys(names, ErrorCode.topic_authorization_failed)
+    wanted = [topic for topic, _, _ in topics]
+    refused: Iterable[str | bytes]
+    if by_id:
+        refused = denied_ids(context, connection, _WRITE, wanted)
+    else:
+        refused = denied(context, connection, _WRITE, _TOPIC, wanted)
+    return dict.fromkeys(refused, ErrorCode.topic_authorization_failed)
 
 
 def _is_transactional(records: memoryview | None) -> bool:
@@ -135,16 +152,18 @@ def _is_transactional(records: memoryview | None) -> bool:
 def _append(
     context: KafkaContext,
     request: KafkaRequest,
-    topic: str,
+    topic: str | bytes,
     partition: int,
     records: memoryview | None,
     acks: int,
     transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
     """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
-    target = context.logs.partitions.get((topic, partition))
+    target = _partitions(context, request).get((topic, partition))
     if target is None:
-        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
+        is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
+        absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
+        return produce.PartitionResult(topic, partition, absent), None
     if acks not in (0, 1, -1):
         return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
     if records is None or not len(records):
@@ -174,7 +193,7 @@ def _append(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
         ), None
     except StorageError as error:
-        context.complain("append_failed", topic, partition, error)
+        context.complain("append_failed", target.topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
     if target.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
@@ -229,7 +248,7 @@ class _Produce:
         self._answered = False
         self.deadline = 0.0
 
-    def run(self, refused: Mapping[str, int] | None, errors: Mapping[tuple[str, int], int]) -> None:
+    def run(self, refused: Mapping[str | bytes, int] | None, errors: Mapping[tuple[str | bytes, int], int]) -> None:
         """``refused``, ``errors``: topics and partitions to which nothing is appended, with their errors."""
         acks, topics = self._parsed.acks, self._parsed.topics
         written: list[tuple[int, Log]] = []
@@ -305,7 +324,7 @@ class _Produce:
 API = Api(
     key=ApiKey.PRODUCE,
     min_version=3,
-    max_version=12,
+    max_version=produce.MAX_VERSION,
     # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
     advertised_min=0,
     handle_raw=_handle,
