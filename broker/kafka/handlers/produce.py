@@ -1,21 +1,14 @@
 """Produce: append record batches to partitions.
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
-<<<<<<< HEAD
 waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
 
+From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
 From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
 records for a topic that was deleted never get into a new topic under the old name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-=======
-waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``. From version 12
-on, a batch of a transaction adds its partition to the transaction: see ``broker.kafka.transactions.first_batches``.
-"""
-
-from collections.abc import Container, Mapping, Sequence
->>>>>>> txn2
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,14 +41,11 @@ _INLINE_MAX_BYTES = 2 * 1024 * 1024
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
 _HANDOVER = Handover()
-<<<<<<< HEAD
 _FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
 _Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
-=======
 # Since then clients know that a transaction can be aborted and the producer go on.
 _ABORTABLE_SINCE = 11
 _FirstBatches = Mapping[Any, tuple[Claim, Log]]
->>>>>>> txn2
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC, _TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
@@ -64,8 +54,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < context.appends_slow_until:
         return _HANDOVER
-    logs = context.logs
-    partitions: _Partitions = logs.partitions if request.api_version < _FIRST_BY_ID else logs.partitions_by_id
+    partitions = _partitions(context, request)
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
@@ -79,11 +68,16 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     return parsed
 
 
+def _partitions(context: KafkaContext, request: KafkaRequest) -> _Partitions:
+    """All logs, by what requests of this version call their topics."""
+    return context.logs.partitions if request.api_version < _FIRST_BY_ID else context.logs.partitions_by_id
+
+
 def _missing(
-    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str]
+    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str | bytes]
 ) -> _FirstBatches:
     """The batches that have to be added to their transaction first; none of the topics ``refused``."""
-    partitions = context.logs.partitions
+    partitions = _partitions(context, request)
     return first_batches.missing(
         ((topic, partition), partitions.get((topic, partition)), records)
         for topic, partition, records in parsed.topics
@@ -165,11 +159,9 @@ def _append(
     transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
     """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
-    logs = context.logs
-    partitions: _Partitions = logs.partitions if request.api_version < _FIRST_BY_ID else logs.partitions_by_id
-    target = partitions.get((topic, partition))
+    target = _partitions(context, request).get((topic, partition))
     if target is None:
-        is_unknown_id = isinstance(topic, bytes) and topic not in logs.topics_by_id
+        is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
         absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
         return produce.PartitionResult(topic, partition, absent), None
     if acks not in (0, 1, -1):
@@ -256,13 +248,8 @@ class _Produce:
         self._answered = False
         self.deadline = 0.0
 
-<<<<<<< HEAD
-    def run(self, refused: Mapping[str | bytes, int] | None) -> None:
-        """``refused``: topics to which nothing is appended, with their errors."""
-=======
-    def run(self, refused: Mapping[str, int] | None, errors: Mapping[tuple[str, int], int]) -> None:
+    def run(self, refused: Mapping[str | bytes, int] | None, errors: Mapping[tuple[str | bytes, int], int]) -> None:
         """``refused``, ``errors``: topics and partitions to which nothing is appended, with their errors."""
->>>>>>> txn2
         acks, topics = self._parsed.acks, self._parsed.topics
         written: list[tuple[int, Log]] = []
         if refused:
@@ -337,11 +324,7 @@ class _Produce:
 API = Api(
     key=ApiKey.PRODUCE,
     min_version=3,
-<<<<<<< HEAD
     max_version=produce.MAX_VERSION,
-=======
-    max_version=12,
->>>>>>> txn2
     # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
     advertised_min=0,
     handle_raw=_handle,
