@@ -1,7 +1,8 @@
 """`broker top`: topics by rate and groups by lag, live, with Kafka's protocol, so that it works with any Kafka broker.
 
-On a terminal it shows a screen until q or Ctrl-C; elsewhere it prints one sample as lines. Where --admin-url names the http://
-listener of this project's broker, its rates of requests are shown, too.
+On a terminal it shows a screen until q or Ctrl-C, and ends with 0; elsewhere it prints one sample as lines, and a Ctrl-C before
+that is an interrupt as in any command (130). Where --admin-url names the http:// listener of this project's broker, its rates of
+requests are shown, too.
 """
 
 import contextlib

@@ -27,6 +27,15 @@ class HttpSettings:
         doc="The longest body of a request. A longer one is answered with 413, and the connection is closed.",
         reason="The largest body of an admin call is a schema, and few of those are longer than 100 KiB.",
     )
+    http_allow_unencrypted_logins: bool = setting(
+        False,
+        kafka=None,
+        doc="Accept passwords and tokens of other machines on http:// listeners without TLS. Without it, only those are accepted "
+        "there that a `+sasl` listener without TLS accepts from other machines. Clients on the broker's own machine may always "
+        "log in.",
+        reason="Everybody who can listen to the network would see them. Behind a proxy that ends TLS on another machine it is "
+        "needed.",
+    )
     http_request_timeout_ms: int = setting(
         30_000,
         kafka=None,

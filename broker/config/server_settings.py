@@ -110,7 +110,9 @@ class ServerSettings:
     tracing_endpoint: str = setting(
         "http://localhost:4318/v1/traces",
         kafka=None,
-        doc="Where traces are sent, by OTLP over HTTP.",
+        secret=True,  # it may have a user and a password, or a key
+        doc="Where traces are sent, by OTLP over HTTP. OpenTelemetry's variables, such as `OTEL_EXPORTER_OTLP_HEADERS`, "
+        "count too.",
         reason="The default port of OpenTelemetry's collector.",
     )
 

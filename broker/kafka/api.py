@@ -16,7 +16,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
-from broker.network.traces import LogCall
+from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
@@ -39,11 +39,17 @@ class KafkaRequest(Request):
     correlation_id: int
     client_id: str | None
     body_offset: int
-    log_calls: list[LogCall]  # only while requests are traced, and only of those that append
+    log_calls: list[LogCall]  # only while requests are traced, and only of those that append or fetch
 
     @property
     def body(self) -> memoryview:
         return self.frame[self.body_offset :]
+
+    def note_log_call(self, call: LogCall) -> None:
+        if not hasattr(self, "log_calls"):
+            self.log_calls = []
+        if len(self.log_calls) < LOG_CALLS_MAX:
+            self.log_calls.append(call)
 
     def work(self, context: KafkaContext) -> Work:
         """The work on this request, which is abandoned when its connection has closed or the broker stops."""

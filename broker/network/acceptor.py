@@ -72,9 +72,11 @@ class Acceptor:
         self._poller.wakeup()
 
     def step(self, timeout: float | None) -> bool:
-        if self._held is not None and self._assign(self._held):
-            self._held = None
         now = self._clock.monotonic()
+        if self._held is not None:
+            self._held.handed_at = now
+            if self._assign(self._held):
+                self._held = None
         self.close_throttled_connections(now)
         everybody = self._held is None and now >= self._rest_until
         waiting = bool(self._throttled)
@@ -161,7 +163,7 @@ class Acceptor:
                 continue
             self.accepted += 1
             peer = Peer(host, port, endpoint.name, local)
-            new = NewConnection(socket, peer, endpoint.service, endpoint.frame_max, endpoint.tls)
+            new = NewConnection(socket, peer, endpoint.service, endpoint.frame_max, endpoint.tls, now, now)
             if not self._assign(new):
                 self._held = new
         return accepted_any

@@ -4,8 +4,10 @@ Where a ``+sasl`` listener asks clients who they are, so does HTTP, and the firs
 the http:// listener, a token (``Authorization: Bearer``), or a user with a password (``Authorization: Basic``). Otherwise the
 client is who its certificate says, or ANONYMOUS. Health checks ask nobody.
 
-A listener that takes SCRAM only does not want to be sent passwords. HTTP has no SCRAM, so a password is taken there from clients
-on this machine and over TLS only.
+Over HTTP without TLS, everybody who can listen to the network sees a password or a token. From other machines only those are
+taken there that a ``+sasl`` listener without TLS takes from them as well, unless ``http_allow_unencrypted_logins`` is set. A
+listener that takes SCRAM only does not want to be sent passwords. HTTP has no SCRAM, so a password is taken from clients on this
+machine and over TLS all the same.
 
 Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
 
@@ -36,6 +38,10 @@ from broker.security.security import Security
 log = get_logger("http")
 
 _failures = EventLimit()
+_UNENCRYPTED = (
+    "Without TLS, passwords and tokens are accepted from the broker's own machine only. Use an http+ssl:// listener, or set "
+    "http_allow_unencrypted_logins."
+)
 
 
 @attrs.frozen(eq=False)
@@ -65,13 +71,21 @@ class Callers:
             identity = authentication.authenticate(method, proof, call.principal)
         except AuthenticationFailed as error:
             self._note(call, error)
-            answer = json_answer({"reason": "The client has not proved who it is."}, UNAUTHORIZED)
-            # At a script's request for Basic a browser asks its user by itself; the broker's page does that better.
-            is_script = "x-requested-with" in call.headers
-            names = ("Bearer",) if is_script else ("Bearer", "Basic")
-            schemes = tuple(("www-authenticate", f'{name} realm="{self.realm}"') for name in names)
-            return attrs.evolve(answer, headers=schemes, delay_s=authentication.delay_s)
+            return attrs.evolve(self._refusal(call, authentication), delay_s=authentication.delay_s)
         return handler(attrs.evolve(call, principal=identity.principal))
+
+    def _refusal(self, call: Call, authentication: Authentication) -> Answer:
+        assert authentication.exchanges is not None
+        basic = PLAIN in authentication.exchanges
+        if not (basic or OAUTHBEARER in authentication.exchanges or authentication.tokens):
+            # A client that is asked to prove who it is would send a password that everybody can read.
+            return json_answer({"reason": _UNENCRYPTED}, FORBIDDEN)
+        # At a script's request for Basic a browser asks its user by itself; the broker's page does that better.
+        is_script = "x-requested-with" in call.headers
+        names = ("Bearer", "Basic") if basic and not is_script else ("Bearer",)
+        schemes = tuple(("www-authenticate", f'{name} realm="{self.realm}"') for name in names)
+        answer = json_answer({"reason": "The client has not proved who it is."}, UNAUTHORIZED)
+        return attrs.evolve(answer, headers=schemes)
 
     def _note(self, call: Call, error: AuthenticationFailed) -> None:
         self.login_counters.count(call.peer.listener, "http", LoginResult.FAILED)
@@ -116,10 +130,25 @@ def open_callers(
         if PLAIN not in exchanges and any(name != OAUTHBEARER for name in exchanges):
             passwords: dict[str, NewExchange] = {**exchanges, PLAIN: partial(PlainExchange, security.credentials)}
             private = attrs.evolve(authentication, exchanges=passwords)
+        if not config.http_allow_unencrypted_logins:
+            authentication = _without_what_tls_protects(authentication, listeners, security)
     with_tls = {listener.name for listener in config.listeners if listener.ssl}
     if config.control_listener is not None and config.control_listener.ssl:
         with_tls.add(config.control_listener.name)
     return Callers(authentication, private, with_tls, security.authorizer, security.logins, realm)
+
+
+def _without_what_tls_protects(
+    authentication: Authentication, listeners: Sequence[Listener], security: Security
+) -> Authentication:
+    """Only with what listeners without TLS accept from other machines already."""
+    open_ones = [each for each in listeners if each.sasl and not each.ssl and not is_loopback(each.host)]
+    accepted = {mechanism for each in open_ones for mechanism in security.mechanisms[each.name]}
+    return attrs.evolve(
+        authentication,
+        exchanges={name: made for name, made in (authentication.exchanges or {}).items() if name in accepted},
+        tokens=authentication.tokens if any(each.scheme == "pulsar" for each in open_ones) else None,
+    )
 
 
 def _proof(header: str) -> tuple[str, bytes]:

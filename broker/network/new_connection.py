@@ -18,15 +18,20 @@ from broker.security.tls_listener import TlsListener
 _NEW_CONNECTIONS_MAX = 20
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class NewConnection:
-    """An accepted connection, counted in the quotas and not yet registered with a poller."""
+    """An accepted connection, counted in the quotas and not yet registered with a poller.
+
+    The acceptor sets the times (Clock.monotonic() s), and changes nothing once a processor has it.
+    """
 
     socket: Socket
     peer: Peer
     service: Service
     frame_max: int  # bytes; the listener's largest request
     tls: TlsListener | None = None  # None: no TLS
+    accepted_at: float = 0.0
+    handed_at: float = 0.0  # the last offer to a processor
 
 
 class Receiver(Protocol):

@@ -311,6 +311,8 @@ class Processor:
                 new.socket.close()
                 continue
             self.connections[connection] = None
+            if self._traces is not None:
+                self._traces.arrived(new, self.number, self._clock.monotonic())
         if self._arrivals.turned_away():
             self._on_room()
 

@@ -7,18 +7,28 @@ each part of its way that took time:
 |---|---|---|
 | ``processor`` | the processor was told that bytes are there | a thread begins to handle the request, or it goes to a handler |
 | ``channel`` | as ``processor``, of a request that a handler had: also its time in the request channel | a handler takes it |
-| ``handle`` | a thread begins to handle it | that is done; inside is ``log append`` for each append |
+| ``handle`` | a thread begins to handle it | that is done |
 | ``wait`` | it waits for records, an fsync, members of a group | its answer is there |
+
+Inside these are ``log append`` and ``log read`` for each partition, and ``log load`` for records from the disk. A fetch has
+those of the reading that was sent. Each new connection is a trace of its own:
+
+| span | from | to |
+|---|---|---|
+| ``accept`` | the acceptor accepts the connection | a processor has registered it |
+| ``acceptor`` | so, too | it is in a processor's queue: at once, if one has room |
+| ``processor`` | it is in the queue | the processor has registered it |
 
 The libraries come with the extra ``otel`` and are imported by ``open_exporter`` only. While a collector does not answer, notes
 pile up to their bound and are dropped; no other thread waits for this one.
 """
 
+from functools import partial
 from typing import Any, cast
 
 from broker.errors import ConfigError
 from broker.log import EventLimit, get_logger
-from broker.network.traces import Note, Traces
+from broker.network.traces import Arrival, LogCall, Note, Traces
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 
@@ -90,11 +100,14 @@ class TraceExporter:
         offset_ns = self._clock.time_ms() * 1_000_000 - int(self._clock.monotonic() * 1e9)
         try:
             for note in notes:
-                self._record(note, offset_ns)
+                if isinstance(note, Arrival):
+                    self._record_arrival(note, offset_ns)
+                else:
+                    self._record(note, offset_ns)
             sent = self._exporter.export(self._finished.take()) is self._success
             reason = "the collector does not take them"
         except Exception as error:  # the seam: whatever the library raises costs these spans, not the broker
-            sent, reason = False, str(error)
+            sent, reason = False, _reason(error)
         self._report(len(notes), sent, reason)
         return True
 
@@ -118,59 +131,88 @@ class TraceExporter:
     # -- spans ----------------------------------------------------------------------------------------------------------
 
     def _record(self, note: Note, offset_ns: int) -> None:
-        from opentelemetry.trace import SpanKind, set_span_in_context
-
-        def at(seconds: float) -> int:
-            return int(seconds * 1e9) + offset_ns
-
         topics = {call.topic for call in note.log_calls}
         name = f"{note.kind} {next(iter(topics))}" if len(topics) == 1 else note.kind
-        span = self._tracer.start_span(
-            name, kind=SpanKind.SERVER, attributes=_attributes(note), start_time=at(note.received_at)
-        )
-        inside = set_span_in_context(span)
-
-        def part(called: str, began: float, ended: float, context: Any, attributes: Any = None) -> Any:
-            child = self._tracer.start_span(called, context=context, attributes=attributes, start_time=at(began))
-            child.end(at(ended))
-            return set_span_in_context(child)
-
+        make = partial(self._make, offset_ns)
+        inside = waiting = make(name, note.received_at, note.answered_at, None, _attributes(note), server=True)
         if note.taken_at - note.received_at >= _LEAST_S:
-            part("channel" if note.by_handler else "processor", note.received_at, note.taken_at, inside)
-        handling = part("handle", note.taken_at, note.handled_at, inside)
-        for call in note.log_calls:
-            where = {
-                "messaging.destination.name": call.topic,
-                "messaging.destination.partition.id": str(call.partition),
-                "messaging.kafka.offset": call.base_offset,
-            }
-            part("log append", call.began, call.ended, handling, where)
+            make("channel" if note.by_handler else "processor", note.received_at, note.taken_at, inside)
+        handling = make("handle", note.taken_at, note.handled_at, inside)
         if note.answered_at - note.handled_at >= _LEAST_S:
-            part("wait", note.handled_at, note.answered_at, inside)
-        span.end(at(note.answered_at))
+            waiting = make("wait", note.handled_at, note.answered_at, inside)
+        for call in note.log_calls:
+            if call.began < note.taken_at:  # the records of a fetch, looked up before a handler took it
+                parent = inside
+            else:
+                parent = handling if call.began < note.handled_at else waiting
+            make(f"log {call.verb}", call.began, call.ended, parent, _destination(call))
+
+    def _record_arrival(self, note: Arrival, offset_ns: int) -> None:
+        make = partial(self._make, offset_ns)
+        inside = make("accept", note.accepted_at, note.taken_at, None, _where(note), server=True)
+        make("acceptor", note.accepted_at, note.handed_at, inside)
+        make("processor", note.handed_at, note.taken_at, inside)
+
+    def _make(
+        self,
+        offset_ns: int,
+        name: str,
+        began: float,
+        ended: float,
+        parent: Any,
+        attributes: dict[str, Any] | None = None,
+        *,
+        server: bool = False,
+    ) -> Any:
+        """A span with these times (Clock.monotonic() s). Returns its context, for those that are inside it."""
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        span = self._tracer.start_span(
+            name,
+            context=parent,
+            kind=SpanKind.SERVER if server else SpanKind.INTERNAL,
+            attributes=attributes,
+            start_time=int(began * 1e9) + offset_ns,
+        )
+        span.end(int(ended * 1e9) + offset_ns)
+        return set_span_in_context(span)
+
+
+def _reason(error: Exception) -> str:
+    """Without the text of the library's errors: the endpoint is in some, which may have a password or a key in it."""
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {strerror}" if strerror else type(error).__name__
 
 
 def _attributes(note: Note) -> dict[str, Any]:
     operation = note.kind.lower()
-    attributes: dict[str, Any] = {
-        "messaging.operation.name": operation,
-        "network.peer.address": note.peer,
-        "broker.listener": note.listener,
-        "broker.processor": note.processor,
-    }
+    attributes: dict[str, Any] = {"messaging.operation.name": operation, **_where(note)}
     if note.api_version is not None:
         attributes |= {"messaging.system": "kafka", "broker.api_version": note.api_version}
     if operation in _OPERATION_TYPES:
         attributes["messaging.operation.type"] = _OPERATION_TYPES[operation]
     if note.client_id is not None:
         attributes["messaging.client.id"] = note.client_id
-    if len(note.log_calls) == 1:
-        call = note.log_calls[0]
-        attributes |= {
-            "messaging.destination.name": call.topic,
-            "messaging.destination.partition.id": str(call.partition),
-            "messaging.kafka.offset": call.base_offset,
-        }
+    if len({(call.topic, call.partition) for call in note.log_calls}) == 1:
+        attributes |= _destination(note.log_calls[0])
+    return attributes
+
+
+def _where(note: Note | Arrival) -> dict[str, Any]:
+    return {
+        "network.peer.address": note.peer,
+        "broker.listener": note.listener,
+        "broker.processor": note.processor,
+    }
+
+
+def _destination(call: LogCall) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "messaging.destination.name": call.topic,
+        "messaging.destination.partition.id": str(call.partition),
+    }
+    if call.offset is not None:
+        attributes["messaging.kafka.offset"] = call.offset
     return attributes
 
 

@@ -1,29 +1,46 @@
 """Which requests are traced, and what is noted of them, without ever holding a thread of the reactor up.
 
 A processor offers each request that it has measured when it has been answered (``request_times.py``): all that waited or that a
-handler had, and of the others as many as are measured. Of these the share ``ratio`` is *noted*: a value with the times and what
-the request says of itself goes into a queue with a bound. Beyond the bound it is dropped and counted. ``trace_export.py`` makes
-spans of the notes, on a thread of its own. A note has neither payload nor keys, and no text that may be secret.
+handler had, and of the others as many as are measured. It also offers each connection that it has got from the acceptor. Of both,
+the share ``ratio`` is *noted*: a value with the times and what the peer says of itself goes into a queue with a bound. Beyond the
+bound it is dropped and counted. ``trace_export.py`` makes spans of the notes, on a thread of its own. A note has neither payload
+nor keys, and no text that may be secret.
 
-``offer`` and ``appended`` are called by any thread, ``take`` by the exporter's.
+``offer`` and ``arrived`` are called by any thread, ``take`` by the exporter's.
 """
 
 from collections import deque
 from typing import Any, NamedTuple
 
+from broker.network.new_connection import NewConnection
+
 # Notes that wait to be exported: a second of the most that a busy broker measures.
 QUEUE_MAX = 4096
+# Of a request that names more partitions, the rest of the work on logs is not noted.
+LOG_CALLS_MAX = 32
 _CLIENT_ID_MAX = 100
 
 
 class LogCall(NamedTuple):
-    """An append to a log. The times are Clock.monotonic() s."""
+    """Work on a log for a request. The times are Clock.monotonic() s."""
 
+    verb: str  # "append", "read", or "load": from the disk into the page cache
     topic: str
     partition: int
-    base_offset: int
+    offset: int | None  # the first
     began: float
     ended: float
+
+
+class Arrival(NamedTuple):
+    """A connection on its way through the acceptor. The times are Clock.monotonic() s, in their order."""
+
+    peer: str
+    listener: str
+    processor: int
+    accepted_at: float
+    handed_at: float  # there was room in the processor's queue
+    taken_at: float  # the processor has registered it
 
 
 class Note(NamedTuple):
@@ -49,7 +66,8 @@ class Traces:
     def __init__(self, ratio: float) -> None:
         self._ratio = ratio
         self._credit = 0.0
-        self._notes: deque[Note] = deque()
+        self._arrivals_credit = 0.0
+        self._notes: deque[Note | Arrival] = deque()
         self.dropped = 0
 
     def offer(self, request: Any, processor: int, taken_at: float, handled_at: float, answered_at: float) -> None:
@@ -58,8 +76,7 @@ class Traces:
         if self._credit < 1.0:
             return
         self._credit -= 1.0
-        if len(self._notes) >= QUEUE_MAX:
-            self.dropped += 1
+        if self._full():
             return
         client_id = getattr(request, "client_id", None)
         peer = request.connection.peer
@@ -76,11 +93,29 @@ class Traces:
                 max(taken_at, handled_at),
                 max(taken_at, handled_at, answered_at),
                 getattr(request, "done", None) is not None,
-                tuple(getattr(request, "log_calls", ())),
+                tuple(getattr(request, "log_calls", ())[:LOG_CALLS_MAX]),
             )
         )
 
-    def take(self) -> list[Note]:
+    def arrived(self, new: NewConnection, processor: int, taken_at: float) -> None:
+        """A processor has registered a new connection."""
+        self._arrivals_credit += self._ratio
+        if self._arrivals_credit < 1.0:
+            return
+        self._arrivals_credit -= 1.0
+        if not self._full():
+            peer, handed_at = new.peer, max(new.accepted_at, new.handed_at)
+            self._notes.append(
+                Arrival(peer.host, peer.listener, processor, new.accepted_at, handed_at, max(handed_at, taken_at))
+            )
+
+    def _full(self) -> bool:
+        if len(self._notes) < QUEUE_MAX:
+            return False
+        self.dropped += 1
+        return True
+
+    def take(self) -> list[Note | Arrival]:
         """What was noted since the last call."""
         notes = self._notes
         return [notes.popleft() for _ in range(len(notes))]

@@ -3,13 +3,16 @@
 | it wants to | it needs |
 |---|---|
 | produce | WRITE on the TOPIC |
-| consume | READ on the TOPIC, and READ on the GROUP of the subscription's name |
+| consume | READ on the TOPIC, and READ on the GROUP of the subscription's name, or on that of the topic and the subscription |
 | look a topic up, or ask for its partitions | DESCRIBE on the TOPIC |
 | have a topic created | CREATE on the CLUSTER or on the TOPIC |
 | see a topic in the list of its namespace | DESCRIBE on the TOPIC |
 
-A topic of ``public/default`` has a second name for this question, in the long form (``topic_names.py``), so that ACLs for the
-prefix ``pulsar.public.default.`` are permissions of that namespace. They count for Pulsar's clients only.
+A subscription has a second name for this question, which begins with its topic's name in the long form and a slash
+(``subscription_name``). So the permission to consume from a topic or a namespace opens the subscriptions there, and neither those
+of other topics nor the groups of Kafka's clients. A topic of ``public/default`` has a second name, too, in the long form
+(``topic_names.py``), so that ACLs for the prefix ``pulsar.public.default.`` are permissions of that namespace. Both count for
+Pulsar's clients only.
 
 Any thread. Without an authorizer a question costs one comparison.
 
@@ -19,7 +22,7 @@ Tests: tests/pulsar/test_rights.py.
 from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
-from broker.pulsar.topic_names import TopicName, kafka_name, long_name
+from broker.pulsar.topic_names import TopicName, kafka_name, long_name, subscription_name
 from broker.pulsar.topics.topic import AnyTopic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
@@ -79,9 +82,25 @@ def may_produce(context: PulsarContext, connection: Connection, topic: AnyTopic)
     return may(context, connection, _WRITE, _TOPIC, topic.kafka_name)
 
 
-def require_subscription(context: PulsarContext, connection: Connection, subscription: str) -> None:
+def may_subscribe(authorizer: Authorizer, principal: Principal, host: str, topic: TopicName, subscription: str) -> bool:
+    """Whether it may use this subscription of a topic that it may read: by the name of the subscription, or by the one that
+    also names the topic."""
+    right = Operation.READ, ResourceType.GROUP
+    if authorizer.allows(principal, host, *right, subscription, audited=False):
+        return True
+    if isinstance(authorizer, AclAuthorizer):
+        alias = subscription_name(kafka_name(topic.whole), subscription)
+        if authorizer.allows_by(principal, host, *right, subscription, alias):
+            return True
+    return authorizer.allows(principal, host, *right, subscription)
+
+
+def require_subscription(context: PulsarContext, connection: Connection, topic: TopicName, subscription: str) -> None:
     """Raises AuthorizationError."""
-    if not may(context, connection, Operation.READ, ResourceType.GROUP, subscription):
+    authorizer = context.authorizer
+    if authorizer is not None and not may_subscribe(
+        authorizer, connection.principal, connection.peer.host, topic, subscription
+    ):
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 
 

@@ -148,6 +148,17 @@ def long_name(topic: str) -> str | None:
     return _DEFAULT_PREFIX + _escape(topic)
 
 
+def subscription_name(topic: str, subscription: str) -> str:
+    """A name of this subscription alone, for the question of rights: its own name belongs to all topics. ``topic`` is the name in
+    Kafka. No other topic's subscription begins in the same way, because no topic's name has a slash there."""
+    return f"{subscriptions_prefix(topic)}{subscription}"
+
+
+def subscriptions_prefix(topic: str) -> str:
+    """How the names of all subscriptions of a topic begin, and of no others."""
+    return f"{long_name(topic) or topic}/"
+
+
 def check_legal(topic: str) -> None:
     """Raises InvalidTopicName where no topic can have this name in Kafka."""
     try:

@@ -90,6 +90,17 @@ def make_private_directory(path: str) -> None:
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
+def make_directory_for_owner_of(directory: str, path: str) -> None:
+    """Make ``path`` below ``directory`` with what is missing between them, each for the owner of ``directory`` only."""
+    missing = []
+    while path != directory and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        os.mkdir(each, mode=0o700)
+        give_to_owner_of(directory, each)
+
+
 def files_below(path: str) -> Iterator[str]:
     """The paths of all files below a directory, relative to it, sorted by directory."""
     for directory, directories, names in os.walk(path):

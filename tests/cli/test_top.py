@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from broker.cli.top_rates import Sample, view
 from broker.client import Broker
 from tests.cli.conftest import Run, command_line
 from tests.cli.test_groups import commit, group, read_some
+from tests.network.harness import wait_for
 
 __all__ = ["group", "read_some"]  # fixtures
 
@@ -133,3 +135,23 @@ def on_a_terminal(arguments: list[str], enough: Callable[[bytes], bool], key: by
         os.close(ours)
     assert 0 == process.wait(60), shown[-2000:]
     return shown
+
+
+def test_without_a_terminal_ctrl_c_before_the_sample_is_an_interrupt() -> None:
+    with Broker() as broker:
+        process = subprocess.Popen(
+            command_line("top", "-i", "600", "-b", broker.bootstrap_servers),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                processors = broker.server.sockets.processors
+                wait_for(lambda: any(each.kind for one in processors for each in one.connections.copy()))
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    assert 130 == process.returncode, said
+    assert b"Traceback" not in said

@@ -9,15 +9,15 @@ import pytest
 
 from broker.config import load
 from broker.network.callers import Callers, open_callers
-from broker.network.routes import UNAUTHORIZED, Answer, Call, Route, json_answer
+from broker.network.routes import FORBIDDEN, UNAUTHORIZED, Answer, Call, Route, json_answer
 from broker.network.service import Peer
 from broker.network.work import Work
 from broker.security.principal import ANONYMOUS
 from broker.server import BrokerServer
 
 
-def server(**settings: Any) -> BrokerServer:
-    return BrokerServer(load(listeners=["kafka+sasl://127.0.0.1:0", "http://127.0.0.1:0"], **settings))
+def server(sasl: str = "kafka+sasl://127.0.0.1:0", **settings: Any) -> BrokerServer:
+    return BrokerServer(load(listeners=[sasl, "http://127.0.0.1:0"], **settings))
 
 
 @pytest.fixture(params=["PLAIN", "SCRAM-SHA-512"])
@@ -49,11 +49,51 @@ def test_a_password_is_taken_on_this_machine(running: BrokerServer) -> None:
     assert UNAUTHORIZED == answer(callers, "127.0.0.1", "wrong").status
 
 
-def test_where_only_scram_is_enabled_no_password_is_taken_over_a_network_without_tls(running: BrokerServer) -> None:
-    plain = "PLAIN" in running.config.sasl_enabled_mechanisms
+def test_what_only_this_machine_may_send_a_listener_is_not_taken_over_a_network_without_tls(
+    running: BrokerServer,
+) -> None:
     callers = callers_of(running)
-    assert (200 if plain else UNAUTHORIZED) == answer(callers, "192.0.2.1").status
+    refused = answer(callers, "192.0.2.1")
+    assert FORBIDDEN == refused.status
+    assert b"http_allow_unencrypted_logins" in refused.body
+    # A browser would ask its user for a password.
+    assert not [value for name, value in refused.headers if name == "www-authenticate"]
     assert 200 == answer(attrs.evolve(callers, with_tls={"http"}), "192.0.2.1").status
+
+
+def test_where_it_is_allowed_passwords_are_taken_over_a_network_if_the_listener_takes_them(
+    running: BrokerServer,
+) -> None:
+    config = attrs.evolve(running.config, http_allow_unencrypted_logins=True)
+    callers = open_callers(config, config.listeners, running.security, running.runtime.clock)
+    plain = "PLAIN" in running.config.sasl_enabled_mechanisms
+    assert (200 if plain else FORBIDDEN) == answer(callers, "192.0.2.1").status
+
+
+def test_what_a_listener_without_tls_takes_from_other_machines_http_takes_as_well(running: BrokerServer) -> None:
+    config, (asking, *others) = running.config, running.config.listeners
+    plain = "PLAIN" in config.sasl_enabled_mechanisms
+    for host, ssl, status in (("0.0.0.0", False, 200 if plain else FORBIDDEN), ("0.0.0.0", True, FORBIDDEN)):
+        listeners = [attrs.evolve(asking, host=host, ssl=ssl), *others]
+        callers = open_callers(config, listeners, running.security, running.runtime.clock)
+        assert status == answer(callers, "192.0.2.1").status
+        assert 200 == answer(callers, "127.0.0.1").status
+
+
+def test_tokens_of_pulsar_are_as_passwords_are(tmp_path: Any) -> None:
+    key = base64.b64encode(b"k" * 32).decode()
+    made = server("pulsar+sasl://127.0.0.1:0", data_dir=str(tmp_path), pulsar_token_secret_key=key)
+    made.start()
+    try:
+        assert FORBIDDEN == answer(callers_of(made), "192.0.2.1").status
+        asking, *others = made.config.listeners
+        listeners = [attrs.evolve(asking, host="0.0.0.0"), *others]
+        callers = open_callers(made.config, listeners, made.security, made.runtime.clock)
+        refused = answer(callers, "192.0.2.1")
+        assert UNAUTHORIZED == refused.status
+        assert [("www-authenticate", 'Bearer realm="broker"')] == list(refused.headers)
+    finally:
+        made.stop()
 
 
 def test_nobody_is_asked_where_nobody_logs_in(running: BrokerServer) -> None:

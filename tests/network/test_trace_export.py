@@ -1,5 +1,6 @@
 """Spans as a collector would get them: of real requests, with an exporter into memory."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,55 @@ def test_the_way_of_a_record_is_seen(broker: Broker, memory: InMemorySpanExporte
     assert "another" not in text
 
 
+def test_the_way_of_a_fetch_is_seen(broker: Broker, memory: InMemorySpanExporter) -> None:
+    producer = Producer(settings(broker.bootstrap_servers))
+    producer.produce("orders", b"a secret")
+    assert 0 == producer.flush(30)
+    consumer = Consumer(settings(broker.bootstrap_servers, group_id="g", auto_offset_reset="earliest"))
+    consumer.subscribe(["orders"])
+    wait_for(lambda: consumer.poll(0.1))
+    consumer.close()
+    wait_for(lambda: "Fetch orders" in {span.name for span in memory.get_finished_spans()})
+    fetched = next(span for span in memory.get_finished_spans() if span.name == "Fetch orders")
+    assert {"messaging.operation.type": "receive", "messaging.kafka.offset": 0}.items() <= dict(
+        fetched.attributes
+    ).items()
+    of_request = [span for span in memory.get_finished_spans() if span.context.trace_id == fetched.context.trace_id]
+    (read,) = [span for span in of_request if span.name == "log read"]
+    assert read.parent.span_id in {span.context.span_id for span in of_request}
+    assert "orders" == read.attributes["messaging.destination.name"]
+
+
+def test_a_fetch_that_was_parked_has_its_reading_in_the_wait() -> None:
+    memory = InMemorySpanExporter()
+    traces = Traces(1.0)
+    calls = (
+        LogCall("read", "a", 0, 7, 0.9, 1.0),
+        LogCall("load", "a", 0, None, 1.1, 1.2),
+        LogCall("read", "a", 0, 7, 2.5, 2.6),
+    )
+    traces._notes.append(note(kind="Fetch", log_calls=calls, received_at=0.5, handled_at=2.0, answered_at=3.0))
+    TraceExporter(traces, SystemClock(), memory, 1, "0.1").step(0)
+    spans = memory.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans}
+    parents = [(span.name, names[span.parent.span_id]) for span in spans if span.name.startswith("log ")]
+    assert [("log read", "Fetch a"), ("log load", "handle"), ("log read", "wait")] == parents
+
+
+def test_a_connection_is_seen_on_its_way_through_the_acceptor(broker: Broker, memory: InMemorySpanExporter) -> None:
+    producer = Producer(settings(broker.bootstrap_servers))
+    producer.list_topics(timeout=30)
+    wait_for(lambda: "accept" in {span.name for span in memory.get_finished_spans()})
+    accepted = next(span for span in memory.get_finished_spans() if span.name == "accept")
+    assert "kafka" == accepted.attributes["broker.listener"]
+    inside = [
+        span for span in memory.get_finished_spans() if span.parent and span.parent.span_id == accepted.context.span_id
+    ]
+    assert ["acceptor", "processor"] == [span.name for span in inside]
+    assert accepted.start_time == inside[0].start_time <= inside[0].end_time == inside[1].start_time
+    assert inside[1].end_time == accepted.end_time
+
+
 def test_requests_that_wait_and_those_of_handlers_are_seen(broker: Broker, memory: InMemorySpanExporter) -> None:
     broker.server.kafka.logs.create_topic("orders", 1)
     consumer = Consumer(settings(broker.bootstrap_servers, group_id="g"))
@@ -114,7 +164,7 @@ def note(**fields: Any) -> Note:
 def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(InMemorySpanExporter):
         def export(self, spans: Any) -> SpanExportResult:
-            raise OSError("connection refused")
+            raise OSError(errno.ECONNREFUSED, "connection refused", "http://me:secret@collector/?key=another")
 
     traces = Traces(1.0)
     traces._notes.extend([note(), note()])
@@ -127,13 +177,15 @@ def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest
     assert 2 == said.count("traces_dropped")
     assert '"requests": 6' in said
     assert "connection refused" in said
+    assert "secret" not in said
+    assert "another" not in said
     assert not exporter.step(0)
 
 
 def test_appends_to_several_topics_leave_the_name_to_the_request() -> None:
     memory = InMemorySpanExporter()
     traces = Traces(1.0)
-    calls = tuple(LogCall(topic, 0, 7, 1.0, 1.1) for topic in ("a", "b"))
+    calls = tuple(LogCall("append", topic, 0, 7, 1.0, 1.1) for topic in ("a", "b"))
     traces._notes.append(note(log_calls=calls, handled_at=1.2, answered_at=1.2))
     TraceExporter(traces, SystemClock(), memory, 1, "0.1").step(0)
     names = sorted(span.name for span in memory.get_finished_spans())

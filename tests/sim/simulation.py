@@ -14,6 +14,7 @@ import attrs
 from tests.sim import invariants
 from tests.sim.clients.admin import Admin
 from tests.sim.clients.client import Client
+from tests.sim.clients.greedy import Greedy
 from tests.sim.clients.member import Member
 from tests.sim.clients.offsets import Keeper
 from tests.sim.clients.producer import IdempotentProducer, Producer
@@ -224,9 +225,11 @@ class Simulation:
             *self.members,
             *self.keepers,
         ]
-        self.vandals = (
+        self.vandals: list[Any] = (
             [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
         )
+        if self.world.rng("greedy").random() < 0.25:
+            self.vandals.append(Greedy("greedy", *common, [*main, *side]))
         self.world.actors.extend([*self.clients, *self.vandals])
 
     def _populate_shuffle(self, rng: Any) -> None:

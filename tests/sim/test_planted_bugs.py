@@ -9,9 +9,6 @@ from tests.sim.simulation import Result
 from tests.sim.sweep import first_to_find
 
 SEEDS = range(1, 51)
-# A defect of the simulator, to be repaired: none of its clients sends large fetches without reading the answers, so that this
-# was found by chance, in one seed of fifty.
-NOT_FOUND_YET = {"answers_pile_up"}
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +18,7 @@ def searches(processes: ProcessPoolExecutor) -> dict[str, Future[Result | None]]
 
 
 @pytest.mark.timeout(1800)  # for a machine that has other things to do
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.xfail(reason="see NOT_FOUND_YET", strict=False)] * (name in NOT_FOUND_YET)
-        )
-        for name in PLANTED
-    ],
-)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name: str) -> None:
     found = searches[name].result()
     assert found is not None, f"{PLANTED[name].what}: not found in {len(SEEDS)} seeds"

@@ -21,6 +21,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metering import Metered
 from broker.network.service import Handover, Outbox, Part
+from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import get_ident
@@ -50,7 +51,7 @@ class _Seen(NamedTuple):
 class _Reading:
     """One pass over the partitions of a request, and what there is to send at that moment."""
 
-    __slots__ = ("committed", "entries", "failed", "limit", "logs", "resident", "results", "size")
+    __slots__ = ("committed", "entries", "failed", "limit", "log_calls", "logs", "resident", "results", "size")
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class _Reading:
         self.resident = True
         # Logs that may have entries among what is to be sent, each with the most bytes to send of it.
         self.entries = _NO_ENTRIES
+        self.log_calls: Sequence[LogCall] = ()  # only while requests are traced
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
         partitions: Mapping[tuple[str, int], Log] = context.logs.partitions
@@ -82,7 +84,10 @@ class _Reading:
                 data = _error(wanted.partition, code)
                 self.failed = True
             else:
-                data = self._read(context, target, wanted, left)
+                if context.traces is None:
+                    data = self._read(context, target, wanted, left)
+                else:
+                    data = self._read_traced(context, target, wanted, left)
                 left -= data.records_size
             if wanted.topic != last_topic:
                 last_topic = wanted.topic
@@ -132,6 +137,23 @@ class _Reading:
             read.regions,
         )
 
+    def _read_traced(
+        self, context: KafkaContext, target: Log, wanted: fetch.FetchPartition, left: int
+    ) -> fetch.PartitionData:
+        """Read, and note when if there is something to send."""
+        began = context.clock.monotonic()
+        data = self._read(context, target, wanted, left)
+        if data.records_size:
+            self._note("read", wanted.topic, wanted.partition, wanted.fetch_offset, began, context)
+        return data
+
+    def _note(
+        self, verb: str, topic: str, partition: int, offset: int | None, began: float, context: KafkaContext
+    ) -> None:
+        if len(self.log_calls) < LOG_CALLS_MAX:
+            call = LogCall(verb, topic, partition, offset, began, context.clock.monotonic())
+            self.log_calls = [*self.log_calls, call]
+
     def enough(self, request: fetch.FetchRequest) -> bool:
         """The response can be sent: it has ``min_bytes`` or an error, or the client does not wait."""
         return self.failed or self.size >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions
@@ -163,13 +185,16 @@ class _Reading:
                     context.complain("read_failed", topic, data.partition, error)
                     partitions[number] = _error(data.partition, ErrorCode.kafka_storage_error)
 
-    def warm(self) -> None:
+    def warm(self, context: KafkaContext) -> None:
         """Read what is to be sent, so that sendfile finds it in the page cache. It blocks: for handler threads only."""
-        for _, partitions in self.results:
+        for topic, partitions in self.results:
             for data in partitions:
-                for region in data.records_parts:
-                    if isinstance(region, FileRegion):
-                        region.warm()
+                began = 0.0 if context.traces is None else context.clock.monotonic()
+                regions = [region for region in data.records_parts if isinstance(region, FileRegion)]
+                for region in regions:
+                    region.warm()
+                if regions and context.traces is not None:
+                    self._note("load", topic, data.partition, None, began, context)
 
 
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
@@ -244,7 +269,7 @@ def _handle(
         _send_records(context, request, outbox, reading, warm=True)  # inline, all records are resident
     else:
         if not reading.resident and not reading.entries:
-            reading.warm()
+            reading.warm(context)
         # Parked on the connection's processor, also from a handler: if the connection has closed, the call is dropped.
         outbox.call(request.connection, _Parked(context, request, outbox, parsed, reading).park)
 
@@ -268,7 +293,7 @@ def _send_records(
         _send(request, outbox, ())
         return
     if warm and not reading.resident:
-        reading.warm()
+        reading.warm(context)
     if reading.failed:
         for _, partitions in reading.results:
             for data in partitions:
@@ -279,6 +304,8 @@ def _send_records(
         for log, _, _, size in reading.logs:
             if size:
                 log.state.sent_bytes[thread] += size
+    if reading.log_calls:
+        request.log_calls = list(reading.log_calls)
     outbox.send(request, parts)
 
 

@@ -145,11 +145,8 @@ def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, re
     """Append, and note when on the request."""
     began = context.clock.monotonic()
     info = target.append(records, now_ms=context.clock.time_ms())
-    call = LogCall(target.topic, target.partition, info.base_offset, began, context.clock.monotonic())
-    if hasattr(request, "log_calls"):
-        request.log_calls.append(call)
-    else:
-        request.log_calls = [call]
+    ended = context.clock.monotonic()
+    request.note_log_call(LogCall("append", target.topic, target.partition, info.base_offset, began, ended))
     return info
 
 

@@ -6,7 +6,7 @@
 | creates a topic | CREATE on the CLUSTER or on the TOPIC |
 | deletes a topic | DELETE on the TOPIC |
 | changes partitions, policies, schemas; unloads, terminates, compacts | ALTER on the TOPIC |
-| changes, skips, resets or peeks at a subscription | READ on the TOPIC and on the GROUP of the subscription's name |
+| changes, skips, resets or peeks at a subscription | READ on the TOPIC and on the subscription (`broker/pulsar/rights.py`) |
 | lists tenants, namespaces, clusters and brokers | DESCRIBE on the CLUSTER |
 | changes tenants, namespaces, their policies and permissions | ALTER on the CLUSTER |
 
@@ -27,7 +27,7 @@ from broker.network.routes import Answer, Call, HttpError, Route
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.namespaces import AlreadyExists
-from broker.pulsar.rights import allowed
+from broker.pulsar.rights import allowed, may_subscribe
 from broker.pulsar.topic_names import TopicName, check_namespace, kafka_name, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
@@ -222,7 +222,8 @@ def partitions_to_create(call: Call, name: TopicName) -> tuple[int, object]:
 def require_subscription(context: PulsarContext, call: Call, name: TopicName, subscription: str) -> None:
     """Raises AuthorizationError."""
     require_topic(context, call, Operation.READ, name)
-    if not may(context, call, Operation.READ, ResourceType.GROUP, subscription):
+    authorizer = context.authorizer
+    if authorizer is not None and not may_subscribe(authorizer, call.principal, call.peer.host, name, subscription):
         raise refusals.AuthorizationError(f"Not authorized to use the subscription {subscription[:300]}")
 
 

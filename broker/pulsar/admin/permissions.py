@@ -3,12 +3,13 @@
 | action | ACLs |
 |---|---|
 | produce | WRITE and DESCRIBE on the TOPIC |
-| consume | READ and DESCRIBE on the TOPIC, and READ on every GROUP |
+| consume | READ and DESCRIBE on the TOPIC, and READ on the GROUPs whose names are those of its subscriptions (``rights.py``) |
 
-For a topic the ACL names the topic. For a namespace it covers all names that begin as those of its topics do, and either action
-includes CREATE on the TOPIC: as in Pulsar, whoever may use the namespace may have topics made there by using them. The topics of
-``public/default`` have names without a beginning of their own in Kafka; for the question of rights they have a second one
-(``broker/pulsar/rights.py``), so the permissions of that namespace count for Pulsar's clients only.
+For a topic the ACL names the topic, and for its subscriptions how their names begin. For a namespace it covers all names that
+begin as those of its topics do, and either action includes CREATE on the TOPIC: as in Pulsar, whoever may use the namespace may
+have topics made there by using them. The topics of ``public/default`` have names without a beginning of their own in Kafka; for
+the question of rights they have a second one (``broker/pulsar/rights.py``), so the permissions of that namespace count for
+Pulsar's clients only.
 
 Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
 
@@ -23,7 +24,7 @@ import attrs
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, require_cluster, require_existing, route, topic_name
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.topic_names import kafka_name, namespace_prefix
+from broker.pulsar.topic_names import kafka_name, namespace_prefix, subscriptions_prefix
 from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_filter import AclFilter
@@ -113,21 +114,24 @@ class Permissions:
         """It is deleted: whoever makes one of the same name does not inherit its permissions."""
         authorizer = self._context.authorizer
         if isinstance(authorizer, AclAuthorizer):
-            filter_ = _filter(_Resource(namespace_prefix(namespace), PatternType.PREFIXED))
-            for result in authorizer.delete([filter_], call.work.checkpoint):
-                if isinstance(result, Exception):
-                    raise result
+            self._delete(authorizer, call, _Resource(namespace_prefix(namespace), PatternType.PREFIXED))
+
+    @staticmethod
+    def _delete(authorizer: AclAuthorizer, call: Call, resource: _Resource, principal: str | None = None) -> None:
+        filters = (_filter(resource), _filter(_subscriptions(resource), ResourceType.GROUP))
+        for result in authorizer.delete(
+            [attrs.evolve(each, principal=principal) for each in filters], call.work.checkpoint
+        ):
+            if isinstance(result, Exception):
+                raise result
 
     def revoke(self, call: Call, resource: "Resource") -> Answer:
-        """All that the role was granted here. READ on groups stays: it may be needed elsewhere."""
+        """All that the role was granted here."""
         require_cluster(self._context, call, Operation.ALTER)
         authorizer = self._authorizer()
         if authorizer is None:
             return NO_CONTENT
-        filter_ = attrs.evolve(_filter(resource(call)), principal=_role(call))
-        for result in authorizer.delete([filter_], call.work.checkpoint):
-            if isinstance(result, Exception):
-                raise result
+        self._delete(authorizer, call, resource(call), _role(call))
         return NO_CONTENT
 
     def _authorizer(self) -> AclAuthorizer | None:
@@ -144,8 +148,15 @@ def _role(call: Call) -> str:
     return f"User:{call.names['role']}"
 
 
-def _filter(resource: _Resource) -> AclFilter:
-    return AclFilter(resource_type=ResourceType.TOPIC, name=resource.name, pattern=resource.pattern)
+def _filter(resource: _Resource, kind: ResourceType = ResourceType.TOPIC) -> AclFilter:
+    return AclFilter(resource_type=kind, name=resource.name, pattern=resource.pattern)
+
+
+def _subscriptions(resource: _Resource) -> _Resource:
+    """Those of the topic, or of all topics of the namespace."""
+    if resource.pattern is PatternType.PREFIXED:
+        return resource
+    return _Resource(subscriptions_prefix(resource.name), PatternType.PREFIXED)
 
 
 def _matches(authorizer: AclAuthorizer, filter_: AclFilter) -> Iterable[Acl]:
@@ -180,5 +191,6 @@ def _acls(role: str, resource: _Resource, actions: Sequence[str]) -> Sequence[Ac
     if actions and resource.pattern is PatternType.PREFIXED:
         acls.append(allow(ResourceType.TOPIC, resource.name, resource.pattern, Operation.CREATE))
     if "consume" in actions:
-        acls.append(allow(ResourceType.GROUP, WILDCARD, PatternType.LITERAL, Operation.READ))
+        subscriptions = _subscriptions(resource)
+        acls.append(allow(ResourceType.GROUP, subscriptions.name, subscriptions.pattern, Operation.READ))
     return list(dict.fromkeys(acls))

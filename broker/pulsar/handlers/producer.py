@@ -60,7 +60,7 @@ def handle(call: Call) -> None:
         _make(call, topic, schema_version)
         return
     # A dead-letter topic: what is sent to it is kept for this subscription, which nobody may have used yet.
-    require_subscription(context, call.connection, first)
+    require_subscription(context, call.connection, topic.name, first)
 
     def subscribed(error: StorageError | None) -> None:
         if error is not None:
@@ -80,7 +80,7 @@ def _passing_topic(call: Call, name: TopicName) -> NonPersistentTopic:
     if context.policies.of(name.namespace, topic.topic_id).encryption_required and not body.encrypted:
         raise MetadataInvalid("Encryption is required in this topic")
     if body.initial_subscription_name:
-        require_subscription(context, call.connection, body.initial_subscription_name)
+        require_subscription(context, call.connection, name, body.initial_subscription_name)
         context.nonpersistent.subscribe(topic, body.initial_subscription_name)
     return topic
 

@@ -37,7 +37,7 @@ def handle(call: Call) -> None:
     context, body = call.context, call.body
     name = parse_topic(body.topic)
     require_topic(context, call.connection, Operation.READ, name)
-    require_subscription(context, call.connection, body.subscription)
+    require_subscription(context, call.connection, name, body.subscription)
     join = _join(body)
     known = find_consumer(call, join.consumer_id)
     if known is not None:

@@ -84,14 +84,16 @@ class Mending:
     def _take_out(self, found: Diagnosis, base: int, damages: Sequence[Damage]) -> None:
         disk, directory = self._disk, found.directory
         aside = f"{self._aside}/{found.name}"
-        copying.make_private_directory(aside)
+        copying.make_directory_for_owner_of(self._state.directory, aside)
         path = f"{directory}/{file_name(base, LOG)}"
         new = path + CLEANED
         file = disk.open(path, read_only=True)
         try:
             size = file.size()
             for damage in damages:
-                self._copy(path, f"{aside}/{base:020d}.{damage.position}.damaged", [(damage.position, damage.end)])
+                damaged = f"{aside}/{base:020d}.{damage.position}.damaged"
+                self._copy(path, damaged, [(damage.position, damage.end)])
+                copying.give_to_owner_of(self._state.directory, damaged)
             kept = _kept(damages, size)
             self._copy(path, new, kept)
         finally:

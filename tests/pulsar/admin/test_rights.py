@@ -191,11 +191,29 @@ def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
 
     worker = Principal("User", "worker")
     assert authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], produce[1])
-    assert authorizer.allows(worker, "127.0.0.1", Operation.READ, ResourceType.GROUP, "any")
+    assert not authorizer.allows(worker, "127.0.0.1", Operation.READ, ResourceType.GROUP, "any")
+    skip = f"{PERSISTENT}/t/subscription/s/skip_all"
+    assert 204 == secured.ask("POST", skip, **as_user("worker"))[0]
     assert not authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], "other")
     assert 204 == secured.ask("DELETE", path + "/worker", **as_user("root"))[0]
     assert "worker" not in secured.ask("GET", path, **as_user("root"))[1]
     assert not authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], produce[1])
+    assert not [acl for acl in authorizer.rules if acl.principal == "User:worker"]
+
+
+def test_who_may_consume_from_one_topic_has_its_subscriptions_and_no_others(secured: Admin) -> None:
+    assert 204 == secured.ask("PUT", f"{PERSISTENT}/other/subscription/s", **as_user("root"))[0]
+    assert 204 == secured.ask("POST", f"{PERSISTENT}/t/permissions/taster", ["consume"], **as_user("root"))[0]
+    # It may read the other topic as well, as a consumer of Kafka's would.
+    allow(secured, "taster", (ResourceType.TOPIC, "other", Operation.READ))
+    assert 204 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("taster"))[0]
+    assert 403 == secured.ask("POST", f"{PERSISTENT}/other/subscription/s/skip_all", **as_user("taster"))[0]
+    # A subscription can be closed to it.
+    authorizer = secured.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    deny = Acl(ResourceType.GROUP, "s", PatternType.LITERAL, "User:taster", "*", Operation.READ, Permission.DENY)
+    assert [None] == authorizer.create([deny])
+    assert 403 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("taster"))[0]
 
 
 def test_permissions_of_a_namespace_cover_its_topics_and_no_others(secured: Admin) -> None:

@@ -163,6 +163,19 @@ def test_a_damaged_last_segment_is_cut_where_it_is_damaged(stopped: Storage) -> 
     assert base <= 29
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_what_root_has_mended_belongs_to_the_owner_of_the_data_directory(stopped: Storage) -> None:
+    owner = 10001, 10002
+    for each in (Path(stopped.directory), *Path(stopped.directory).rglob("*")):
+        os.chown(each, *owner)
+    segment = stopped.path() / stopped.files(".log")[-1]
+    flip(segment, segment.stat().st_size - 3)
+    mend(stopped.directory)
+    assert list(Path(stopped.directory, "aside").rglob("*.damaged"))
+    for each in Path(stopped.directory).rglob("*"):
+        assert owner == (each.stat().st_uid, each.stat().st_gid), each
+
+
 def test_a_segment_with_nothing_good_in_it_goes_whole(stopped: Storage) -> None:
     name = stopped.files(".log")[2]
     base, following = int(name[:20]), int(stopped.files(".log")[3][:20])
