@@ -90,11 +90,11 @@ TABLE: dict[tuple[RecordState, RecordEvent], RecordState] = {
     **{(state, _E.LOSE): _S.SETTLED for state in (_S.BUFFERED, _S.DELIVERED, *map(_S, (GAP, ACCEPT, RELEASE, REJECT)))},
 }
 
-_BUFFERED, _DELIVERED, _SETTLED = int(_S.BUFFERED), int(_S.DELIVERED), int(_S.SETTLED)
+BUFFERED, _DELIVERED, _SETTLED = int(_S.BUFFERED), int(_S.DELIVERED), int(_S.SETTLED)
 _MAY_DECIDE = frozenset(int(state) for state, event in TABLE if event is _E.ACCEPT)
 _PENDING = re.compile(b"[%c-%c]+" % (GAP, REJECT))
 _SENT = re.compile(b"[%c-%c]+" % (_S.SENT_GAP, _S.SENT_REJECT))
-_HELD = re.compile(b"[%c%c]+" % (_BUFFERED, _DELIVERED))
+_HELD = re.compile(b"[%c%c]+" % (BUFFERED, _DELIVERED))
 
 
 def _translation(event: RecordEvent) -> bytes:
@@ -115,7 +115,7 @@ def _only(*states: RecordState) -> bytes:
 
 _DELIVERED_TO_ACCEPT = _only(_S.DELIVERED)
 _SEND, _SETTLE, _LOSE = _translation(_E.SEND), _translation(_E.SETTLE), _translation(_E.LOSE)
-_RELEASE_HELD = bytes.maketrans(bytes([_BUFFERED, _DELIVERED]), bytes([RELEASE, RELEASE]))
+_RELEASE_HELD = bytes.maketrans(bytes([BUFFERED, _DELIVERED]), bytes([RELEASE, RELEASE]))
 
 
 class AcquiredRange:
@@ -137,12 +137,12 @@ class AcquiredRange:
 
     def received(self, offset: int) -> None:
         """There is a record at ``offset``."""
-        self.states[offset - self.first] = _BUFFERED
+        self.states[offset - self.first] = BUFFERED
 
     def deliver(self, offset: int) -> bool:
         """Hand the record to the user. False if it was released meanwhile."""
         index = offset - self.first
-        if self.states[index] != _BUFFERED:
+        if self.states[index] != BUFFERED:
             return False
         self.states[index] = _DELIVERED
         return True
@@ -220,7 +220,7 @@ class AcquiredRange:
     # Questions ------------------------------------------------------------------------------------------------------
 
     def holds(self, offset: int) -> bool:
-        return self.states[offset - self.first] in (_BUFFERED, _DELIVERED)
+        return self.states[offset - self.first] in (BUFFERED, _DELIVERED)
 
     @property
     def has_pending(self) -> bool:
@@ -229,7 +229,7 @@ class AcquiredRange:
     @property
     def has_held(self) -> bool:
         """Whether any record is buffered, or with the user and undecided."""
-        return _BUFFERED in self.states or _DELIVERED in self.states
+        return BUFFERED in self.states or _DELIVERED in self.states
 
     @property
     def is_settled(self) -> bool:

@@ -78,7 +78,7 @@ class AsyncShareConsumer:
             while not (records := consumer.take(1)):
                 if consumer.is_over(deadline):
                     return
-                await self._fill(deadline, pace.size)
+                await self._fill(deadline, pace.size, strict=not pace.is_fast)
             began_at, count = clock.monotonic(), 0
             while records and not consumer.is_closed:
                 count += 1
@@ -87,9 +87,9 @@ class AsyncShareConsumer:
                 records = consumer.take(1)
             pace.finished(count, clock.monotonic() - began_at)
 
-    async def _fill(self, deadline: float, count: int) -> None:
+    async def _fill(self, deadline: float, count: int, strict: bool = True) -> None:
         try:
-            await in_thread(partial(self._consumer.fill, deadline, count))
+            await in_thread(partial(self._consumer.fill, deadline, count, strict))
         finally:
             self._consumer.report()
 

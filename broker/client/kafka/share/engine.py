@@ -32,7 +32,7 @@ from broker.client.kafka.errors import (
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.share.acquired import AcquiredRange, TopicIdPartition
 from broker.client.kafka.share.broker_link import BrokerLink, Received
-from broker.client.kafka.share.decode import decode
+from broker.client.kafka.share.decode import RecordReader
 from broker.client.kafka.share.errors import switched_off
 from broker.client.kafka.share.heartbeats import Heartbeats
 from broker.client.kafka.share.holdings import Settled
@@ -61,9 +61,7 @@ _MAX_BYTES = 50 << 20
 class Engine:
     """``failure``: what ended the consumer. ``results``: what became of acknowledgements, for the consumer's callback."""
 
-    def __init__(
-        self, config: ClientConfig, membership: Membership, owner: RecordOwner, clock: Clock, *, strict: bool
-    ) -> None:
+    def __init__(self, config: ClientConfig, membership: Membership, owner: RecordOwner, clock: Clock) -> None:
         self.lock = Lock()
         self.condition = Condition(self.lock)
         self.turns = Turns()
@@ -74,8 +72,7 @@ class Engine:
         self.links: dict[Address, BrokerLink] = {}
         self._config = config
         self._clock = clock
-        self._owner = owner
-        self._strict = strict
+        self._reader = RecordReader(owner)
         self._routing = Routing(config, clock)
         self._names: dict[TopicIdPartition, str] = {}
         self._wanted: dict[BrokerLink, tuple[TopicIdPartition, ...]] = {}
@@ -87,8 +84,10 @@ class Engine:
 
     # For consumers ----------------------------------------------------------------------------------------------------
 
-    def fill(self, deadline: float, max_records: int) -> None:
+    def fill(self, deadline: float, max_records: int, strict: bool) -> None:
         """Have at least one record in the buffer, or return at ``deadline`` (monotonic, s), give or take the time of an answer.
+
+        ``strict``: lock no more than ``max_records``; otherwise the rest of a batch may come with them.
 
         Raises what ended the membership, and what no broker could be asked for during ``default.api.timeout.ms``.
         """
@@ -97,7 +96,7 @@ class Engine:
             with self.turns:
                 if self._has_buffered():
                     return
-                idle_until = self._round(deadline, max_records)
+                idle_until = self._round(deadline, max_records, strict)
                 if self._has_buffered():
                     return
             now = self._clock.monotonic()
@@ -194,7 +193,7 @@ class Engine:
                 self.buffer.popleft()
             return bool(self.buffer)
 
-    def _round(self, deadline: float, max_records: int) -> float:
+    def _round(self, deadline: float, max_records: int, strict: bool) -> float:
         """Ask one broker for records, or take its answer. Returns the time before which another round would be of no use."""
         now = self._clock.monotonic()
         self._plan(now)
@@ -211,7 +210,7 @@ class Engine:
             return idle_until
         if held >= _HELD_MAX and not chosen.is_fetching:
             return now + 0.05
-        self._guarded(chosen, partial(self._fetch, chosen, deadline, max_records))
+        self._guarded(chosen, partial(self._fetch, chosen, deadline, max_records, strict))
         return chosen.not_before if len(self._wanted) == 1 else 0.0
 
     def _has_orphans(self, link: BrokerLink) -> bool:
@@ -233,14 +232,14 @@ class Engine:
         earliest = min((link.not_before for link in links), default=inf)
         return None, min(earliest, max(now + 0.01, self._plan_not_before)) if self.membership.assigned else inf
 
-    def _fetch(self, link: BrokerLink, deadline: float, max_records: int) -> None:
+    def _fetch(self, link: BrokerLink, deadline: float, max_records: int, strict: bool) -> None:
         now = self._clock.monotonic()
         if not link.is_fetching:
             brokers = len(self._wanted)
             wait_ms = min(self._config.fetch_max_wait_ms, max(0, int((deadline - now) * 1000)))
             if brokers > 1:
                 wait_ms = wait_ms // brokers if self._empty_answers >= brokers else 0
-            limits = FetchLimits(wait_ms, self._config.fetch_min_bytes, _MAX_BYTES, max_records, self._strict)
+            limits = FetchLimits(wait_ms, self._config.fetch_min_bytes, _MAX_BYTES, max_records, strict)
             link.fetch(self._wanted[link], limits)
         if link.answer_begins(deadline + _GRACE_S):
             self._take(link, link.receive())
@@ -251,7 +250,7 @@ class Engine:
             if not link.holdings.partitions_with_pending():
                 return settled
         if not link.session.is_open:  # it was lost; only a fetch opens one
-            link.fetch((), FetchLimits(0, 0, 1, 1, self._strict))
+            link.fetch((), FetchLimits(0, 0, 1, 1, strict=True))
             settled += self._finish(link)
         if link.session.is_open and link.acknowledge():
             settled += self._finish(link)
@@ -327,7 +326,7 @@ class Engine:
         name = self._names.get(data.partition, str(data.partition[0]))
         ranges = [AcquiredRange(name, data.partition, first, last, n, until) for first, last, n in data.acquired]
         try:
-            records = decode(data.records, ranges, self._owner)
+            records = self._reader.read(data.records, ranges)
         except ProtocolError:
             for acquired in ranges:
                 acquired.release_all()  # another try, by anyone; what stays unreadable ends at the limit of deliveries

@@ -16,6 +16,11 @@ class Pace:
         self._most = most
         self.size = 1
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether it does not matter if it gets more than it asks for."""
+        return self.size == self._most
+
     def finished(self, count: int, seconds: float) -> None:
         """A batch of ``count`` records took so long."""
         if seconds > _TARGET_S:

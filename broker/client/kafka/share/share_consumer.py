@@ -57,7 +57,8 @@ class ShareConsumer:
     ``idle_timeout_s``: a loop ends when nothing came for so long (None: it goes on).
     ``renew_while_processing``: keep the locks of records in work, until ``renew_limit_s`` after the last one was asked for.
     ``on_acknowledged(topic, partition, offsets, error)`` is called on the thread that calls ``poll``, ``commit`` or ``close``.
-    ``whole_batches``: let the broker send whole batches of a producer, even if that is more than was asked for; costs less.
+    ``whole_batches``: let ``poll`` lock whole batches of a producer, even if that is more than was asked for, which costs less. A
+    loop that is fast enough does so by itself.
     ``settings``: any other setting of a Kafka client by its name, such as security.protocol or fetch.max.wait.ms.
     """
 
@@ -93,6 +94,7 @@ class ShareConsumer:
         self.idle_timeout_s = idle_timeout_s
         self._implicit = acknowledgement == "implicit"
         self.max_poll_records = max_poll_records
+        self._whole_batches = whole_batches
         self._on_acknowledged = on_acknowledged
         self._clock = clock or SystemClock()
         membership = Membership(
@@ -103,7 +105,7 @@ class ShareConsumer:
             config.retry_backoff_ms / 1000,
             config.retry_backoff_max_ms / 1000,
         )
-        self._engine = Engine(config, membership, self, self._clock, strict=not whole_batches)
+        self._engine = Engine(config, membership, self, self._clock)
         limit_s = renew_limit_s if renew_while_processing else 0.0
         self._renewals = Renewals(self._engine.renew, self._crashed, self._clock, limit_s)
         self._close_timeout_s = min(config.request_timeout_ms / 1000, 10.0)
@@ -187,7 +189,7 @@ class ShareConsumer:
                 if self.is_over(deadline):
                     return
                 self._check()
-                self._fill(deadline, pace.size)
+                self._fill(deadline, pace.size, strict=not pace.is_fast)
             began_at, count = clock.monotonic(), 0
             while not self.is_closed and (records := self.take(1)):
                 (record,) = records
@@ -207,13 +209,13 @@ class ShareConsumer:
             raise ValueError(f"max_records must be 1 or more, not {count}")
         return count, self._deadline(timeout_s)
 
-    def fill(self, deadline: float, count: int) -> None:
+    def fill(self, deadline: float, count: int, strict: bool = True) -> None:
         """Wait for records to ``take``, until ``deadline`` or for half a second. Only this waits for brokers."""
-        self._engine.fill(min(deadline, self._clock.monotonic() + _SLICE_S), count)
+        self._engine.fill(min(deadline, self._clock.monotonic() + _SLICE_S), count, strict and not self._whole_batches)
 
-    def _fill(self, deadline: float, count: int) -> None:
+    def _fill(self, deadline: float, count: int, strict: bool = True) -> None:
         try:
-            self.fill(deadline, count)
+            self.fill(deadline, count, strict)
         finally:
             self.report()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.kafka.share.acquired import AcquiredRange, RecordState
-from broker.client.kafka.share.decode import decode
+from broker.client.kafka.share.decode import RecordReader
 from broker.client.kafka.share.record import ShareRecord
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import CONTROL
@@ -38,7 +38,7 @@ def batch(base: int, count: int, **how: int) -> bytes:
 
 def test_a_record_has_all_its_fields_and_passes_decisions_on() -> None:
     owner = Owner()
-    (record,) = decode(memoryview(batch(5, 1)), [acquired(5, 5, 4)], owner)
+    (record,) = RecordReader(owner).read(memoryview(batch(5, 1)), [acquired(5, 5, 4)])
     assert (record.topic, record.partition, record.offset, record.timestamp) == ("jobs", 3, 5, 1005)
     assert (record.key, record.value, record.headers, record.delivery_count) == (b"k5", b"v5", [("h", b"x")], 4)
     assert repr(record) == "ShareRecord(jobs-3@5, key=b'k5', value=b'v5', delivery_count=4)"
@@ -52,7 +52,7 @@ def test_a_record_has_all_its_fields_and_passes_decisions_on() -> None:
 def test_only_acquired_records_come_and_the_others_in_their_ranges_are_gaps() -> None:
     data = batch(0, 3) + batch(3, 1, attributes=CONTROL) + batch(10, 4, compression=1)
     ranges = [acquired(1, 3), acquired(8, 9), acquired(11, 12, 2)]
-    records = decode(memoryview(data), ranges, Owner())
+    records = RecordReader(Owner()).read(memoryview(data), ranges)
     assert [(record.offset, record.delivery_count) for record in records] == [(1, 1), (2, 1), (11, 2), (12, 2)]
     states = [[one.state(offset) for offset in one] for one in ranges]
     buffered, gap = RecordState.BUFFERED, RecordState.PENDING_GAP
@@ -62,22 +62,35 @@ def test_only_acquired_records_come_and_the_others_in_their_ranges_are_gaps() ->
 def test_the_end_of_a_batch_that_was_cut_off_is_not_read() -> None:
     data = batch(0, 2) + batch(2, 2)
     ranges = [acquired(0, 3)]
-    assert [record.offset for record in decode(memoryview(data[:-1]), ranges, Owner())] == [0, 1]
+    assert [record.offset for record in RecordReader(Owner()).read(memoryview(data[:-1]), ranges)] == [0, 1]
 
 
 def test_a_batch_that_does_not_match_its_checksum_is_an_error() -> None:
     data = bytearray(batch(0, 2))
     data[-1] ^= 1
     with pytest.raises(ProtocolError, match="checksum"):
-        decode(memoryview(data), [acquired(0, 1)], Owner())
+        RecordReader(Owner()).read(memoryview(data), [acquired(0, 1)])
+
+
+def test_a_batch_that_comes_again_is_not_read_again_from_its_beginning() -> None:
+    data = memoryview(batch(0, 1000, compression=1))
+    reader, offsets, ranges = RecordReader(Owner()), [], []
+    for first in (*range(0, 990, 9), 5):  # the last one was released, and comes again
+        ranges.append(acquired(first, first + 8))
+        offsets += [record.offset for record in reader.read(data, ranges[-1:])]
+    assert offsets == [*range(990), *range(5, 14)]
+    assert all(one.state(offset) is RecordState.BUFFERED for one in ranges for offset in one)
 
 
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     kept=st.sets(st.integers(0, 30)),
     cuts=st.lists(st.integers(0, 30), min_size=2, max_size=8, unique=True),
+    one_by_one=st.booleans(),
 )
-def test_every_acquired_record_comes_once_and_no_other(sizes: list[int], kept: set[int], cuts: list[int]) -> None:
+def test_every_acquired_record_comes_once_and_no_other(
+    sizes: list[int], kept: set[int], cuts: list[int], one_by_one: bool
+) -> None:
     data, base, there = b"", 0, set()
     for size in sizes:  # compaction keeps some records of each batch
         offsets = [offset for offset in range(base, base + size) if offset in kept] or [base]
@@ -88,7 +101,11 @@ def test_every_acquired_record_comes_once_and_no_other(sizes: list[int], kept: s
     cuts.sort()
     ranges = [acquired(cuts[n], cuts[n + 1] - 1) for n in range(0, len(cuts) - 1, 2)]
     wanted = {offset for one in ranges for offset in one}
-    records = decode(memoryview(data), ranges, Owner())
+    reader = RecordReader(Owner())
+    if one_by_one:
+        records = [record for one in ranges for record in reader.read(memoryview(data), [one])]
+    else:
+        records = reader.read(memoryview(data), ranges)
     assert [record.offset for record in records] == sorted(there & wanted)
     for one in ranges:
         for offset in one:
