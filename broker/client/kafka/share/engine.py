@@ -81,6 +81,7 @@ class Engine:
         self._next_link = 0
         self._empty_answers = 0
         self._failing_since: float | None = None
+        self.has_fetched = False
 
     # For consumers ----------------------------------------------------------------------------------------------------
 
@@ -316,6 +317,7 @@ class Engine:
                 if failure is not None:
                     failures.append(failure)
         if received.kind == "fetch":
+            self.has_fetched = count > 0 or 0 < len(self._wanted) <= self._empty_answers + 1
             self._empty_answers = 0 if count else self._empty_answers + 1
         if failures:
             raise failures[0]
@@ -376,6 +378,7 @@ class Engine:
                     address, self._routing, self.membership.group, self.membership.member_id, self.lock
                 )
             wanted.setdefault(link, []).append(partition)
+        self.has_fetched = False
         self._wanted = {link: tuple(partitions) for link, partitions in wanted.items()}
         if len(leaders) == len(assigned):
             self._planned_for = assigned

@@ -47,7 +47,7 @@ _SLICE_S = 0.5
 
 
 class ShareConsumer:
-    """``servers`` are addresses with commas between them, or a sequence of such.
+    """``servers`` are addresses with commas between them, a sequence of such, or a ``ClientConfig``.
 
     ``acknowledgement``: "implicit" accepts every record that was not decided about when the next one is asked for (in a loop) or
     with the next ``poll``, ``commit`` or ``close``; if an exception ends the ``with`` block, the record in work is released.
@@ -64,7 +64,7 @@ class ShareConsumer:
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        servers: str | Sequence[str] | ClientConfig,
         group: str,
         topics: Iterable[str] = (),
         *,
@@ -85,10 +85,7 @@ class ShareConsumer:
             raise ConfigError("A share consumer needs the name of its group.")
         if max_poll_records < 1:
             raise ConfigError(f"max_poll_records must be 1 or more, not {max_poll_records}.")
-        addresses = servers if isinstance(servers, str) else ",".join(servers)
-        config = ClientConfig.from_properties(dict(settings or {}) | {"bootstrap.servers": addresses})
-        if config.unknown:
-            raise ConfigError(f"A share consumer does not know the setting {config.unknown[0]!r}.")
+        config = servers if isinstance(servers, ClientConfig) else _config(servers, settings or {})
         self.group = group
         self.member_id = str(UUID(bytes=SystemEntropy.bytes(16), version=4))
         self.idle_timeout_s = idle_timeout_s
@@ -162,6 +159,11 @@ class ShareConsumer:
     @property
     def subscription(self) -> frozenset[str]:
         return self._engine.membership.topics
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether a broker has answered, since the group last assigned anything, that it has records or none."""
+        return self._engine.has_fetched
 
     @property
     def assignment(self) -> frozenset[tuple[UUID, int]]:
@@ -316,6 +318,14 @@ class ShareConsumer:
         else:
             self._crash = BrokerError(f"The share consumer's renewals have ended: {error!r}.")
             self._crash.__cause__ = error
+
+
+def _config(servers: str | Sequence[str], settings: Mapping[str, Any]) -> ClientConfig:
+    addresses = servers if isinstance(servers, str) else ",".join(servers)
+    config = ClientConfig.from_properties(dict(settings) | {"bootstrap.servers": addresses})
+    if config.unknown:
+        raise ConfigError(f"A share consumer does not know the setting {config.unknown[0]!r}.")
+    return config
 
 
 def _names(topics: Iterable[str]) -> list[str]:
