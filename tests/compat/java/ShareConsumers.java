@@ -2,7 +2,8 @@
 //   java -cp JARS ShareConsumers.java scenarios SERVERS PREFIX
 // which prints the name of each scenario that went well, or as
 //   java -cp JARS ShareConsumers.java worker SERVERS GROUP TOPIC
-// which prints the value of each record once its acknowledgement has been answered, until its standard input ends.
+// which prints the value of each record once its acknowledgement has been answered, with a question mark before it if nobody
+// knows whether that counts, until its standard input ends.
 
 import java.time.Duration;
 import java.util.*;
@@ -259,8 +260,8 @@ public class ShareConsumers {
                     consumer.acknowledge(record);
                     values.add(record.value());
                 }
-                if (consumer.commitSync(Duration.ofSeconds(30)).values().stream().allMatch(Optional::isEmpty))
-                    values.forEach(System.out::println);
+                boolean counts = consumer.commitSync(Duration.ofSeconds(30)).values().stream().allMatch(Optional::isEmpty);
+                values.forEach(value -> System.out.println((counts ? "" : "?") + value));
                 System.out.flush();
             }
         }
