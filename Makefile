@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test lint types ci docs proto wheel sim kill kill-sink fuzz bench docker-check clean
+.PHONY: help run demo demo-page screenshots test lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a pr
 	@$(BIN)/python -m tests.bench.bench_acl
 	@$(BIN)/python -m tests.bench.bench_quota
 	@$(BIN)/python -m tests.bench.bench_pulsar_codec
+
+BASE ?=
+bench-check: $(VENV)/.stamp-test ## compare the broker's CPU with that of an earlier commit, the last release's or BASE=COMMIT; fails above 10 %
+	@$(BIN)/python -m tests.bench.bench_check $(if $(BASE),--base $(BASE))
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

@@ -145,6 +145,17 @@ class Settings(TypedDict, total=False):
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
+    feature_max_levels: Mapping[str, int]
+    group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: Sequence[str]
+    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"]
+    group_consumer_regex_refresh_interval_ms: int
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
     transaction_remove_expired_transaction_cleanup_interval_ms: int

@@ -3,10 +3,26 @@
 Tests: tests/config/test_setting.py, tests/config/test_settings.py.
 """
 
+from collections.abc import Mapping
+
 import attrs
 
 from broker.config.kafka_setting import INT_MAX
 from broker.config.setting import KAFKA, setting
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class FeatureSettings:
+    """Features."""
+
+    feature_max_levels: Mapping[str, int] = setting(
+        attrs.Factory(dict),
+        kafka=None,
+        doc="The highest level at which each of these features may be: `transaction.version=1` has every producer use the "
+        "classic flow of transactions, 0 turns a feature off. A table of features that are not listed in the protocol's "
+        "document has no effect.",
+        reason="Every feature is at the highest level that this version of the broker has.",
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False)

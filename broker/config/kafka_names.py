@@ -27,8 +27,6 @@ controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.t
 controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
-group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
-group.consumer.: min.heartbeat.interval.ms min.session.timeout.ms session.timeout.ms regex.refresh.interval.ms
 group.coordinator.: append.linger.ms new.enable rebalance.protocols threads cached.buffer.max.bytes
 group.share.: assignors delivery.count.limit enable heartbeat.interval.ms initialize.retry.interval.ms max.groups
 group.share.: max.heartbeat.interval.ms max.record.lock.duration.ms max.session.timeout.ms max.share.sessions max.size

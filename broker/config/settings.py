@@ -7,7 +7,8 @@ docs/OPERATIONS.md are generated from this class.
 import attrs
 
 from broker.config.acl_settings import AclSettings
-from broker.config.coordinator_settings import GroupSettings, TransactionSettings
+from broker.config.consumer_group_settings import ConsumerGroupSettings
+from broker.config.coordinator_settings import FeatureSettings, GroupSettings, TransactionSettings
 from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
@@ -26,6 +27,8 @@ class BrokerConfig(
     ShuffleSettings,
     HttpSettings,
     TransactionSettings,
+    ConsumerGroupSettings,
+    FeatureSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,
@@ -58,6 +61,10 @@ class BrokerConfig(
                 raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
         _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
         _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
+        for name in ("group_consumer_{}session_timeout_ms", "group_consumer_{}heartbeat_interval_ms"):
+            _in_order(self, name.format("min_"), name.format(""))
+            _in_order(self, name.format(""), name.format("max_"))
+        _in_order(self, "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms")
         _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
 

@@ -34,12 +34,14 @@ Every method takes a time that does not depend on the number of records or owner
 """
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 import attrs
 
 _NO_LIMIT = 1 << 62
+_ENDS_LEFT_MAX = 64  # ends of locks that no record has any more
+_NO_ENDS: list[float] = []  # of all tables without locks; nothing is put into it
 
 
 @attrs.define(eq=False)
@@ -55,7 +57,7 @@ class Owner:
 
 
 class Record:
-    __slots__ = ("failures", "first", "owner", "since", "tag", "weight")
+    __slots__ = ("failures", "first", "owner", "tag", "until", "weight")
 
     def __init__(self, first: int, weight: int, tag: int) -> None:
         self.first = first  # offset
@@ -63,7 +65,7 @@ class Record:
         self.tag = tag  # the caller's own
         self.failures = 0  # how often it failed; while it is acquired, Kafka's delivery count is one more
         self.owner: Owner | None = None  # None: AVAILABLE
-        self.since = 0.0  # when it was acquired or renewed
+        self.until = 0.0  # when the lock ends, if locks do
 
     def __repr__(self) -> str:
         return f"Record({self.first}, weight {self.weight}, failures {self.failures})"
@@ -71,29 +73,40 @@ class Record:
 
 class InFlight:
     """``owner_max``, ``total_max``: limits of the weight, 0 for none. ``failures_max``: the failure with this number archives the
-    record, 0 for never. ``lock_s``: how long a record may be held, 0 for as long as its owner likes."""
+    record, and so does a later one if the limit was higher before; 0 for never. ``lock_s``: how long a record may be held, 0 for
+    as long as its owner likes. The last two may be changed; locks that have begun end when they would have."""
 
     __slots__ = (
+        "_ends",
         "_failures_max",
-        "_lock_s",
         "_locks",
         "_owner_max",
         "_total_max",
         "blocked",
+        "lock_s",
         "records",
         "unacked",
     )
 
     def __init__(self, *, owner_max: int = 0, total_max: int = 0, failures_max: int = 0, lock_s: float = 0.0) -> None:
-        self._failures_max = failures_max
-        self._lock_s = lock_s
-        # What is acquired, the oldest lock first. All locks last equally long, so no heap is needed.
-        self._locks: OrderedDict[int, Record] | None = OrderedDict() if lock_s else None
+        self.failures_max = failures_max
+        self.lock_s = lock_s
+        # What is acquired, by the end of the lock: records that are acquired together have one end.
+        self._locks: dict[float, dict[int, Record]] | None = {} if lock_s else None
+        self._ends: list[float] = _NO_ENDS  # a heap of the keys of _locks, and of some that it had
         self._owner_max = owner_max or _NO_LIMIT
         self._total_max = total_max or _NO_LIMIT
         self.records: dict[int, Record] = {}  # by the first offset; changed in here only
         self.unacked = 0  # the weight of all that is acquired
         self.blocked = False
+
+    @property
+    def failures_max(self) -> int:
+        return self._failures_max
+
+    @failures_max.setter
+    def failures_max(self, failures: int) -> None:
+        self._failures_max = failures or _NO_LIMIT
 
     def room(self, owner: Owner) -> int:
         """How much more weight this owner may hold."""
@@ -125,16 +138,15 @@ class InFlight:
         if unacked >= self._total_max:
             self.blocked = True
         if self._locks is not None:
-            record.since = now
-            self._locks[first] = record
+            self._lock(record, now + self.lock_s)
         return record
 
     def renew(self, record: Record, now: float) -> None:
         """The lock begins anew."""
         assert record.owner is not None
         if self._locks is not None:
-            record.since = now
-            self._locks.move_to_end(record.first)
+            self._unlock(record)
+            self._lock(record, now + self.lock_s)
 
     def lower(self, record: Record, weight: int) -> None:
         """A part of the record with this weight, and not all of it, is acknowledged."""
@@ -158,7 +170,7 @@ class InFlight:
         record.owner = None
         del owner.held[record.first]
         if self._locks is not None:
-            del self._locks[record.first]
+            self._unlock(record)
         self._relieve(owner, record.weight)
 
     def fail(self, record: Record) -> bool:
@@ -168,7 +180,7 @@ class InFlight:
         self.release(record)
         owner.blocked = owner.blocked and owner.unacked >= self._owner_max
         record.failures += 1
-        if record.failures == self._failures_max:
+        if record.failures >= self._failures_max:
             del self.records[record.first]
             return False
         return True
@@ -178,6 +190,7 @@ class InFlight:
         self.records.clear()
         if self._locks is not None:
             self._locks.clear()
+            self._ends = _NO_ENDS
         self.unacked = 0
         self.blocked = False
 
@@ -193,16 +206,46 @@ class InFlight:
 
     def next_expiry(self) -> float | None:
         """When the next lock ends, if it is not renewed."""
-        return next(iter(self._locks.values())).since + self._lock_s if self._locks else None
+        ends = self._ends
+        while ends and ends[0] not in (self._locks or ()):
+            heappop(ends)
+        return ends[0] if ends else None
 
     def expired(self, now: float, most: int) -> list[Record]:
         """At most so many records whose locks have ended, the oldest first. The caller has them fail."""
         records: list[Record] = []
-        for record in self._locks.values() if self._locks else ():
-            if record.since + self._lock_s > now or len(records) == most:
-                break
-            records.append(record)
-        return records
+        passed = []
+        while len(records) < most and (end := self.next_expiry()) is not None and end <= now:
+            assert self._locks is not None
+            records += self._locks[end].values()
+            passed.append(heappop(self._ends))
+            while self._ends and self._ends[0] == end:
+                heappop(self._ends)
+        for end in passed:
+            heappush(self._ends, end)
+        return records[:most]
+
+    def _lock(self, record: Record, until: float) -> None:
+        assert self._locks is not None
+        record.until = until
+        together = self._locks.get(until)
+        if together is not None:
+            together[record.first] = record
+            return
+        self._locks[until] = {record.first: record}
+        if not self._ends:
+            self._ends = [until]
+        elif len(self._ends) > 2 * len(self._locks) + _ENDS_LEFT_MAX:
+            self._ends = sorted(self._locks)
+        else:
+            heappush(self._ends, until)
+
+    def _unlock(self, record: Record) -> None:
+        assert self._locks is not None
+        together = self._locks[record.until]
+        del together[record.first]
+        if not together:
+            del self._locks[record.until]
 
     # -- several records ----------------------------------------------------------------------------------------------
 
@@ -216,38 +259,33 @@ class InFlight:
 
         Takes a sort of the table, whose records are nearly in order, and a step for each record that is returned."""
         starts = sorted(self.records)
-        count = len(starts)
         found: list[Record] = []
         for first, last in ranges:
             at = bisect_left(starts, first)
             if at:
                 record = self.records[starts[at - 1]]
                 if record.first + record.weight > first:
-                    self._split(record, first)
+                    self.split(record, first)
                     starts.insert(at, first)
             while at < len(starts) and starts[at] <= last:
                 record = self.records[starts[at]]
                 at += 1
                 if record.first + record.weight > last + 1:
-                    self._split(record, last + 1)
+                    self.split(record, last + 1)
                     starts.insert(at, last + 1)
                 found.append(record)
-        if self._locks and len(starts) > count:
-            # The parts stand at the end, though their locks are as old as those of what they were cut from.
-            self._locks = OrderedDict(sorted(self._locks.items(), key=_since))
         return found
 
-    def _split(self, record: Record, at: int) -> None:
-        """The offsets from ``at`` on become a record of their own, in the same state."""
+    def split(self, record: Record, at: int) -> Record:
+        """The offsets from ``at`` on become a record of their own, which is returned, in the same state and with the same lock. For
+        tables in which the weight of a record is the number of its offsets."""
+        assert record.first < at < record.first + record.weight
         part = Record(at, record.first + record.weight - at, record.tag)
         record.weight -= part.weight
-        part.failures, part.owner, part.since = record.failures, record.owner, record.since
+        part.failures, part.owner, part.until = record.failures, record.owner, record.until
         self.records[at] = part
         if part.owner is not None:
             part.owner.held[at] = part
             if self._locks is not None:
-                self._locks[at] = part
-
-
-def _since(item: tuple[int, Record]) -> float:
-    return item[1].since
+                self._locks[part.until][at] = part
+        return part

@@ -11,6 +11,7 @@ from broker.config.per_listener import for_listener
 from broker.kafka import handlers
 from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
+from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
@@ -62,7 +63,11 @@ class KafkaPart:
             traces=surroundings.sockets.settings.traces,
             backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
-            features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
+            features=Features(
+                surroundings.catalogue,
+                config.feature_max_levels,
+                {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
+            ),
             credentials=security.credentials,
             logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
             client_software=security.client_software,
@@ -88,6 +93,7 @@ class KafkaPart:
         self._quotas.on_change.append(self._quotas_changed)
         self._quotas_changed()
         report_ignored(context)
+        context.features.open()
         context.backups.remove_left_over()
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()

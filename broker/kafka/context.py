@@ -7,6 +7,7 @@ import attrs
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.answered_errors import AnsweredErrors
+from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
@@ -53,9 +54,8 @@ class KafkaContext:
     topic_maker: TopicMaker
     backups: Backups
     traces: Traces | None  # None: no request is traced
-    # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
-    api_ranges: dict[int, tuple[int, int]]
-    features: dict[str, tuple[int, int]]
+    api_ranges: dict[int, tuple[int, int]]  # what ApiVersions tells: the versions of each API by its key
+    features: Features
     credentials: Credentials
     logins: Logins
     client_software: ClientSoftware

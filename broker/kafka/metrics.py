@@ -79,7 +79,7 @@ class KafkaMetrics:
 
     def _walk(self) -> GroupsFigures:
         groups = self._context.groups
-        states = dict.fromkeys(ClassicGroupState, 0)
+        states = dict.fromkeys((state.value for state in ClassicGroupState), 0)
         members: dict[str, float] = {}
         generations: dict[str, float] = {}
         rebalances: dict[str, float] = {}
@@ -93,7 +93,7 @@ class KafkaMetrics:
             figures = groups.figures(name)
             if figures is None:
                 continue
-            states[figures.state] += 1
+            states[figures.state] = states.get(figures.state, 0) + 1
             members[name], generations[name] = figures.members, figures.generation
             rebalances[name] = figures.rebalances
             offsets = groups.committed(name, figures.topics)
@@ -120,7 +120,7 @@ class KafkaMetrics:
         shown.sort(key=lambda each: -(each[1].lag or 0))
         del shown[_PARTITIONS_MAX:]
         return GroupsFigures(
-            states={(state.value,): count for state, count in states.items() if state is not ClassicGroupState.DEAD},
+            states={(state,): count for state, count in states.items() if state != ClassicGroupState.DEAD.value},
             members=_labelled(summed(members, chosen)),
             generations={(name,): value for name, value in generations.items() if name in chosen},
             rebalances=_labelled(self._rebalances.split(rebalances, chosen)),

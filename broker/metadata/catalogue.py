@@ -143,6 +143,9 @@ class Catalogue(Protocol):
     def broker_configs(self, entity: str = "") -> dict[str, str]:
         """Settings that were changed at run time. ``entity`` is a broker's id as text, or "" for the settings of all brokers."""
 
+    def configs_by_entity(self, prefix: str) -> dict[str, dict[str, str]]:
+        """The settings of every entity whose name begins with ``prefix``, which is not empty."""
+
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         """Set these settings; remove those whose value is None."""
 
@@ -233,6 +236,9 @@ class Catalogue(Protocol):
 
     def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
         """Set the body of (kind, key), or remove the document if the body is None: all of these or none."""
+
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        """Delete all documents of this kind whose key begins with ``prefix``, which is not empty."""
 
     # The rest -------------------------------------------------------------------------------------------------------
 

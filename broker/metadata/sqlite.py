@@ -80,6 +80,13 @@ class SqliteCatalogue:
     def broker_configs(self, entity: str = "") -> dict[str, str]:
         return dict(self._database.read("SELECT name, value FROM broker_configs WHERE entity = ?", (entity,)))
 
+    def configs_by_entity(self, prefix: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        sql = "SELECT entity, name, value FROM broker_configs WHERE entity >= ? AND entity < ?"
+        for entity, name, value in self._database.read(sql, (prefix, _after(prefix))):
+            found.setdefault(entity, {})[name] = value
+        return found
+
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         def change(connection: Connection) -> None:
             for name, value in changes.items():
@@ -258,6 +265,10 @@ class SqliteCatalogue:
 
         self._database.write(change)
 
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        sql = "DELETE FROM documents WHERE kind = ? AND key >= ? AND key < ?"
+        self._database.write(lambda connection: connection.execute(sql, (kind, prefix, _after(prefix))))
+
     # The rest ---------------------------------------------------------------------------------------------------------
 
     def together(self, changes: Iterable[Change]) -> None:
@@ -286,6 +297,11 @@ class SqliteCatalogue:
 
     def _execute_many(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
         self._database.write(lambda connection: connection.executemany(sql, rows))
+
+
+def _after(prefix: str) -> str:
+    """The first text behind all that begin with ``prefix``."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 class _OpenTransaction:

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from tests.bench.process import BrokerProcess
+from tests.bench.process import BrokerProcess, figure
 from tests.bench.wire import Wire, batch, fetch_all, produce, produce_frame
 
 Figures = dict[str, float]
@@ -47,6 +47,7 @@ def bench_produce(scale: float) -> dict[str, Figures]:
                 "broker us/request": cpu / count * 1e6,
                 "broker us/record": cpu / (count * records) * 1e6,
             }
+            figure(name, cpu / count * 1e6)
     return results
 
 
@@ -68,6 +69,7 @@ def bench_fetch(scale: float) -> dict[str, Figures]:
                 "broker us/request": cpu / requests * 1e6,
                 "broker us/record": cpu / (count * 1000) * 1e6,
             }
+            figure(name, cpu / requests * 1e6)
         return results
 
 

@@ -14,11 +14,10 @@ import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.bench.process import BrokerProcess
+from tests.bench.process import BrokerProcess, figure
 from tests.pulsar_frames import Incoming, command, connect, send, send_batch
 
 EXCLUSIVE, SHARED = 0, 1
@@ -28,19 +27,9 @@ _topics = (f"persistent://public/default/bench-{os.getpid()}-{number}" for numbe
 
 
 class Process(BrokerProcess):
-    """With a Pulsar listener, and CPU in ns."""
+    """With a Pulsar listener."""
 
     listener = "pulsar://127.0.0.1:0"
-
-    def cpu(self) -> float:
-        """Seconds on a CPU, over all threads."""
-        total = 0
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            try:
-                total += int((task / "schedstat").read_text().split()[0])
-            except OSError:
-                pass  # it has just ended
-        return total / 1e9
 
 
 class Wire:
@@ -173,9 +162,10 @@ def batch_frames(count: int, per_entry: int, size: int) -> list[bytes]:
 
 
 def measured(what: str, process: Process, messages: int, work: Callable[[], float]) -> float:
-    before = process.cpu()
+    before = process.cpu_s()
     took = work()
-    cpu = process.cpu() - before
+    cpu = process.cpu_s() - before
+    figure(what, cpu / messages * 1e6)
     print(f"{what}: {cpu / messages * 1e6:.2f} us of broker CPU a message, {messages / took:,.0f} messages/s")
     return cpu / messages
 
@@ -295,12 +285,12 @@ def idle(quick: bool) -> None:
         took = time.perf_counter() - began
         time.sleep(3)
         after = process.rss_mb()
-        cpu = process.cpu()
+        cpu = process.cpu_s()
         wait_s = 5
         time.sleep(wait_s)
         print(
             f"{count} idle subscriptions on 100 topics: {after - before:.1f} MB, "
-            f"{(process.cpu() - cpu) / wait_s * 100:.2f} % of a CPU; made in {took / count * 1e6:.0f} us each"
+            f"{(process.cpu_s() - cpu) / wait_s * 100:.2f} % of a CPU; made in {took / count * 1e6:.0f} us each"
         )
 
 

@@ -12,13 +12,12 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
-from tests.bench.process import BrokerProcess
+from tests.bench.process import BrokerProcess, figure
 
 PIPELINED, BLOCKING = w.PartitionType.PIPELINED, w.PartitionType.BLOCKING
 _BUFFER = struct.Struct(">iIB16siiiiB?i")
@@ -32,14 +31,9 @@ Address = tuple[str, int]
 
 
 class Process(BrokerProcess):
-    """With a shuffle listener, and CPU in ns."""
+    """With a shuffle listener."""
 
     listener = "shuffle://127.0.0.1:0"
-
-    def cpu(self) -> float:
-        """Seconds on a CPU, over all threads."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     @property
     def port(self) -> Address:
@@ -184,6 +178,7 @@ class Reader:
 
 def report(name: str, buffers: int, size: int, took: float, cpu: float) -> None:
     rate = buffers / took
+    figure(name, cpu / buffers * 1e6)
     print(
         f"{name:52} {rate * size / 1e6:8.0f} MB/s {rate / 1e3:8.1f} k/s {cpu / buffers * 1e6:7.2f} us CPU a buffer",
         flush=True,
@@ -202,12 +197,12 @@ def bench_read(broker: Process, size: int, subs: int, credit: int, spilled: bool
         if not spilled:
             partition = new_id()
             write(broker.port, partition, subs, PIPELINED, size, count).close()
-        cpu_before, before = broker.cpu(), time.perf_counter()
+        cpu_before, before = broker.cpu_s(), time.perf_counter()
         came = reader.read(partition, subs, credit)
         assert came == count
         if round_number:  # the first warms up
             took += time.perf_counter() - before
-            cpu += broker.cpu() - cpu_before
+            cpu += broker.cpu_s() - cpu_before
             buffers += came
     reader.close()
     if spilled:
@@ -224,14 +219,14 @@ def bench_end_to_end(broker: Process, size: int, count: int, pairs: int) -> None
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=write, args=(broker.port, p, 1, PIPELINED, size, count)) for p in partitions]
     readers = [context.Process(target=_read_all, args=(broker.port, p)) for p in partitions[1:]]
-    cpu, before = broker.cpu(), time.perf_counter()
+    cpu, before = broker.cpu_s(), time.perf_counter()
     for process in writers + readers:
         process.start()
     _read_all(broker.port, partitions[0])
     for process in writers + readers:
         process.join()
     took = time.perf_counter() - before
-    report(f"{size:6} B writer to reader, {pairs} pairs", count * pairs, size, took, broker.cpu() - cpu)
+    report(f"{size:6} B writer to reader, {pairs} pairs", count * pairs, size, took, broker.cpu_s() - cpu)
 
 
 def _read_all(address: Address, partition: bytes) -> None:
@@ -289,10 +284,10 @@ def bench_stalled(broker: Process, rounds: int) -> None:
         cpu = took = 0.0
         buffers = 0
         for _ in range(rounds):
-            cpu_before, before = broker.cpu(), time.perf_counter()
+            cpu_before, before = broker.cpu_s(), time.perf_counter()
             buffers += reader.read(partition, subs, 2, stalled=stalled)
             took += time.perf_counter() - before
-            cpu += broker.cpu() - cpu_before
+            cpu += broker.cpu_s() - cpu_before
         report(f" 32768 B {subs} readers, {stalled} stalled beside them", buffers, 32768, took, cpu)
         reader.close()
 

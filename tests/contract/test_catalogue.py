@@ -98,6 +98,16 @@ def test_settings_of_brokers_are_set_and_taken_back(catalogue: Reopening) -> Non
     assert catalogue.now.broker_configs("2") == {}
 
 
+def test_the_settings_of_several_entities_are_found_by_the_beginning_of_their_names(catalogue: Reopening) -> None:
+    for entity in ("", "1", "group:a", "group:ü", "groups"):
+        catalogue.now.alter_broker_configs({"a": "1", "b": entity}, entity)
+    catalogue.now.alter_broker_configs({"a": "1"}, "group:gone")
+    catalogue.now.alter_broker_configs({"a": None}, "group:gone")
+    found = {"group:a": {"a": "1", "b": "group:a"}, "group:ü": {"a": "1", "b": "group:ü"}}
+    assert catalogue.again().configs_by_entity("group:") == found
+    assert catalogue.now.configs_by_entity("other") == {}
+
+
 def test_offsets_are_committed_with_all_their_fields(catalogue: Reopening) -> None:
     catalogue.now.commit_offsets("g", [("t", 0, 5, 3, "näher ⇒", 1_000), ("t", 1, 2**62, -1, "", 2_000)])
     catalogue.now.commit_offsets("g", [("t", 0, 6, -1, None, 3_000)])
@@ -185,6 +195,17 @@ def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
     catalogue.now.alter_documents([("k", "a", None), ("k", "b", b""), ("k", "never", None)])
     assert list(catalogue.again().load_documents("k")) == [("b", b"")]
     assert list(catalogue.now.load_documents("l")) == [("a", b"3")]
+
+
+def test_documents_are_deleted_by_the_beginning_of_their_keys(catalogue: Reopening) -> None:
+    keys = ["a\0", "a\0m/x", "a\0\0", "a", "a\1", "b\0", "aü\0"]
+    catalogue.now.alter_documents([(kind, key, b"1") for kind in ("k", "l") for key in keys])
+    catalogue.now.delete_documents("k", "a\0")
+    assert {key for key, _ in catalogue.again().load_documents("k")} == {"a", "a\1", "b\0", "aü\0"}
+    assert {key for key, _ in catalogue.now.load_documents("l")} == set(keys)
+    catalogue.now.delete_documents("k", "nothing")
+    catalogue.now.together([lambda inside: inside.delete_documents("k", "b")])
+    assert {key for key, _ in catalogue.again().load_documents("k")} == {"a", "a\1", "aü\0"}
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:

@@ -181,9 +181,9 @@ def test_ranges_are_cut_out_of_the_records(weights: list[tuple[int, bool, bool]]
     assert state == after
     assert owner.unacked == table.unacked == sum(record.weight for record in owner.held.values())
     assert owner.held == {first: record for first, record in table.records.items() if record.owner is owner}
-    sinces = [record.since for record in table.expired(1e9, 100)]
-    assert sinces == sorted(sinces)
-    assert len(sinces) == len(owner.held)
+    ends = [record.until for record in table.expired(1e9, 100)]
+    assert ends == sorted(ends)
+    assert len(ends) == len(owner.held)
 
 
 # -- a model ----------------------------------------------------------------------------------------------------------

@@ -398,6 +398,11 @@ ROWS = [
         (cluster(DESCRIBE),),
         lambda _: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
     ),
+    Row(
+        ApiKey.UPDATE_FEATURES,
+        (cluster(ALTER),),
+        lambda _: {"feature_updates": [{"feature": "group.version", "max_version_level": 1}], "validate_only": True},
+    ),
     Row(ApiKey.API_VERSIONS, (), lambda _: {"client_software_name": "a", "client_software_version": "1"}),
     # Settings
     Row(

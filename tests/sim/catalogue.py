@@ -106,6 +106,11 @@ class SimCatalogue:
         self._read()
         return dict(self.tables.configs.get(entity, {}))
 
+    def configs_by_entity(self, prefix: str) -> dict[str, dict[str, str]]:
+        self._read()
+        configs = self.tables.configs
+        return {entity: dict(own) for entity, own in configs.items() if entity.startswith(prefix) and own}
+
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         self._begin()
         configs = self.tables.configs.setdefault(entity, {})
@@ -276,6 +281,12 @@ class SimCatalogue:
                 self.tables.documents.pop((kind, key), None)
             else:
                 self.tables.documents[kind, key] = body
+        self._end()
+
+    def delete_documents(self, kind: str, prefix: str) -> None:
+        self._begin()
+        for document in [key for key in self.tables.documents if key[0] == kind and key[1].startswith(prefix)]:
+            del self.tables.documents[document]
         self._end()
 
     def together(self, changes: Iterable[Change]) -> None:

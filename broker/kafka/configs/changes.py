@@ -20,7 +20,6 @@ from broker.config.topic_settings import BY_NAME
 from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call
 from broker.kafka.checks import error_fields, repeated
-from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import (
     BROKER_SETTINGS,
     ResourceType,
@@ -32,14 +31,10 @@ from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.live_config import ALL_BROKERS
 from broker.log import get_logger
-from broker.runtime.threads import Lock
 from broker.security.acl import Operation
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
-
-# Changes of groups' settings are made one after the other. They are so rare that one lock is enough for all brokers of a process.
-_LOCK = Lock()
 
 # The longest value (characters) that is only remembered, and how many such values there may be for all brokers, or for one.
 _REMEMBERED_MAX = 8192
@@ -102,11 +97,7 @@ def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: 
         entity = str(context.node_id) if is_this_broker(context, name) else ""
         _alter_broker(context, entity, validate_only, plan)
     elif kind == ResourceType.GROUP:
-        entity = group_configs.require_name(name)
-        with _LOCK:
-            checked = group_configs.check(plan(group_configs.own(context, name), group_configs.in_force))
-            if not validate_only:
-                context.catalogue.alter_broker_configs(checked, entity)
+        context.groups.configs.alter(name, plan, validate_only=validate_only)
     elif kind == ResourceType.BROKER_LOGGER:
         raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
     else:

@@ -1,35 +1,42 @@
-"""The settings of a consumer group in Kafka 4: names, types, defaults and bounds.
+"""The settings of groups of the newer protocols, as in Kafka 4: names, types, defaults, bounds, and what was set for which group.
 
-They concern groups of the protocols of KIP-848 and KIP-932, which are not served. Administration tools can set and show them, and
-they have no effect. They are kept in the catalogue beside the broker's, under the group's name. Runs on handler threads.
+The default of a setting is the broker's setting of the same name after the prefix ``group.``; its bounds are the broker's
+settings with ``min`` and ``max`` in their names, where there are such. A group need not exist to be given settings.
+
+``GroupConfigs`` keeps them in the catalogue, beside the broker's settings under the group's name, and in memory: any thread reads
+them without a lock, those that change them are handler threads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from broker.config.kafka_setting import KafkaSetting
+import attrs
+
+from broker.config import BrokerConfig
+from broker.config.kafka_setting import InvalidSetting, KafkaSetting
 from broker.errors import RequestError
-from broker.kafka.context import KafkaContext
+from broker.metadata.catalogue import Catalogue
+from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
 
-# From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's min and max settings. The broker's setting of the same
-# meaning has the same name after this prefix.
 BROKER_PREFIX = "group."
 
 
-def _ms(name: str, default: int, least: int, most: int, doc: str) -> KafkaSetting[int]:
+def _int(name: str, default: int, least: int, most: int, doc: str) -> KafkaSetting[int]:
+    """Default and bounds as Kafka has them; the broker's settings take precedence (``in_force``)."""
     return KafkaSetting(name, "int", default, BROKER_PREFIX + name, doc, minimum=least, maximum=most)
 
 
 SETTINGS: tuple[KafkaSetting[Any], ...] = (
-    _ms(
+    _int(
         "consumer.heartbeat.interval.ms",
         5_000,
         5_000,
         15_000,
-        "How often members of the consumer protocol are to say that they live.",
+        "How often members of the consumer protocol are told to send heartbeats.",
     ),
-    _ms("consumer.session.timeout.ms", 45_000, 45_000, 60_000, "How long such a member may be silent."),
+    _int("consumer.session.timeout.ms", 45_000, 45_000, 60_000, "How long such a member may be silent."),
     KafkaSetting(
         "share.auto.offset.reset",
         "string",
@@ -38,52 +45,129 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         "Where a share group begins in a partition.",
         choices=("latest", "earliest"),
     ),
-    _ms(
+    _int(
         "share.heartbeat.interval.ms",
         5_000,
         5_000,
         15_000,
-        "How often members of a share group are to say that they live.",
+        "How often members of a share group are told to send heartbeats.",
     ),
-    _ms(
+    _int(
         "share.record.lock.duration.ms",
         30_000,
         15_000,
         60_000,
         "How long a record stays with the member that has acquired it.",
     ),
-    _ms("share.session.timeout.ms", 45_000, 45_000, 60_000, "How long a member of a share group may be silent."),
+    _int("share.session.timeout.ms", 45_000, 45_000, 60_000, "How long a member of a share group may be silent."),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
+# A heartbeat interval has to be shorter than the session timeout of the same kind of group.
+_SHORTER = (
+    ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"),
+    ("share.heartbeat.interval.ms", "share.session.timeout.ms"),
+)
 
 # Keeps groups apart from the two entities of the broker's settings, "" and the broker's id.
 _ENTITY_PREFIX = "group:"
+# How many groups may have settings of their own.
+_GROUPS_MAX = 10_000
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+# Returns the changes from the values that a group sets now, and a function for the value in force where it sets none.
+Plan = Callable[[Mapping[str, str], Callable[[str], str]], Mapping[str, str | None]]
 
 
-def require_name(name: str) -> str:
-    """The entity of a group in the catalogue. Raises RequestError (invalid_request) for "": groups have no common settings."""
-    if not name:
-        raise RequestError(ErrorCode.invalid_request, "Name the group; there are no settings for all groups.")
-    return _ENTITY_PREFIX + name
-
-
-def own(context: KafkaContext, name: str) -> dict[str, str]:
-    """The settings that were made for a group. The group need not exist."""
-    return context.catalogue.broker_configs(require_name(name))
-
-
-def in_force(name: str) -> str:
-    """The value in force for a group without a value of its own. Raises RequestError (invalid_config) for an unknown name."""
-    if name not in BY_NAME:
+def setting_of(config: BrokerConfig, name: str) -> KafkaSetting[Any]:
+    """With default and bounds as they are on this broker. Raises RequestError (invalid_config) for an unknown name."""
+    setting = BY_NAME.get(name)
+    if setting is None:
         raise RequestError(ErrorCode.invalid_config, f"There is no group setting {name!r}.")
-    return BY_NAME[name].default_text
+    kind, _, rest = setting.field.partition("_")
+    return attrs.evolve(
+        setting,
+        default=getattr(config, f"group_{setting.field}", setting.default),
+        minimum=getattr(config, f"group_{kind}_min_{rest}", setting.minimum),
+        maximum=getattr(config, f"group_{kind}_max_{rest}", setting.maximum),
+    )
 
 
-def check(changes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The changes in the form in which they are kept. Raises RequestError (invalid_config) for an unknown name or a bad value."""
+def check(config: BrokerConfig, own: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The changes of what a group has of its ``own``, in the form in which they are kept. Raises RequestError (invalid_config) or
+    InvalidSetting for an unknown name or a value that cannot be."""
     checked: dict[str, str | None] = {}
     for name, value in changes.items():
-        in_force(name)
-        setting = BY_NAME[name]
+        setting = setting_of(config, name)
         checked[name] = None if value is None else setting.text(setting.parse(value))
+    after = {**own, **checked}
+    for shorter, longer in _SHORTER:
+        low, high = (_value(config, name, after.get(name)) for name in (shorter, longer))
+        if low >= high:
+            raise RequestError(ErrorCode.invalid_config, f"Set {shorter} ({low}) lower than {longer} ({high}).")
     return checked
+
+
+def _value(config: BrokerConfig, name: str, own: str | None) -> Any:
+    """The value in force where a group's own is ``own``. One that the broker's bounds no longer allow becomes the nearest."""
+    setting = setting_of(config, name)
+    if own is None:
+        return setting.default
+    try:
+        value = attrs.evolve(setting, minimum=None, maximum=None).parse(own)
+    except InvalidSetting:
+        return setting.default
+    if setting.maximum is not None and value > setting.maximum:
+        return setting.maximum
+    return setting.minimum if setting.minimum is not None and value < setting.minimum else value
+
+
+class GroupConfigs:
+    """What was set for single groups. ``on_change`` is called with the id of a group whose settings have changed."""
+
+    def __init__(self, catalogue: Catalogue, config: BrokerConfig) -> None:
+        self.config = config
+        self.on_change: list[Callable[[str], None]] = []
+        self._catalogue = catalogue
+        self._lock = Lock()  # one change at a time
+        self._own: dict[str, Mapping[str, str]] = {}
+
+    def load(self) -> None:
+        """At the start. Raises StorageError."""
+        found = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
+        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in found.items()}
+
+    def own(self, group_id: str) -> Mapping[str, str]:
+        """What was set for a group, which need not exist."""
+        return self._own.get(group_id, _NOTHING)
+
+    def value(self, group_id: str, name: str) -> Any:
+        """The value in force."""
+        return _value(self.config, name, self.own(group_id).get(name))
+
+    def alter(self, group_id: str, plan: Plan, *, validate_only: bool = False) -> None:
+        """Make the changes that ``plan`` returns, durably. Raises RequestError, InvalidSetting, StorageError, or what ``plan``
+        raises; then nothing has changed."""
+        require_name(group_id)
+        with self._lock:
+            own = self.own(group_id)
+            changes = check(self.config, own, plan(own, lambda name: setting_of(self.config, name).default_text))
+            if validate_only:
+                return
+            after = {name: value for name, value in {**own, **changes}.items() if value is not None}
+            if after and group_id not in self._own and len(self._own) >= _GROUPS_MAX:
+                raise RequestError(
+                    ErrorCode.policy_violation, f"{_GROUPS_MAX} groups have settings of their own: take some back."
+                )
+            self._catalogue.alter_broker_configs(changes, _ENTITY_PREFIX + group_id)
+            if after:
+                self._own[group_id] = after
+            else:
+                self._own.pop(group_id, None)
+        for listener in self.on_change:
+            listener(group_id)
+
+
+def require_name(name: str) -> None:
+    """Raises RequestError (invalid_request) for "": groups have no common settings."""
+    if not name:
+        raise RequestError(ErrorCode.invalid_request, "Name the group; there are no settings for all groups.")

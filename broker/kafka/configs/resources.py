@@ -134,7 +134,8 @@ class Settings:
 
     def group_entries(self, own: Mapping[str, str]) -> list[Entry]:
         """Every setting of a group for which ``own`` was set."""
-        return [_group_entry(setting, own.get(setting.name)) for setting in group_configs.SETTINGS]
+        names = (setting.name for setting in group_configs.SETTINGS)
+        return [self._group_entry(group_configs.setting_of(self._config, name), own.get(name)) for name in names]
 
     def cluster_entries(self) -> list[Entry]:
         """The settings that were made for all brokers while running."""
@@ -157,6 +158,22 @@ class Settings:
             "value": synonyms[0]["value"] if synonyms else default,
             "read_only": False,
             "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
+            "is_sensitive": False,
+            "synonyms": synonyms,
+            "config_type": _TYPES[setting.kind],
+            "documentation": setting.doc,
+        }
+
+    def _group_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
+        synonyms = self._synonyms(setting.synonym) if setting.synonym in BROKER_SETTINGS else []
+        synonyms = synonyms or [_synonym(setting.synonym or setting.name, setting.default_text, Source.DEFAULT)]
+        if own is not None:
+            synonyms.insert(0, _synonym(setting.name, own, Source.GROUP))
+        return {
+            "name": setting.name,
+            "value": synonyms[0]["value"],
+            "read_only": False,
+            "config_source": synonyms[0]["source"],
             "is_sensitive": False,
             "synonyms": synonyms,
             "config_type": _TYPES[setting.kind],
@@ -211,22 +228,6 @@ class Settings:
         if name in self._texts:
             return self._texts[name] if value == default else listeners_text(_DEFAULTS.listeners, {})
         return _text(name, default)
-
-
-def _group_entry(setting: KafkaSetting[Any], own: str | None) -> Entry:
-    synonyms = [_synonym(setting.synonym or setting.name, setting.default_text, Source.DEFAULT)]
-    if own is not None:
-        synonyms.insert(0, _synonym(setting.name, own, Source.GROUP))
-    return {
-        "name": setting.name,
-        "value": synonyms[0]["value"],
-        "read_only": False,
-        "config_source": synonyms[0]["source"],
-        "is_sensitive": False,
-        "synonyms": synonyms,
-        "config_type": _TYPES[setting.kind],
-        "documentation": setting.doc,
-    }
 
 
 def _synonym(name: str, value: str | None, source: Source) -> Entry:

@@ -13,10 +13,12 @@ tests/kafka/groups/test_group_static.py, tests/kafka/groups/test_group_syncing.p
 """
 
 from math import inf
+from typing import ClassVar
 
 import attrs
 
 from broker.kafka.groups.classic_states import ClassicGroupEvent, ClassicGroupState
+from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.members import Member, Members, size_of
 from broker.kafka.groups.parked_requests import ParkedRequests
 from broker.kafka.groups.pending_members import PendingMembers
@@ -46,7 +48,9 @@ DEAD = ClassicGroupState.DEAD
 
 
 class ClassicGroup:
-    """A request that is against the rules gets an error code as its answer."""
+    """A ``Group``. A request that is against the rules gets an error code as its answer."""
+
+    type: ClassVar[GroupType] = GroupType.CLASSIC
 
     def __init__(self, group_id: str, limits: GroupLimits) -> None:
         self.group_id = group_id
@@ -72,6 +76,26 @@ class ClassicGroup:
     @property
     def state(self) -> ClassicGroupState:
         return self._rebalancer.state
+
+    @property
+    def state_name(self) -> str:
+        return self._rebalancer.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self._rebalancer.state is EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        return self._rebalancer.state is DEAD
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
+    def epoch(self) -> int:
+        return self._rebalancer.generation
 
     @property
     def generation(self) -> int:

@@ -12,16 +12,22 @@ from functools import partial
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.configs.group_settings import GroupConfigs
+from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
+from broker.kafka.groups.group import Group, GroupType
+from broker.kafka.groups.kinds import kinds_of
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
     GroupFigures,
+    GroupOverview,
     JoinReply,
     JoinRequest,
     JoinResult,
@@ -43,7 +49,9 @@ class GroupCoordinator:
     """
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
-        self._registry = GroupRegistry(clock, timer, catalogue, config)
+        # What was set for single groups of the newer protocols.
+        self.configs = GroupConfigs(catalogue, config)
+        self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config))
         self.offsets = OffsetCoordinator(self._registry)
         self.expiration = OffsetExpiration(self._registry)
 
@@ -62,6 +70,7 @@ class GroupCoordinator:
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
+        self.configs.load()
         self._registry.load(topic_exists)
         self.expiration.start()
 
@@ -95,7 +104,12 @@ class GroupCoordinator:
             reply(JoinResult(error or ErrorCode.unknown_member_id, request.member_id))
             return
         with entry.lock:
-            entry.group.join(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
+            registry.admit(entry, GroupType.CLASSIC)
+            group = entry.group
+            if not isinstance(group, ClassicGroup):
+                reply(JoinResult(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER))
+                return
+            group.join(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
             registry.drop_if_unused(entry)
         send(answers)
@@ -108,7 +122,11 @@ class GroupCoordinator:
             reply(SyncResult(error or ErrorCode.unknown_member_id))
             return
         with entry.lock:
-            entry.group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
+            group = entry.group
+            if not isinstance(group, ClassicGroup):
+                reply(SyncResult(ErrorCode.unknown_member_id))
+                return
+            group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
         send(answers)
 
@@ -119,7 +137,10 @@ class GroupCoordinator:
         if error or entry is None:
             return error or ErrorCode.unknown_member_id
         with entry.lock:
-            error = entry.group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
+            group = entry.group
+            if not isinstance(group, ClassicGroup):
+                return ErrorCode.unknown_member_id
+            error = group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
             registry.arm(entry)
         return error
 
@@ -135,11 +156,14 @@ class GroupCoordinator:
         errors: list[ErrorCode] = []
         for start in range(0, len(members), LOCKED_MAX):
             with entry.lock:
-                if entry.group.state is ClassicGroupState.DEAD:
+                group = entry.group
+                if group.is_dead:
                     return ErrorCode.coordinator_not_available, []
+                if not isinstance(group, ClassicGroup):
+                    return ErrorCode.unknown_member_id, []
                 now = registry.clock.monotonic()
                 for member_id, instance_id in members[start : start + LOCKED_MAX]:
-                    errors.append(entry.group.leave(member_id, instance_id, now))
+                    errors.append(group.leave(member_id, instance_id, now))
                 answers = registry.settle(entry)
             send(answers)
         return ErrorCode.none, errors
@@ -152,27 +176,31 @@ class GroupCoordinator:
     # Administration ---------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
-        """A group that does not exist is described as dead, without an error."""
+        """A classic group. One that does not exist is described as dead, without an error; and so are those of other kinds."""
         dead = GroupDescription(group_id, ClassicGroupState.DEAD)
         error = self._registry.refusal(group_id, may_be_empty=True)
         entry = self._registry.get(group_id)
         if error or entry is None:
             return error, dead
         with entry.lock:
-            return ErrorCode.none, entry.group.describe()
+            group = entry.group
+            return ErrorCode.none, group.describe() if isinstance(group, ClassicGroup) else dead
 
-    def list(self, states: Iterable[str] = ()) -> tuple[ErrorCode, list[GroupDescription]]:
-        """All groups, or those in one of these states, without their members. State names are compared without regard to case."""
+    def list(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[ErrorCode, Sequence[GroupOverview]]:
+        """All groups, or those in one of these states and of one of these types. Names are compared without regard to case."""
         error = self._registry.refusal("", may_be_empty=True)
         if error:
             return error, []
-        names = {state.lower() for state in states}
+        states = {state.lower() for state in states}
+        types = {type.lower() for type in types}
         overviews = []
         for entry in self._registry.entries():
+            if types and entry.group.type.value not in types:
+                continue
             with entry.lock:
                 group = entry.group
-                overview = GroupDescription(group.group_id, group.state, group.protocol_type or "")
-            if not names or overview.state.value.lower() in names:
+                overview = GroupOverview(group.group_id, group.type, group.state_name, _protocol_type(group))
+            if not states or overview.state.lower() in states:
                 overviews.append(overview)
         return ErrorCode.none, overviews
 
@@ -193,11 +221,12 @@ class GroupCoordinator:
             topics = tuple(topic for topic, _ in entry.offsets)
             return GroupFigures(
                 group_id,
-                group.state,
-                group.protocol_type or "",
-                group.protocol_name or "",
-                group.generation,
-                len(group.members),
+                group.type,
+                group.state_name,
+                _protocol_type(group),
+                (group.protocol_name or "") if isinstance(group, ClassicGroup) else "",
+                group.epoch,
+                group.member_count,
                 topics,
                 entry.rebalances,
             )
@@ -243,6 +272,13 @@ class GroupCoordinator:
             registry.writer.call_soon(lambda: send([partial(reply, errors)]))
         else:
             reply(errors)
+
+
+def _protocol_type(group: Group) -> str:
+    """What members of a classic group call their protocol; the newer kinds are named after theirs."""
+    if isinstance(group, ClassicGroup):
+        return group.protocol_type or ""
+    return CONSUMER if group.type is GroupType.CONSUMER else group.type.value
 
 
 def _deleted(group_id: str, errors: dict[str, ErrorCode], failure: StorageError | None) -> None:

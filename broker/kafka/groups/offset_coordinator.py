@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, delete_offsets, rows_of
 from broker.kafka.groups.registry import LOCKED_MAX, GroupEntry, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
@@ -181,9 +181,9 @@ class OffsetCoordinator:
         partitions = list(dict.fromkeys(partitions))
         with entry.lock:
             group = entry.group
-            if group.state is ClassicGroupState.DEAD:
+            if group.is_dead:
                 error = ErrorCode.group_id_not_found
-            elif group.state is not ClassicGroupState.EMPTY and group.protocol_type != CONSUMER:
+            elif isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER:
                 error = ErrorCode.non_empty_group  # only consumers say which topics they read
             else:
                 errors = {key: self._refusal_to_delete(entry, key[0]) for key in partitions}
@@ -199,7 +199,7 @@ class OffsetCoordinator:
 
     @staticmethod
     def _refusal_to_delete(entry: GroupEntry, topic: str) -> ErrorCode:
-        if entry.group.state is ClassicGroupState.EMPTY:
+        if entry.group.is_empty:
             return ErrorCode.none
         topics = entry.group.topics
         subscribed = topics is None or topic in topics

@@ -14,6 +14,7 @@ import attrs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import OFFSET_BYTES
+from broker.kafka.groups.group import Group
 from broker.kafka.groups.subscription import CONSUMER
 from broker.metadata.catalogue import Catalogue, OffsetRow
 
@@ -72,12 +73,14 @@ class Retention:
         return self.now_ms - since_ms >= self.retention_ms
 
 
-def retention_of(group: ClassicGroup, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
+def retention_of(group: Group, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
     """The rule for a group in its present state (KIP-211); None if none of its offsets may be deleted."""
-    if group.protocol_type is None:
+    if isinstance(group, ClassicGroup) and group.protocol_type is None:
         return Retention(now_ms, retention_ms)  # offsets only
-    if group.state is ClassicGroupState.EMPTY:
+    if group.is_empty:
         return Retention(now_ms, retention_ms, empty_since_ms=empty_since_ms)
+    if not isinstance(group, ClassicGroup):
+        return None if group.topics is None else Retention(now_ms, retention_ms, topics=group.topics)
     if group.state is ClassicGroupState.STABLE and group.protocol_type == CONSUMER and group.topics is not None:
         return Retention(now_ms, retention_ms, topics=group.topics)
     return None

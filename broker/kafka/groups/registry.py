@@ -1,12 +1,18 @@
 """All groups of this broker, each with its lock, its timer and its place in the catalogue.
 
-Carries out what a group asks for (``settle``): sets timers, has generations saved, and hands back the answers, which the caller
+Carries out what a group asks for (``settle``): sets timers, has changes saved, and hands back the answers, which the caller
 sends once it holds no lock. Decides nothing. Any thread may call any method; nothing under a lock blocks.
 
-Tests: tests/kafka/groups/test_coordinator.py, tests/kafka/groups/test_bounds.py, tests/kafka/groups/test_threads.py.
+Groups are of several kinds (``kinds.py``), and an id has one group at a time. A group may be replaced by one of another kind:
+an empty one when a client of the other protocol comes (``admit``), another when it is converted (``replace``). Its offsets
+stay. What the catalogue has of the replaced group is deleted together with the first save of the new one, so that a restart
+finds one of the two.
+
+Tests: tests/kafka/groups/test_registry.py, tests/kafka/groups/test_coordinator.py, tests/kafka/groups/test_bounds.py,
+tests/kafka/groups/test_threads.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -15,12 +21,12 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
-from broker.kafka.groups import snapshots
+from broker.kafka.groups import group_rows, snapshots
 from broker.kafka.groups.classic_group import ClassicGroup
-from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import GROUP_BYTES, CoordinatorMemory
+from broker.kafka.groups.group import Group, GroupKind, GroupType, SaveRows
+from broker.kafka.groups.kinds import classic_limits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
-from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.values import Save
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -47,17 +53,20 @@ _COMPLAIN_EVERY_S = 60.0
 class GroupEntry:
     """One group. All fields are guarded by ``lock``."""
 
-    group: ClassicGroup
+    group: Group
     offsets: GroupOffsets = attrs.Factory(GroupOffsets)
     lock: Lock = attrs.Factory(Lock)
     # Wall clock. Only valid while the group is empty.
     empty_since_ms: int = 0
+    # The catalogue may still have a group of this kind that the present one has replaced. Classic groups are stored apart from
+    # the others, so the present one does not overwrite it.
+    replaced: GroupType | None = None
     timer: TimerHandle | None = None
     # When `timer` fires (monotonic s).
     armed_for: float = inf
     # The part of the coordinator's memory that is counted for this entry.
     counted_bytes: int = 0
-    # How many generations this process has begun.
+    # How many generations, or group epochs, this process has begun.
     rebalances: int = 0
     generation_seen: int = 0
     # No longer in the registry. A thread that still has the entry gets or makes another one.
@@ -65,7 +74,9 @@ class GroupEntry:
 
 
 class GroupRegistry:
-    def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
+    def __init__(
+        self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig, kinds: Iterable[GroupKind]
+    ) -> None:
         self.clock = clock
         self.timer = timer
         self.config = config
@@ -74,9 +85,9 @@ class GroupRegistry:
         # False before ``load`` and once the broker stops: requests are refused.
         self.is_active = False
         self._catalogue = catalogue
-        self._limits = GroupLimits(
-            config.group_max_size, config.group_initial_rebalance_delay_ms, config.group_max_bytes
-        )
+        self._kinds = {kind.type: kind for kind in kinds}
+        # Groups of which the catalogue has rows that this process cannot read.
+        self._unreadable: set[str] = set()
         # monotonic() s before which it is not logged again that there is no memory left.
         self._quiet_until = 0.0
         self._entries: dict[str, GroupEntry] = {}
@@ -87,14 +98,16 @@ class GroupRegistry:
     def load(self, topic_exists: Callable[[str], bool]) -> None:
         """Read the catalogue. Offsets of topics that do not exist any more are deleted."""
         now = self.clock.monotonic()
+        limits = classic_limits(self.config)
         for group_id, stored in self._catalogue.load_groups():
             try:
                 saved = snapshots.decode(group_id, stored)
             except StorageError as error:
                 log.error("group_load_failed", group=group_id, error=str(error))
                 continue  # its members join anew; its offsets are stored apart
-            group = ClassicGroup.restore(group_id, self._limits, saved.snapshot, now)
+            group = ClassicGroup.restore(group_id, limits, saved.snapshot, now)
             self._entries[group_id] = GroupEntry(group, empty_since_ms=saved.since_ms, generation_seen=group.generation)
+        self._load_rows(now)
         deleted_topics: set[str] = set()
         for row in self._catalogue.load_offsets():
             if topic_exists(row.topic):
@@ -111,6 +124,34 @@ class GroupRegistry:
                 self.arm(entry)
                 self.count(entry)
         self.is_active = True
+
+    def _load_rows(self, now: float) -> None:
+        """The groups of the newer protocols."""
+        for group_id, rows in group_rows.by_group(self._catalogue.load_documents(group_rows.KIND)):
+            since_ms = group_rows.take_since_ms(rows)
+            try:
+                group = self._restore(group_id, rows, now)
+            except StorageError as error:
+                # Its members join anew and get other epochs; its offsets are stored apart.
+                log.error("group_load_failed", group=group_id, error=str(error))
+                if group_id in self._entries:
+                    self._entries[group_id].replaced = GroupType.CONSUMER
+                else:
+                    self._unreadable.add(group_id)
+                continue
+            if since_ms is None and group.is_empty:
+                since_ms = self.clock.time_ms()
+            self._entries[group_id] = GroupEntry(group, empty_since_ms=since_ms or 0, generation_seen=group.epoch)
+
+    def _restore(self, group_id: str, rows: group_rows.Rows, now: float) -> Group:
+        kind = self._kinds.get(group_rows.type_of(group_id, rows))
+        if kind is None:
+            raise StorageError(f"group {group_id!r} is of a kind that this broker does not serve")
+        if group_id in self._entries:
+            raise StorageError(
+                f"the catalogue has a classic group {group_id!r} and rows of another kind; the first counts"
+            )
+        return kind.restore(group_id, rows, now)
 
     def shut_down(self) -> None:
         """Refuse requests from now on, and answer those that are parked."""
@@ -134,11 +175,15 @@ class GroupRegistry:
     def get(self, group_id: str) -> GroupEntry | None:
         return self._entries.get(group_id)
 
-    def get_or_create(self, group_id: str) -> GroupEntry:
+    def get_or_create(self, group_id: str, type: GroupType = GroupType.CLASSIC) -> GroupEntry:
+        """The entry of the group, of whatever kind; a new one if there is none. Check ``admit`` under its lock."""
         entry = self._entries.get(group_id)
         if entry is None:
             with self._lock:
-                entry = self._entries.setdefault(group_id, GroupEntry(ClassicGroup(group_id, self._limits)))
+                entry = self._entries.setdefault(group_id, GroupEntry(self._kinds[type].make(group_id)))
+                if group_id in self._unreadable:
+                    self._unreadable.remove(group_id)
+                    self.writer.change(group_rows.Delete(group_id, GroupType.CONSUMER), log_failure)
         return entry
 
     def __len__(self) -> int:
@@ -149,10 +194,11 @@ class GroupRegistry:
             return list(self._entries.values())
 
     @contextmanager
-    def locked(self, group_id: str) -> Iterator[GroupEntry]:
-        """The group's entry with its lock held. A new one if there is none, or if it is being removed at this moment."""
+    def locked(self, group_id: str, type: GroupType = GroupType.CLASSIC) -> Iterator[GroupEntry]:
+        """The group's entry with its lock held. A new one if there is none, or if it is being removed at this moment; ``type``
+        is the kind of a new group."""
         while True:
-            entry = self.get_or_create(group_id)
+            entry = self.get_or_create(group_id, type)
             with entry.lock:
                 if not entry.is_removed:
                     yield entry
@@ -177,18 +223,42 @@ class GroupRegistry:
 
     # With the entry's lock held ---------------------------------------------------------------------------------------
 
+    def admit(self, entry: GroupEntry, type: GroupType) -> bool:
+        """Whether a client of this protocol may join. An empty group of another kind is replaced by a new one."""
+        group = entry.group
+        if group.type is type:
+            return True
+        if not group.is_empty:
+            return False
+        self.replace(entry, self._kinds[type].make(group.group_id))
+        return True
+
+    def replace(self, entry: GroupEntry, group: Group) -> None:
+        """The entry has another group now: an empty one, or the same converted to another kind. ``settle`` it."""
+        before = entry.group
+        if GroupType.CLASSIC in (before.type, group.type):
+            entry.replaced = before.type
+        else:
+            self.writer.change(group_rows.Delete(before.group_id, before.type), log_failure)
+        entry.group = group
+        entry.generation_seen = max(0, group.epoch)
+        log.info("group_replaced", group=group.group_id, before=before.type.value, now=group.type.value)
+
     def settle(self, entry: GroupEntry) -> list[Send]:
         """Do what the group asks for. Returns the answers, for ``send`` after the lock is released."""
         answers: list[Send] = []
-        generation = entry.group.generation
-        if generation > entry.generation_seen:
-            entry.rebalances += generation - entry.generation_seen
-            entry.generation_seen = generation
-        for effect in entry.group.take_effects():
+        group = entry.group
+        epoch = group.epoch
+        if epoch > entry.generation_seen:
+            entry.rebalances += epoch - entry.generation_seen
+            entry.generation_seen = epoch
+        for effect in group.take_effects():
             if isinstance(effect, Save):
                 self._save(entry, effect)
+            elif isinstance(effect, SaveRows):
+                self._save_rows(entry, effect)
             else:
-                answers.append(partial(effect.to, effect.result))  # type: ignore[arg-type]
+                answers.append(partial(effect.to, effect.result))
         self.arm(entry)
         self.count(entry)
         return answers
@@ -215,19 +285,23 @@ class GroupRegistry:
         """Remove a group that was made for a request and then not needed. The catalogue does not have it."""
         if entry.group.was_never_joined and not entry.offsets and not entry.is_removed:
             entry.group.delete()
-            self._remove(entry)
+            if entry.replaced is None:
+                self._remove(entry)
+            else:
+                self.delete(entry, log_failure)
 
     def delete_if_finished(self, entry: GroupEntry) -> None:
         """Delete a group without members and offsets, unless a pending member is about to join it."""
         group = entry.group
-        if group.state is ClassicGroupState.EMPTY and not entry.offsets and not group.has_pending_members:
+        if group.is_empty and not entry.offsets and not group.has_pending_members:
             group.delete()
             self.delete(entry, log_failure)
 
     def delete(self, entry: GroupEntry, done: Callable[[StorageError | None], None]) -> None:
         """Remove a group that is dead. ``done`` is called when it is deleted from the catalogue."""
         self._remove(entry)
-        self.writer.change(partial(_delete_group, entry.group.group_id), done)
+        stored = [entry.group.type] if entry.replaced is None else [entry.group.type, entry.replaced]
+        self.writer.change(partial(_delete_group, entry.group.group_id, stored), done)
 
     def _remove(self, entry: GroupEntry) -> None:
         group_id = entry.group.group_id
@@ -251,16 +325,41 @@ class GroupRegistry:
             generation=snapshot.generation,
             members=len(snapshot.members),
         )
-        self.writer.change(partial(_save_group, group_id, save, now_ms), partial(self._saved, entry, save))
+        done = partial(self._saved, entry, entry.group, save, entry.replaced)
+        self.writer.change(partial(_save_group, group_id, save, now_ms, entry.replaced), done)
+
+    def _save_rows(self, entry: GroupEntry, save: SaveRows) -> None:
+        group = entry.group
+        put = save.put
+        if group.is_empty != bool(entry.empty_since_ms):
+            entry.empty_since_ms = self.clock.time_ms() if group.is_empty else 0
+            put = {**put, group_rows.SINCE: group_rows.since_row(entry.empty_since_ms)}
+        log.debug("group_membership_changed", group=group.group_id, generation=group.epoch, members=group.member_count)
+        done = partial(self._saved, entry, group, save, entry.replaced)
+        self.writer.change(group_rows.Save(group.group_id, put, entry.replaced), done)
 
     # Later ------------------------------------------------------------------------------------------------------------
 
-    def _saved(self, entry: GroupEntry, save: Save, failure: StorageError | None) -> None:
-        """On the catalogue writer's thread."""
+    def _saved(
+        self,
+        entry: GroupEntry,
+        group: Group,
+        save: Save | SaveRows,
+        replaced: GroupType | None,
+        failure: StorageError | None,
+    ) -> None:
+        """On the catalogue writer's thread. ``replaced`` was deleted by the same change."""
         log_failure(failure)
         with entry.lock:
-            entry.group.saved(save, error_of(failure), self.clock.monotonic())
-            answers = self.settle(entry)
+            group.saved(save, error_of(failure), self.clock.monotonic())
+            if entry.group is group:
+                if failure is None and replaced is not None:
+                    entry.replaced = None
+                answers = self.settle(entry)
+            else:  # it has been replaced meanwhile: only its last clients are answered
+                saves = (Save, SaveRows)
+                effects = (effect for effect in group.take_effects() if not isinstance(effect, saves))
+                answers = [partial(effect.to, effect.result) for effect in effects]
         send(answers)
 
     def _on_timer(self, entry: GroupEntry) -> None:
@@ -300,13 +399,22 @@ def log_failure(failure: StorageError | None) -> None:
         log.error("group_write_failed", error=str(failure))
 
 
-def _save_group(group_id: str, save: Save, now_ms: int, catalogue: Catalogue) -> None:
+def _save_group(group_id: str, save: Save, now_ms: int, replaced: GroupType | None, catalogue: Catalogue) -> None:
+    put = partial(_put_group, group_id, save, now_ms)
+    if replaced is None:
+        put(catalogue)
+    else:
+        catalogue.together([group_rows.Delete(group_id, replaced), put])
+
+
+def _put_group(group_id: str, save: Save, now_ms: int, catalogue: Catalogue) -> None:
     catalogue.save_group(group_id, snapshots.encode(save.snapshot, now_ms))
 
 
-def _delete_group(group_id: str, catalogue: Catalogue) -> None:
+def _delete_group(group_id: str, stored: Sequence[GroupType], catalogue: Catalogue) -> None:
     catalogue.delete_offsets(group_id, None)
-    catalogue.delete_group(group_id)
+    for type in stored:
+        group_rows.Delete(group_id, type)(catalogue)
 
 
 def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:

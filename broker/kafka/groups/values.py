@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.group import GroupType
 from protocol.kafka.errors import ErrorCode
 
 # The member id of a client that has not been given one yet.
@@ -168,7 +169,7 @@ class MemberDescription:
 
 @attrs.frozen
 class GroupDescription:
-    """What DescribeGroups and ListGroups show. Metadata, assignments and protocol are only shown if the group is stable."""
+    """What DescribeGroups shows. Metadata, assignments and protocol are only shown if the group is stable."""
 
     group_id: str
     state: ClassicGroupState
@@ -178,14 +179,25 @@ class GroupDescription:
 
 
 @attrs.frozen
+class GroupOverview:
+    """What ListGroups shows."""
+
+    group_id: str
+    type: GroupType
+    state: str  # by Kafka's name
+    protocol_type: str
+
+
+@attrs.frozen
 class GroupFigures:
     """What the HTTP API and the metrics show of a group."""
 
     group_id: str
-    state: ClassicGroupState
+    type: GroupType
+    state: str  # by Kafka's name
     protocol_type: str
     protocol_name: str
-    generation: int
+    generation: int  # or the group epoch
     members: int
     topics: tuple[str, ...]  # of which it has committed offsets
     rebalances: int = 0  # since this process has started

@@ -54,7 +54,7 @@ def _tell(
         session.client_software = context.client_software.enter(*software)
     session.client_id = request.client_id
     reply = api_versions.response(
-        request.correlation_id, request.api_version, ErrorCode.none, context.api_ranges, features=context.features
+        request.correlation_id, request.api_version, ErrorCode.none, context.api_ranges, features=context.features.told
     )
     outbox.send(request, [reply])
 

@@ -6,7 +6,7 @@ from typing import Any
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
-from broker.kafka.configs import group_settings as group_configs
+from broker.kafka.configs.group_settings import require_name as require_group_name
 from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
 from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
@@ -68,7 +68,8 @@ def _entries(context: KafkaContext, settings: Settings, kind: int, name: str) ->
     if kind == ResourceType.BROKER:
         return settings.broker_entries() if is_this_broker(context, name) else settings.cluster_entries()
     if kind == ResourceType.GROUP:
-        return Settings(context).group_entries(group_configs.own(context, name))
+        require_group_name(name)
+        return settings.group_entries(context.groups.configs.own(name))
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Name the broker whose loggers you mean.")

@@ -10,15 +10,9 @@ from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 
-# The type of all groups here. Kafka ignores case when it compares types.
-TYPE = "classic"
-
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    error, groups = context.groups.list(getattr(call.body, "states_filter", ()))
-    types = getattr(call.body, "types_filter", ())
-    if types and TYPE not in {one.lower() for one in types}:
-        groups = []
+    error, groups = context.groups.list(getattr(call.body, "states_filter", ()), getattr(call.body, "types_filter", ()))
     connection, describe = call.connection, Operation.DESCRIBE
     if not may(context, connection, describe, ResourceType.CLUSTER, audited=False):
         ids = (group.group_id for group in call.work.each(groups))
@@ -31,8 +25,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             lambda group: {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type,
-                "group_state": group.state.value,
-                "group_type": TYPE,
+                "group_state": group.state,
+                "group_type": group.type.value,
             },
         ),
     }

@@ -140,9 +140,9 @@ class Groups:
 def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
     return {
         "group": figures.group_id,
-        "type": "classic",
-        "state": figures.state.value,
-        "protocol": figures.protocol_name if figures.state is ClassicGroupState.STABLE else "",
+        "type": figures.type.value,
+        "state": figures.state,
+        "protocol": figures.protocol_name if figures.state == ClassicGroupState.STABLE.value else "",
         "protocol_type": figures.protocol_type,
         "members": figures.members,
         "topics": topics[:_TOPICS_SHOWN],

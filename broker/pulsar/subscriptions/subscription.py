@@ -43,6 +43,7 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done, LastState
 from broker.pulsar.subscriptions.delivered import Delivered
 from broker.pulsar.subscriptions.dispatchers import SubType
+from broker.pulsar.subscriptions.reading import Reading
 from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.clock import Clock
@@ -58,8 +59,6 @@ _EXPECTED_AT_MOST = 1000
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
 _KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
-# Consumers at whose connections a read looks before it begins.
-_LOOKED_AT = 4
 
 AckedEntry = tuple[int, Sequence[int] | None]  # offset, ack set
 
@@ -77,17 +76,9 @@ class SubscriptionSurroundings:
 class Subscription:
     __slots__ = (
         "_around",
-        "_cold_read",
-        "_cold_replay",
-        "_empty",
-        "_held",
         "_is_expecting",
         "_last",
-        "_next_replay",
-        "_read",
-        "_read_waits",
-        "_reader_has_read",
-        "_reader_has_replay",
+        "_reading",
         "_saved_version",
         "_timer",
         "_timer_at",
@@ -147,19 +138,8 @@ class Subscription:
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
         self._last: LastState | None = None  # once its topic is unloaded
-        self._read: Read | None = (
-            None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
-        )
-        # What the reader's threads have of this subscription: one read and one replay at most, however often consumers come and
-        # go. ``_cold_...`` None: nobody wants its result any more. What is asked for meanwhile waits until it is done.
-        self._reader_has_read = self._reader_has_replay = False
-        self._cold_read: Read | None = None
-        self._cold_replay: Replay | None = None
-        self._read_waits = False  # `_read` waits for that
-        self._next_replay: Replay | None = None
-        self._held = False  # `_read` waits for acknowledgements
+        self._reading: Reading | None = None  # once there were consumers
         self._is_expecting = False
-        self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -185,7 +165,9 @@ class Subscription:
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
         assert not self.connected
-        self._forget_reads()
+        if self._reading is None:
+            self._reading = Reading(self, self._around.failures)
+        self._reading.forget()
         self._forget_timer()
         self.dispatcher, self.kind, self.policy = dispatcher, kind, policy
         self.cursor.rewind()
@@ -194,19 +176,16 @@ class Subscription:
         """A new consumer. ``lock`` is held, and is released before the client is told. Raises a Refusal; then nothing has
         changed."""
         assert self.dispatcher is not None
-        now = self._now()
+        now = self.now()
         if not self.connected:
-            self._catch_up_with_start(now)
+            self.catch_up_with_start(now)
         effects = self.dispatcher.add(connected.consumer, now)
         if self.delivered is None:
             self.delivered = Delivered()
-        self._expects_entries(True)
+        self.expect_entries(True)
         self.connected[connected] = None
-        if self._read is not None and not self._held:
-            # It may have waited for connections that take nothing.
-            read, self._read = self._read, None
-            effects = [read, *effects]
-        self._carry_out(effects, now)
+        assert self._reading is not None
+        self.carry_out([*self._reading.consumer_came(), *effects], now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
         """A consumer has left. Unknown: nothing."""
@@ -230,14 +209,15 @@ class Subscription:
             self.bytes_out_before += connected.bytes_out
             if self.connected:
                 self._expect_again(connected.consumer.held)
-            now = self._now()
-            self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
+            now = self.now()
+            self.carry_out(self.dispatcher.remove(connected.consumer, now), now)
             if not self.connected:
-                self._forget_reads()
+                assert self._reading is not None
+                self._reading.forget()
                 self.delivered = None
-                self._expects_entries(False)
+                self.expect_entries(False)
 
-    def _expects_entries(self, expects: bool) -> None:
+    def expect_entries(self, expects: bool) -> None:
         """Whether new entries are kept in the cache for this subscription for longer than for others."""
         if expects is not self._is_expecting:
             self._is_expecting = expects
@@ -271,8 +251,8 @@ class Subscription:
         with self.lock:
             if connected in self.connected:
                 assert self.dispatcher is not None
-                now = self._now()
-                self._carry_out(self.dispatcher.flow(connected.consumer, permits, now), now)
+                now = self.now()
+                self.carry_out(self.dispatcher.flow(connected.consumer, permits, now), now)
 
     def redeliver(self, connected: ConnectedConsumer, entries: Sequence[int] | None, epoch: int | None) -> None:
         """None: all that it has."""
@@ -283,8 +263,8 @@ class Subscription:
                     connected.epoch = epoch
                 # What a consumer holds, Shared knows; where one is served at a time, it has all that was delivered.
                 self._expect_again(entries or connected.consumer.held or self.delivered or ())
-                now = self._now()
-                self._carry_out(self.dispatcher.redeliver(connected.consumer, entries, now), now)
+                now = self.now()
+                self.carry_out(self.dispatcher.redeliver(connected.consumer, entries, now), now)
 
     def _expect_again(self, entries: Iterable[int]) -> None:
         """Entries that are to be delivered once more stay in the cache for that, if they are still there."""
@@ -297,24 +277,17 @@ class Subscription:
                 return
             assert self.dispatcher is not None
             connected.go_on()
-            self._expects_entries(True)
-            now = self._now()
-            read, self._read = self._read, None
-            effects = self.dispatcher.writable(connected.consumer, now)
-            if read is not None:
-                effects = [read, *effects]
-            self._carry_out(effects, now)
+            self.expect_entries(True)
+            now = self.now()
+            assert self._reading is not None
+            waiting = self._reading.take_up_read()
+            self.carry_out([*waiting, *self.dispatcher.writable(connected.consumer, now)], now)
 
     def more(self) -> None:
         """There may be entries to read, or it is this subscription's turn again."""
         with self.lock:
-            read, self._read = self._read, None
-            effects: list[Effect] = [] if read is None else [read]
-            if self._next_replay is not None and not self._reader_has_replay:
-                effects.append(self._next_replay)
-                self._next_replay = None
-            if effects:
-                self._carry_out(effects, self._now())
+            if self._reading is not None and (effects := self._reading.take_up()):
+                self.carry_out(effects, self.now())
 
     def tick(self) -> None:
         """A time that the dispatcher has asked for may have come."""
@@ -322,8 +295,8 @@ class Subscription:
             self._timer = None
             # Also without consumers: the dispatcher counts on being called.
             if self.dispatcher is not None and not self.closed:
-                now = self._now()
-                self._carry_out(self.dispatcher.tick(now), now)
+                now = self.now()
+                self.carry_out(self.dispatcher.tick(now), now)
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +308,7 @@ class Subscription:
             self._check_connected(connected)
             delivered, cursor = self.delivered, self.cursor
             assert delivered is not None
-            now = self._now()
+            now = self.now()
             effects: list[Effect] = []
             try:
                 for entry, ack_set in acked:
@@ -356,7 +329,7 @@ class Subscription:
             delivered, cursor, dispatcher = self.delivered, self.cursor, self.dispatcher
             assert delivered is not None
             assert dispatcher is not None
-            now = self._now()
+            now = self.now()
             effects: list[Effect] = []
             runs, unknown = delivered.take(entries)
             done = 0
@@ -377,7 +350,7 @@ class Subscription:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
             self._check_connected(connected)
-            now = self._now()
+            now = self.now()
             effects: list[Effect] = []
             try:
                 for entry, messages, ack_set in acked:
@@ -410,14 +383,12 @@ class Subscription:
 
     def _acknowledged(self, effects: list[Effect], now: Now) -> None:
         self.changed()
-        if self._held and self._read is not None and not self.cursor.crowded:
-            self._held = False
-            read, self._read = self._read, None
-            effects.append(read)
+        if self._reading is not None:
+            effects += self._reading.acknowledged()
         if effects:
-            self._carry_out(effects, now)
+            self.carry_out(effects, now)
         if self.topic.terminated:
-            self._tell_end_of_topic()
+            self.tell_end_of_topic()
 
     def end_of(self, entry: int, *, whole: bool) -> int | None:
         """The offset after the entry with this id, or, of a ``whole`` one, with this offset in it. None: it has to be read."""
@@ -445,7 +416,7 @@ class Subscription:
     def _acknowledge_until(
         self, offset: int, last: tuple[int, int, Sequence[int]] | None, consumer: Consumer | None
     ) -> None:
-        now = self._now()
+        now = self.now()
         effects: list[Effect] = []
         try:
             if self.cursor.acknowledge_until(offset):
@@ -462,23 +433,25 @@ class Subscription:
             self.delivered.remove_before(before)
         return self.dispatcher.marked_deleted(before, now) if self.dispatcher is not None else []
 
-    def _catch_up_with_start(self, now: Now) -> list[Effect]:
+    def catch_up_with_start(self, now: Now) -> list[Effect]:
         """What the log has deleted cannot be consumed any more."""
-        start = self._first_offset()
+        start = self.first_offset
         if not self.cursor.acknowledge_until(start):
             return []
         self.changed()
         return self._moved(now)
 
-    def _first_offset(self) -> int:
+    @property
+    def first_offset(self) -> int:
+        """Before it there is nothing to read."""
         return self.topic.log.log_start_offset if self.compacted is None else self.compacted.first
 
     def trim(self) -> None:
         """The log may have deleted old entries."""
-        if self.cursor.acknowledged_before < self._first_offset():
+        if self.cursor.acknowledged_before < self.first_offset:
             with self.lock:
-                now = self._now()
-                self._carry_out(self._catch_up_with_start(now), now)
+                now = self.now()
+                self.carry_out(self.catch_up_with_start(now), now)
 
     # -- the state in the catalogue -----------------------------------------------------------------------------------------
 
@@ -571,7 +544,8 @@ class Subscription:
             self.cursor.reset(offset)
             if last is not None:
                 self.cursor.acknowledge(*last)
-            self._empty = (-1, -1)
+            if self._reading is not None:
+                self._reading.restart()
             self.changed()
         if not self.durable:
             # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
@@ -580,13 +554,15 @@ class Subscription:
 
     # -- effects: the lock is held ------------------------------------------------------------------------------------------
 
-    def _now(self) -> Now:
+    def now(self) -> Now:
         clock = self._around.clock
         return Now(clock.monotonic(), clock.time_ms())
 
-    def _carry_out(self, effects: Sequence[Effect], now: Now) -> None:
+    def carry_out(self, effects: Sequence[Effect], now: Now) -> None:
         if not effects:
             return
+        reading = self._reading
+        assert reading is not None
         work, turns = deque(effects), _READS_AT_ONCE
         while work:
             effect = work.popleft()
@@ -596,19 +572,19 @@ class Subscription:
             elif kind is Read:
                 if turns:
                     turns -= 1
-                    work.extend(self._begin_read(effect, now))  # type: ignore[arg-type]
+                    work.extend(reading.read(effect, now))  # type: ignore[arg-type]
                 else:
-                    self._read = effect  # type: ignore[assignment]
+                    reading.put_off(effect)  # type: ignore[arg-type]
                     self.line.call(self.more)
             elif kind is Replay:
                 if turns:
                     turns -= 1
-                    work.extend(self._begin_replay(effect, now))  # type: ignore[arg-type]
+                    work.extend(reading.replay(effect, now))  # type: ignore[arg-type]
                 else:
-                    self._next_replay = effect  # type: ignore[assignment]
+                    reading.put_off(effect)  # type: ignore[arg-type]
                     self.line.call(self.more)
             elif kind is CancelRead:
-                self._cancel_read()
+                reading.cancel_read()
             elif kind is WakeAt:
                 self._wake_at(effect.at)  # type: ignore[union-attr]
             elif kind is Activate:
@@ -624,164 +600,9 @@ class Subscription:
             return  # the last one is just leaving
         delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
-        if consumer.owner.paused and self._are_paused():
+        if consumer.owner.paused and self._reading is not None and self._reading.all_paused():
             # Perhaps for a long time: nothing is kept for it meanwhile. What is old when it goes on is read from the log.
-            self._expects_entries(False)
-
-    def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:
-        topic, cursor = self.topic, self.cursor
-        reader = self.compacted or self.reader
-        effects: Sequence[Effect] = ()
-        start = self._first_offset()
-        if cursor.acknowledged_before < start:
-            effects = self._catch_up_with_start(now)
-        if self._cannot_send():
-            self._expects_entries(False)
-            self._read = read
-            return effects
-        if cursor.crowded:
-            self._read, self._held = read, True
-            return effects
-        offset = cursor.next_unacknowledged(max(read.offset, start))
-        while True:
-            end = reader.end
-            if offset < end and self._empty != (offset, end):
-                break
-            self._read = read
-            topic.tail.add(self)
-            if reader.end == end:
-                if topic.terminated:
-                    self._tell_end_of_topic()
-                return effects
-            topic.tail.discard(self)  # one was appended between the two
-            self._read = None
-        try:
-            entries = reader.read(offset, read.max_entries, read.max_bytes)
-        except Exception as error:
-            return [*effects, *self._read_failed(read, error, now)]
-        if entries is None:
-            if self._reader_has_read:
-                self._read, self._read_waits = read, True
-                return effects
-            self._reader_has_read, self._cold_read = True, read
-            done = partial(self._read_later_done, read, offset, end)
-            reader.read_later(offset, read.max_entries, read.max_bytes, done, partial(self._wants_read, read))
-            return effects
-        return [*effects, *self._entries_read(read, offset, end, entries, now)]
-
-    def _are_paused(self) -> bool:
-        """Whether all of the few consumers are."""
-        connected = self.connected
-        return len(connected) <= _LOOKED_AT and all(one.paused for one in connected)
-
-    def _cannot_send(self) -> bool:
-        """Whether all of the few consumers have connections that take nothing now. Then they are paused."""
-        connected = self.connected
-        if len(connected) > _LOOKED_AT:
-            return False
-        for one in connected:
-            if not one.paused and one.connection.connection.writable:
-                return False
-        for one in connected:
-            one.pause()
-        return True
-
-    def _entries_read(self, read: Read, offset: int, end: int, entries: Sequence[Entry], now: Now) -> Sequence[Effect]:
-        """``end``: that of the log before it was read."""
-        if not entries:
-            # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
-            # knows that by now; if it has, the rest is looked at as well.
-            self._empty = (offset, end)
-            if self.reader.end <= offset:
-                self.cursor.skip(offset, end)
-                self.changed()
-            return [read]
-        expected = offset
-        for entry in entries:
-            if entry.offset > expected:
-                self.cursor.skip(expected, entry.offset)
-                self.changed()
-            expected = entry.offset + entry.messages
-        assert self.dispatcher is not None
-        return self.dispatcher.read_done(read, entries, now)
-
-    def _wants_read(self, read: Read) -> bool:
-        return self._cold_read is read
-
-    def _read_later_done(self, read: Read, offset: int, end: int, result: Sequence[Entry] | Exception) -> None:
-        """On a reader's thread."""
-        with self.lock:
-            self._reader_has_read = False
-            now = self._now()
-            effects: Sequence[Effect] = ()
-            if self._cold_read is read:
-                self._cold_read = None
-                if isinstance(result, Exception):
-                    effects = self._read_failed(read, result, now)
-                else:
-                    effects = self._entries_read(read, offset, end, result, now)
-            if self._read_waits:
-                self._read_waits = False
-                waiting, self._read = self._read, None
-                if waiting is not None:
-                    effects = [*effects, waiting]
-            self._carry_out(effects, now)
-
-    def _read_failed(self, read: Read, error: Exception, now: Now) -> Sequence[Effect]:
-        self._note_failure(error, now)
-        assert self.dispatcher is not None
-        return self.dispatcher.read_done(read, (), now, failed=True)
-
-    def _begin_replay(self, replay: Replay, now: Now) -> Sequence[Effect]:
-        assert self.dispatcher is not None
-        reader = self.compacted or self.reader
-        try:
-            entries = reader.replay(replay.offsets)
-        except Exception as error:
-            self._note_failure(error, now)
-            return self.dispatcher.replay_done(replay, (), now, failed=True)
-        if entries is None:
-            if self._reader_has_replay:
-                self._next_replay = replay
-                return ()
-            self._reader_has_replay, self._cold_replay = True, replay
-            done = partial(self._replay_later_done, replay)
-            reader.replay_later(replay.offsets, done, partial(self._wants_replay, replay))
-            return ()
-        return self.dispatcher.replay_done(replay, entries, now)
-
-    def _wants_replay(self, replay: Replay) -> bool:
-        return self._cold_replay is replay
-
-    def _replay_later_done(self, replay: Replay, result: Sequence[Entry] | Exception) -> None:
-        """On a reader's thread."""
-        with self.lock:
-            self._reader_has_replay = False
-            now = self._now()
-            effects: Sequence[Effect] = ()
-            if self._cold_replay is replay:
-                self._cold_replay = None
-                assert self.dispatcher is not None
-                if isinstance(result, Exception):
-                    self._note_failure(result, now)
-                    effects = self.dispatcher.replay_done(replay, (), now, failed=True)
-                else:
-                    effects = self.dispatcher.replay_done(replay, result, now)
-            if self._next_replay is not None:
-                following, self._next_replay = self._next_replay, None
-                effects = [*effects, following]
-            self._carry_out(effects, now)
-
-    def _note_failure(self, error: Exception, now: Now) -> None:
-        left_out = self._around.failures.take(now.monotonic)
-        if left_out is not None:
-            log.warning(
-                "entries_not_read",
-                topic=str(self.topic.name),
-                subscription=self.name,
-                error=str(error) or type(error).__name__,
-                unlogged_before=left_out,
-            )
+            self.expect_entries(False)
 
     def _discard(self, entries: Sequence[Entry], now: Now) -> list[Effect]:
         effects: list[Effect] = []
@@ -792,18 +613,6 @@ class Subscription:
                 break  # it is discarded again when it is read again
         self.changed()
         return effects
-
-    def _cancel_read(self) -> None:
-        self._cold_read = None
-        self._read_waits = False
-        if self._read is not None:
-            self._read = None
-            self.topic.tail.discard(self)
-
-    def _forget_reads(self) -> None:
-        self._cancel_read()
-        self._cold_replay = self._next_replay = None
-        self._held = False
 
     def _forget_timer(self) -> None:
         if self._timer is not None:
@@ -818,7 +627,7 @@ class Subscription:
         self._timer_at = at
         self._timer = self._around.timer.at(at, partial(self.line.call, self.tick))
 
-    def _tell_end_of_topic(self) -> None:
+    def tell_end_of_topic(self) -> None:
         if self.cursor.acknowledged_before >= self.topic.log.log_end_offset:
             for connected in self.connected:
                 connected.tell_end_of_topic()

@@ -15,7 +15,10 @@ from protocol.wire import Reader, Writer
 MIN_VERSION, MAX_VERSION = 0, 4
 
 _FLEXIBLE = 3
-_SUPPORTED_FEATURES = 0  # the tag of this field
+# The first version whose readers accept a supported feature with the lowest level 0 (KIP-1022); others would fail on one.
+_LEVEL_0 = 4
+# The tags of these fields.
+_SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES = 0, 1, 2
 
 
 class ApiVersionsRequest(NamedTuple):
@@ -36,18 +39,30 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> ApiVersionsRe
         return ApiVersionsRequest()
 
 
+class Features(NamedTuple):
+    """The tagged fields of a response.
+
+    ``finalized``: what the cluster has agreed on, name -> level. A client goes by the finalized levels with the largest
+    ``epoch`` that it has seen; -1 says that the broker does not know them.
+    """
+
+    supported: Mapping[str, tuple[int, int]]  # name -> (lowest, highest level)
+    finalized: Mapping[str, int]
+    epoch: int
+
+
 def response(
     correlation_id: int,
     request_version: int,
     error: int,
     ranges: Mapping[int, tuple[int, int]],
     throttle_ms: int = 0,
-    features: Mapping[str, tuple[int, int]] | None = None,
+    features: Features | None = None,
 ) -> bytes:
     """The whole response frame. ``ranges`` is API key -> (lowest, highest version).
 
-    ``features`` are the supported ones, name -> (lowest, highest level); versions before 3 have no field for them. For a
-    request of a version that is not served, pass version 0, error 35 and only the range of ApiVersions.
+    Versions before 3 have no fields for features. For a request of a version that is not served, pass version 0, error 35 and
+    only the range of ApiVersions.
     """
     flexible = request_version >= _FLEXIBLE
     out = Writer(bytearray(4))
@@ -63,24 +78,36 @@ def response(
     if request_version >= 1:
         out.i32(throttle_ms)
     if flexible:
-        if features:
-            _tag_features(out, features)
-        else:
+        if features is None:
             out.no_tags()
+        else:
+            _tag_features(out, features, request_version)
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
     return out.getvalue()
 
 
-def _tag_features(out: Writer, features: Mapping[str, tuple[int, int]]) -> None:
-    """The supported features, the only tagged field here: no feature of Kafka's own is supported, so none is finalized."""
+def _tag_features(out: Writer, features: Features, version: int) -> None:
+    supported = {name: levels for name, levels in features.supported.items() if levels[0] > 0 or version >= _LEVEL_0}
+    # As Kafka does, a level is given as a range of one, and a feature at level 0 is left out.
+    finalized = {name: (level, level) for name, level in features.finalized.items() if level > 0}
+    out.uvarint(3)
+    _tag(out, _SUPPORTED_FEATURES, _levels(supported))
+    _tag(out, _FEATURES_EPOCH, features.epoch.to_bytes(8, "big", signed=True))
+    _tag(out, _FINALIZED_FEATURES, _levels(finalized))
+
+
+def _levels(ranges: Mapping[str, tuple[int, int]]) -> bytes:
     field = Writer()
-    field.compact_array(len(features))
-    for name, (lowest, highest) in features.items():
+    field.compact_array(len(ranges))
+    for name, (first, second) in ranges.items():
         field.compact_string(name)
-        field.i16(lowest)
-        field.i16(highest)
+        field.i16(first)
+        field.i16(second)
         field.no_tags()
-    out.uvarint(1)
-    out.uvarint(_SUPPORTED_FEATURES)
-    out.uvarint(len(field.data))
-    out.raw(field.data)
+    return field.getvalue()
+
+
+def _tag(out: Writer, tag: int, field: bytes) -> None:
+    out.uvarint(tag)
+    out.uvarint(len(field))
+    out.raw(field)

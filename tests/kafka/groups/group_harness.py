@@ -149,7 +149,7 @@ class GroupHarness:
 
     def listed(self) -> dict[str, str]:
         _, groups = self.groups.list()
-        return {group.group_id: group.state.value for group in groups}
+        return {group.group_id: group.state for group in groups}
 
 
 class CommitAnswer:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import api_versions
-from protocol.kafka.messages.api_versions import ApiVersionsRequest
+from protocol.kafka.messages.api_versions import ApiVersionsRequest, Features
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 
@@ -16,7 +16,13 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 @pytest.mark.parametrize("version", VERSIONS)
 @given(
     st.dictionaries(INT16, st.tuples(INT16, INT16), max_size=200),
-    st.dictionaries(st.text(max_size=20), st.tuples(INT16, INT16), max_size=20),
+    st.none()
+    | st.builds(
+        Features,
+        st.dictionaries(st.text(max_size=20), st.tuples(INT16, INT16), max_size=20),
+        st.dictionaries(st.text(max_size=20), INT16, max_size=20),
+        st.integers(-1, 2**63 - 1),
+    ),
     INT32,
     INT16,
     INT32,
@@ -24,7 +30,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 def test_a_response_is_written_as_the_schema_says(
     version: int,
     ranges: dict[int, tuple[int, int]],
-    features: dict[str, tuple[int, int]],
+    features: Features | None,
     number: int,
     error: int,
     throttle_ms: int,
@@ -35,14 +41,21 @@ def test_a_response_is_written_as_the_schema_says(
         "api_keys": [
             {"api_key": key, "min_version": lowest, "max_version": highest} for key, (lowest, highest) in ranges.items()
         ],
-        "supported_features": [
-            {"name": name, "min_version": lowest, "max_version": highest}
-            for name, (lowest, highest) in features.items()
-        ],
     }
     # control's writer is the one that test_control.py holds against kio's.
     expected = control.encode_response(ApiKey.API_VERSIONS, version, number, fields)
-    assert expected == api_versions.response(number, version, error, ranges, throttle_ms, features)
+    written = api_versions.response(number, version, error, ranges, throttle_ms, features)
+    if features is None or version < 3:
+        assert expected == written
+        return
+    _, answer = control.parse_response(ApiKey.API_VERSIONS, version, written)
+    supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+    assert supported == {name: levels for name, levels in features.supported.items() if levels[0] or version >= 4}
+    finalized = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+    assert finalized == {name: (level, level) for name, level in features.finalized.items() if level}
+    assert answer.finalized_features_epoch == features.epoch
+    # What stands before the tagged fields.
+    assert written[4 : len(expected) - 1] == expected[4:-1]
 
 
 def test_the_answer_to_a_version_from_the_future_is_the_one_every_client_can_read() -> None:

@@ -1,0 +1,139 @@
+"""The members of one share group, and what they subscribe to.
+
+Pure bookkeeping of a ``ShareGroup``, under the group's lock. Members that name the same topics share one subscription, however
+many they are: this bounds the memory, and the assignor sees at once that there is only one class.
+
+Tests: tests/kafka/groups/share/test_share_group.py.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from broker.kafka.groups.share.simple_assignor import NOTHING, Assignment
+
+# What a member takes besides its id and its partitions: the objects, their places in dicts, its other texts.
+_MEMBER_BYTES = 1000
+_NAME_BYTES = 80
+_PARTITION_BYTES = 10
+_TOPIC_BYTES = 150
+
+
+@attrs.define(eq=False)
+class ShareMember:
+    member_id: str
+    client_id: str
+    client_host: str
+    rack_id: str | None
+    subscription: "Subscription"
+    # The heartbeat that is answered next has this epoch, and the one whose answer was perhaps lost the other.
+    epoch: int = 0
+    previous_epoch: int = 0
+    # What the member has been told, and what it is to have.
+    assigned: Assignment = NOTHING
+    target: Assignment = NOTHING
+    session_s: float = 0.0
+    # What ``ShareMembers`` has counted for it.
+    counted_bytes: int = 0
+
+
+@attrs.define(eq=False)
+class Subscription:
+    """The same names for some members, sorted and without repetitions."""
+
+    names: tuple[str, ...]
+    members: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return size_of(self.names)
+
+
+def size_of(names: Iterable[str]) -> int:
+    """What a subscription to these topics takes, in bytes."""
+    return sum(_NAME_BYTES + len(name) for name in names)
+
+
+class ShareMembers:
+    def __init__(self) -> None:
+        self._members: dict[str, ShareMember] = {}
+        self._subscriptions: dict[tuple[str, ...], Subscription] = {}
+        # Cached; None after the subscriptions have changed.
+        self._topics: frozenset[str] | None = frozenset()
+        # Of all subscriptions together.
+        self._subscribed_bytes = 0
+        self._member_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[ShareMember]:
+        return iter(self._members.values())
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def get(self, member_id: str) -> ShareMember | None:
+        return self._members.get(member_id)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names of all topics that members subscribe to."""
+        if self._topics is None:
+            self._topics = frozenset(name for names in self._subscriptions for name in names)
+        return self._topics
+
+    @property
+    def subscriptions(self) -> Iterable[Subscription]:
+        return self._subscriptions.values()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._subscribed_bytes + self._member_bytes
+
+    def growth(self, names: tuple[str, ...], member_id: str) -> int:
+        """By how much the group grows if this member subscribes to these names."""
+        growth = 0 if names in self._subscriptions else size_of(names)
+        return growth if member_id in self._members else growth + _MEMBER_BYTES + len(member_id)
+
+    def add(self, member: ShareMember, names: tuple[str, ...]) -> None:
+        member.subscription = self._subscribe(names)
+        self._members[member.member_id] = member
+        self._count(member)
+
+    def remove(self, member_id: str) -> ShareMember:
+        member = self._members.pop(member_id)
+        self._member_bytes -= member.counted_bytes
+        self._unsubscribe(member.subscription)
+        return member
+
+    def change_subscription(self, member: ShareMember, names: tuple[str, ...]) -> None:
+        before = member.subscription
+        member.subscription = self._subscribe(names)
+        self._unsubscribe(before)
+
+    def set_target(self, member: ShareMember, target: Assignment) -> None:
+        member.target = target
+        self._count(member)
+
+    def _count(self, member: ShareMember) -> None:
+        size = _MEMBER_BYTES + len(member.member_id)
+        size += sum(_TOPIC_BYTES + _PARTITION_BYTES * len(partitions) for partitions in member.target.values())
+        self._member_bytes += size - member.counted_bytes
+        member.counted_bytes = size
+
+    def _subscribe(self, names: tuple[str, ...]) -> Subscription:
+        subscription = self._subscriptions.get(names)
+        if subscription is None:
+            subscription = self._subscriptions[names] = Subscription(names)
+            self._subscribed_bytes += subscription.size_bytes
+            self._topics = None
+        subscription.members += 1
+        return subscription
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        subscription.members -= 1
+        if not subscription.members:
+            del self._subscriptions[subscription.names]
+            self._subscribed_bytes -= subscription.size_bytes
+            self._topics = None

@@ -1,0 +1,126 @@
+"""The rows of a share group in the catalogue: JSON, which people can read and which can get new fields.
+
+The row "" is the group: its epochs. The row ``m/<member id>`` is a member with its assignment, so that the members of a group go
+on with their heartbeats after a restart of the broker. A change writes the rows that it concerns.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from broker.errors import StorageError
+from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.share.members import ShareMember
+from broker.kafka.groups.share.simple_assignor import Assignment
+
+GROUP = ""
+_MEMBER_PREFIX = "m/"
+_VERSION = 1
+
+
+@attrs.frozen
+class StoredMember:
+    member_id: str
+    client_id: str
+    client_host: str
+    rack_id: str | None
+    names: tuple[str, ...]
+    epoch: int
+    previous_epoch: int
+    assigned: Assignment
+    target: Assignment
+
+
+@attrs.frozen
+class StoredShareGroup:
+    epoch: int
+    assignment_epoch: int
+    members: tuple[StoredMember, ...]
+
+
+def member_row(member_id: str) -> str:
+    """The name of a member's row."""
+    return _MEMBER_PREFIX + member_id
+
+
+def encode_group(epoch: int, assignment_epoch: int) -> bytes:
+    return _encode({"type": GroupType.SHARE.value, "epoch": epoch, "assignment_epoch": assignment_epoch})
+
+
+def encode_member(member: ShareMember) -> bytes:
+    value: dict[str, Any] = {
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rack_id": member.rack_id,
+        "topics": member.subscription.names,
+        "epoch": member.epoch,
+        "previous_epoch": member.previous_epoch,
+        "target": _assignment_value(member.target),
+    }
+    if member.assigned != member.target:
+        value["assigned"] = _assignment_value(member.assigned)
+    return _encode(value)
+
+
+def decode(group_id: str, rows: Mapping[str, bytes]) -> StoredShareGroup:
+    """Raises StorageError if the rows are not what ``encode_group`` and ``encode_member`` have made."""
+    try:
+        group = _decode(rows[GROUP])
+        members = tuple(
+            _decode_member(name.removeprefix(_MEMBER_PREFIX), _decode(row))
+            for name, row in rows.items()
+            if name.startswith(_MEMBER_PREFIX)
+        )
+        return StoredShareGroup(int(group["epoch"]), int(group["assignment_epoch"]), members)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StorageError(f"the state of share group {group_id!r} cannot be read: {error!r}") from error
+
+
+def _decode_member(member_id: str, value: dict[str, Any]) -> StoredMember:
+    target = _assignment(value["target"])
+    return StoredMember(
+        member_id,
+        value["client_id"],
+        value["client_host"],
+        value["rack_id"],
+        tuple(value["topics"]),
+        int(value["epoch"]),
+        int(value["previous_epoch"]),
+        _assignment(value["assigned"]) if "assigned" in value else target,
+        target,
+    )
+
+
+def _assignment_value(assignment: Assignment) -> dict[str, list[int]]:
+    """Runs of partitions as two numbers each, the first and the last: members of small groups have long runs."""
+    value: dict[str, list[int]] = {}
+    for topic_id, partitions in assignment.items():
+        runs = value[str(topic_id)] = []
+        for partition in partitions:
+            if runs and runs[-1] == partition - 1:
+                runs[-1] = partition
+            else:
+                runs += (partition, partition)
+    return value
+
+
+def _assignment(value: dict[str, list[int]]) -> Assignment:
+    assignment: dict[UUID, tuple[int, ...]] = {}
+    for topic_id, runs in value.items():
+        pairs = zip(runs[::2], runs[1::2], strict=True)
+        assignment[UUID(topic_id)] = tuple(number for first, last in pairs for number in range(first, last + 1))
+    return assignment
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps({"version": _VERSION, **value}, separators=(",", ":")).encode()
+
+
+def _decode(row: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(row)
+    if value["version"] != _VERSION:
+        raise ValueError(f"version {value['version']}")
+    return value

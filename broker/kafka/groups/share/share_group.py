@@ -1,0 +1,484 @@
+"""One share group: what its members ask of it, by Kafka's rules.
+
+Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
+rows to make durable, and what ``carry_out`` is to be called with. The group never calls it. ``wake`` says when ``expire`` is due.
+
+A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
+to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
+(``target_assignment.py``). A member whose epoch is behind gets the new epoch and its target with its next heartbeat. Every answer
+that tells of a change waits until the rows that it comes from are durable (``unsaved_rows.py``); the members that wait are in
+``_parked``, one request each.
+
+``share_states.py`` has the tables of states.
+
+Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from typing import Any, ClassVar
+
+import attrs
+
+from broker.kafka.groups.deadlines import Deadlines
+from broker.kafka.groups.group import Answer, GroupType, SaveRows
+from broker.kafka.groups.share import rows
+from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription
+from broker.kafka.groups.share.share_states import ShareGroupEvent, ShareGroupState, next_state
+from broker.kafka.groups.share.target_assignment import TargetAssignment
+from broker.kafka.groups.share.unsaved_rows import UnsavedRows
+from broker.kafka.groups.share.values import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    HeartbeatRequest,
+    HeartbeatResult,
+    MemberDescription,
+    MemberGone,
+    NewPartitions,
+    Reply,
+    ShareEffect,
+    ShareGroupDescription,
+    ShareGroupLimits,
+    Topics,
+)
+from protocol.kafka.errors import ErrorCode
+
+EMPTY, STABLE, DEAD = ShareGroupState.EMPTY, ShareGroupState.STABLE, ShareGroupState.DEAD
+
+# Rows that could not be written, and partitions that could not be initialised, are tried again after this time.
+RETRY_S = 5.0
+
+# The group's own row among those that are not saved; the others are the members' ids, which are not empty.
+_GROUP = ""
+
+
+@attrs.frozen
+class _Parked:
+    """A request that waits. ``full``: it is answered with the assignment even if that has not changed."""
+
+    to: Reply
+    full: bool
+
+
+@attrs.frozen(eq=False)
+class _Saving:
+    """What a save is of, in ``UnsavedRows``, and the answers to members that have left, which wait for it."""
+
+    number: int
+    keys: tuple[str, ...]
+    left: tuple[Answer, ...]
+
+
+class ShareGroup:
+    """A request that is against the rules gets an error code as its answer."""
+
+    type: ClassVar[GroupType] = GroupType.SHARE
+
+    def __init__(self, group_id: str, limits: ShareGroupLimits, carry_out: Callable[[ShareEffect], None]) -> None:
+        self.group_id = group_id
+        self.members = ShareMembers()
+        self.epoch = 0
+        # monotonic() s before which the adapter begins no run: it is set by who measures what a run costs.
+        self.next_run_at = -inf
+        self.wake = inf
+        self._limits = limits
+        self._carry_out = carry_out
+        self._state = EMPTY
+        self._effects: list[Any] = []
+        self._target = TargetAssignment(group_id, self.members, self._ask)
+        self._unsaved = UnsavedRows()
+        self._parked: dict[str, _Parked] = {}
+        self._left: list[Answer] = []
+        self._sessions = Deadlines()
+        self._retry_at = inf
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        limits: ShareGroupLimits,
+        carry_out: Callable[[ShareEffect], None],
+        stored: Mapping[str, bytes],
+        now: float,
+    ) -> "ShareGroup":
+        """The group as it was saved. Its members have a whole session timeout to send a heartbeat. Raises StorageError."""
+        group, saved = cls(group_id, limits, carry_out), rows.decode(group_id, stored)
+        # A member's row may be newer than the group's, if that could not be written.
+        group.epoch = max((saved.epoch, *(member.epoch for member in saved.members)))
+        group._target.epoch = max((saved.assignment_epoch, *(member.epoch for member in saved.members)))
+        for each in saved.members:
+            member = ShareMember(
+                each.member_id,
+                each.client_id,
+                each.client_host,
+                each.rack_id,
+                Subscription(()),
+                each.epoch,
+                each.previous_epoch,
+                each.assigned,
+                each.target,
+                limits.restored_session_s,
+            )
+            group.members.add(member, each.names)
+            group._expect_heartbeat(member, now)
+        if saved.members:
+            group._state = STABLE
+            group._target.changed()  # topics may have changed while the broker was down
+        return group
+
+    # What the coordinator reads -------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShareGroupState:
+        return self._state
+
+    @property
+    def state_name(self) -> str:
+        return self._state.value
+
+    @property
+    def assignment_epoch(self) -> int:
+        """The group epoch that the target assignment is of."""
+        return self._target.epoch
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._state is EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        return self._state is DEAD
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self.members.topics
+
+    @property
+    def size_bytes(self) -> int:
+        return self.members.size_bytes
+
+    @property
+    def has_pending_members(self) -> bool:
+        return False
+
+    @property
+    def was_never_joined(self) -> bool:
+        return self.epoch == 0
+
+    def take_effects(self) -> list[Any]:
+        effects = self._effects.copy()
+        self._effects.clear()
+        return effects
+
+    def describe(self) -> ShareGroupDescription:
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.rack_id,
+                member.epoch,
+                member.client_id,
+                member.client_host,
+                member.subscription.names,
+                member.assigned,
+            )
+            for member in self.members
+        )
+        return ShareGroupDescription(self.group_id, self.state_name, self.epoch, self.assignment_epoch, members)
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: HeartbeatRequest, to: Reply, session_s: float, now: float, free_bytes: float = inf
+    ) -> HeartbeatResult | None:
+        """The result if it is known now; None if ``to`` gets it later. ``free_bytes``: how much memory this group may take in
+        addition, out of what all groups may take."""
+        member_id, epoch = request.member_id, request.member_epoch
+        member = self.members.get(member_id)
+        if (
+            member is not None
+            and epoch == member.epoch == self._target.epoch
+            and request.subscribed_topic_names is None
+            and request.rack_id is None
+            and member_id not in self._unsaved
+        ):
+            # The usual case. A session that has become shorter, or longer, counts from here on.
+            member.session_s = session_s
+            self._expect_heartbeat(member, now)
+            return HeartbeatResult(ErrorCode.none, member_id, epoch)
+        if self._state is DEAD:
+            return HeartbeatResult(ErrorCode.coordinator_not_available, member_id)
+        if epoch == LEAVE_EPOCH:
+            return self._leave(member_id, to)
+        error = self._check(member, request, free_bytes)
+        if error:
+            return HeartbeatResult(error, member_id)
+        if member is None:
+            member = self._join(request)
+        elif not self._update(member, request) and not self._is_behind(member):
+            member.session_s = session_s
+            self._expect_heartbeat(member, now)
+            return self._result(member, full=True)
+        member.session_s = session_s
+        self._expect_heartbeat(member, now)
+        self._park(member_id, _Parked(to, request.subscribed_topic_names is not None or epoch != member.epoch))
+        if not self._target.is_pending:  # otherwise the run that is due saves what has changed, and answers
+            self._advance(member)
+            self._save()
+        return None
+
+    def check_commit(self, member_id: str, instance_id: str | None, epoch: int, now: float) -> ErrorCode:
+        """Share groups have no committed offsets. The answer is Kafka's."""
+        return ErrorCode.group_id_not_found
+
+    def delete(self) -> ErrorCode:
+        """End the group if it has no members."""
+        if self._state is DEAD:
+            return ErrorCode.group_id_not_found
+        if self._state is not EMPTY:
+            return ErrorCode.non_empty_group
+        self._state = next_state(self._state, ShareGroupEvent.GROUP_DELETED)
+        return ErrorCode.none
+
+    def begin_alter(self) -> ErrorCode:
+        """An administrator sets start offsets: a new group epoch. A group that was not there is made, and stored."""
+        if self._state is DEAD:
+            return ErrorCode.coordinator_not_available
+        if self._state is not EMPTY:
+            return ErrorCode.non_empty_group
+        self.epoch += 1
+        self._unsaved.add(_GROUP)
+        self._save()
+        return ErrorCode.none
+
+    def forget(self) -> None:
+        """The start offsets of some topics are deleted. They are initialised again when a member comes."""
+        self._target.forget()
+
+    # Other events ---------------------------------------------------------------------------------------------------
+
+    def topics_changed(self, topics: Topics, now: float) -> None:
+        """Topics were created, deleted, or have got more partitions."""
+        if self._state is STABLE and self._target.differs(topics):
+            self._change()
+
+    def assign(self, topics: Topics, now: float) -> None:
+        """What an ``AssignmentDue`` asked for. On a thread that may take some milliseconds."""
+        if self._state is not DEAD and self._target.begin(topics):
+            self._finish_run(now)
+
+    def initialised(self, partitions: Iterable[NewPartitions], error: ErrorCode, now: float) -> None:
+        """What an ``Initialise`` asked for is durable, or could not be done (``error``)."""
+        if self._state is DEAD:
+            return
+        self._target.initialised(() if error else partitions)
+        if error:
+            self._retry(now)
+        self._finish_run(now)
+
+    def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
+        saving: _Saving = save.then
+        self._unsaved.saved(saving.number, saving.keys, failed=bool(error))
+        for answer in saving.left:
+            self._effects.append(attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)))
+        if error:
+            self._retry(now)
+        for key in saving.keys:
+            if error or key not in self._unsaved:
+                self._answer(key, error, now)
+
+    def expire(self, now: float) -> None:
+        """Do everything that is due by ``now``."""
+        while self._sessions.first() <= now:
+            member_id = self._sessions.first_key()
+            assert member_id is not None
+            self._remove(member_id)
+        if self._retry_at <= now:
+            self._retry_at = inf
+            if self._target.is_incomplete and len(self.members):
+                self._target.changed()
+            if not self._target.is_pending:
+                self._save()
+        self.wake = min(self._sessions.first(), self._retry_at)
+
+    def shut_down(self) -> None:
+        """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
+        for member_id, parked in self._parked.items():
+            self._effects.append(Answer(parked.to, HeartbeatResult(ErrorCode.not_coordinator, member_id)))
+        self._parked.clear()
+        self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
+
+    # Members --------------------------------------------------------------------------------------------------------
+
+    def _check(self, member: ShareMember | None, request: HeartbeatRequest, free_bytes: float) -> ErrorCode:
+        """Why this heartbeat cannot be accepted."""
+        epoch = request.member_epoch
+        if member is None:
+            if epoch != JOIN_EPOCH:
+                return ErrorCode.unknown_member_id
+            if len(self.members) >= self._limits.max_size:
+                return ErrorCode.group_max_size_reached
+        elif epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
+            return ErrorCode.fenced_member_epoch
+        names = request.subscribed_topic_names
+        if names is None and member is not None:
+            return ErrorCode.none
+        growth = self.members.growth(subscription_of(names or ()), request.member_id)
+        if growth > 0 and self.members.size_bytes + growth > self._limits.max_bytes:
+            return ErrorCode.group_max_size_reached
+        return ErrorCode.coordinator_not_available if growth > max(0, free_bytes) else ErrorCode.none
+
+    def _join(self, request: HeartbeatRequest) -> ShareMember:
+        if not len(self.members):
+            self._state = next_state(self._state, ShareGroupEvent.MEMBER_JOINED)
+        member = ShareMember(
+            request.member_id, request.client_id, request.client_host, request.rack_id, Subscription(())
+        )
+        self.members.add(member, subscription_of(request.subscribed_topic_names or ()))
+        self._unsaved.add(request.member_id)
+        self._change()
+        return member
+
+    def _update(self, member: ShareMember, request: HeartbeatRequest) -> bool:
+        """What the member says of itself. True if that is new."""
+        names = request.subscribed_topic_names
+        if names is None and request.rack_id is None:
+            return False
+        said = (
+            request.rack_id if request.rack_id is not None else member.rack_id,
+            request.client_id,
+            request.client_host,
+        )
+        is_new = said != (member.rack_id, member.client_id, member.client_host)
+        if is_new:
+            member.rack_id, member.client_id, member.client_host = said
+            self._unsaved.add(member.member_id)
+        if names is not None and (wanted := subscription_of(names)) != member.subscription.names:
+            self.members.change_subscription(member, wanted)
+            self._unsaved.add(member.member_id)
+            self._change()
+            return True
+        return is_new
+
+    def _leave(self, member_id: str, to: Reply) -> HeartbeatResult | None:
+        if member_id not in self.members:
+            return HeartbeatResult(ErrorCode.unknown_member_id, member_id)
+        self._remove(member_id)
+        self._left.append(Answer(to, HeartbeatResult(ErrorCode.none, member_id, LEAVE_EPOCH)))
+        return None
+
+    def _remove(self, member_id: str) -> None:
+        self.members.remove(member_id)
+        self._sessions.remove(member_id)
+        parked = self._parked.pop(member_id, None)
+        if parked is not None:
+            self._effects.append(Answer(parked.to, HeartbeatResult(ErrorCode.unknown_member_id, member_id)))
+        self._unsaved.add(member_id)
+        self._ask(MemberGone(self.group_id, member_id))
+        if not len(self.members):
+            self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
+        self._change()
+
+    def _is_behind(self, member: ShareMember) -> bool:
+        """Whether the member must be told something that is not durable yet."""
+        return member.epoch != self._target.epoch or member.member_id in self._unsaved
+
+    def _advance(self, member: ShareMember) -> None:
+        """The member gets the epoch of the target assignment, and its part of it."""
+        if member.epoch != self._target.epoch:
+            member.previous_epoch, member.epoch = member.epoch, self._target.epoch
+            self._unsaved.add(member.member_id)
+        if member.assigned != member.target:
+            self._unsaved.add(member.member_id)
+            parked = self._parked[member.member_id]
+            if not parked.full:
+                self._parked[member.member_id] = attrs.evolve(parked, full=True)
+        member.assigned = member.target
+
+    def _expect_heartbeat(self, member: ShareMember, now: float) -> None:
+        deadline = now + member.session_s
+        self._sessions.set(member.member_id, deadline)
+        if deadline < self.wake:
+            self.wake = deadline
+
+    # Changes --------------------------------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        """Members or topics have changed: a new group epoch."""
+        self.epoch += 1
+        self._unsaved.add(_GROUP)
+        self._target.changed()
+
+    def _finish_run(self, now: float) -> None:
+        """All that the run needs is there: compute the target assignment, and make durable what has changed since the last."""
+        changed = self._target.compute()
+        if changed and self.epoch == self._target.epoch:
+            self.epoch += 1  # partitions that were not initialised before
+        if self.epoch != self._target.epoch:
+            self._target.epoch = self.epoch
+            self._unsaved.add(_GROUP)
+        for member in changed:
+            self._unsaved.add(member.member_id)
+        if self._retry_at == inf:
+            self._target.run_again()
+        ready = [
+            member for member in map(self.members.get, self._parked) if member and not self._target.must_wait(member)
+        ]
+        for member in ready:
+            self._advance(member)
+        self._save()
+        for member in ready:
+            if member.member_id not in self._unsaved:
+                self._answer(member.member_id, ErrorCode.none, now)
+
+    def _save(self) -> None:
+        """Make all rows durable that have changed."""
+        if not self._unsaved.any_changed:
+            return
+        number, keys = self._unsaved.take()
+        put: dict[str, bytes | None] = {}
+        for key in keys:
+            if key == _GROUP:
+                put[rows.GROUP] = rows.encode_group(self.epoch, self._target.epoch)
+            else:
+                member = self.members.get(key)
+                put[rows.member_row(key)] = None if member is None else rows.encode_member(member)
+        self._effects.append(SaveRows(put, _Saving(number, tuple(keys), tuple(self._left))))
+        self._left.clear()
+
+    def _retry(self, now: float) -> None:
+        self._retry_at = min(self._retry_at, now + RETRY_S)
+        self.wake = min(self.wake, self._retry_at)
+
+    def _ask(self, effect: ShareEffect) -> None:
+        self._effects.append(Answer(self._carry_out, effect))
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def _park(self, member_id: str, parked: _Parked) -> None:
+        before = self._parked.get(member_id)
+        if before is not None:  # the client has given up that request, or somebody else uses its id
+            self._effects.append(Answer(before.to, HeartbeatResult(ErrorCode.coordinator_not_available, member_id)))
+            parked = attrs.evolve(parked, full=parked.full or before.full)
+        self._parked[member_id] = parked
+
+    def _answer(self, member_id: str, error: ErrorCode, now: float) -> None:
+        """Answer the request of a member that waits, if it does."""
+        member = self.members.get(member_id)
+        if member is None or member_id not in self._parked or (not error and self._target.must_wait(member)):
+            return
+        parked = self._parked.pop(member_id)
+        self._expect_heartbeat(member, now)
+        result = HeartbeatResult(error, member_id) if error else self._result(member, full=parked.full)
+        self._effects.append(Answer(parked.to, result))
+
+    def _result(self, member: ShareMember, *, full: bool) -> HeartbeatResult:
+        return HeartbeatResult(ErrorCode.none, member.member_id, member.epoch, member.assigned if full else None)
+
+
+def subscription_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in the form in which equal subscriptions are equal."""
+    return tuple(sorted(set(names)))

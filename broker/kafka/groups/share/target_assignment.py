@@ -1,0 +1,140 @@
+"""The target assignment of a share group: when it is computed, and from what.
+
+Pure, part of a ``ShareGroup``, under the group's lock. A change of members or topics asks for a run (``AssignmentDue``). The run
+looks up the topics that members subscribe to, has partitions initialised that the group has never read (``Initialise``), and
+computes the assignment from those that are initialised. One run serves all changes up to its end.
+
+A request may name topics with very many partitions. A run has at most ``INITIALISE_MAX`` of them initialised, and asks for
+another run.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
+
+from broker.kafka.groups.share.members import ShareMember, ShareMembers
+from broker.kafka.groups.share.share_states import AssignmentEvent, AssignmentPhase, next_phase
+from broker.kafka.groups.share.simple_assignor import assign
+from broker.kafka.groups.share.values import AssignmentDue, Initialise, NewPartitions, ShareEffect, Topics
+
+IDLE, SCHEDULED, INITIALISING = AssignmentPhase.IDLE, AssignmentPhase.SCHEDULED, AssignmentPhase.INITIALISING
+
+# How many partitions a run has initialised: each is a row in the catalogue.
+INITIALISE_MAX = 1000
+
+
+class TargetAssignment:
+    """``epoch``: the group epoch that the assignment is of; the group sets it."""
+
+    def __init__(self, group_id: str, members: ShareMembers, ask: Callable[[ShareEffect], None]) -> None:
+        self.epoch = 0
+        self._group_id = group_id
+        self._members = members
+        self._ask = ask
+        self._phase = IDLE
+        # The last run has seen these topics, by name; None is a topic that does not exist.
+        self._topics: dict[str, tuple[UUID, int] | None] = {}
+        # By topic id: how many partitions, from 0 on, have a start offset in this group.
+        self._initialised: dict[UUID, int] = {}
+        # Something has changed since the run looked up the topics.
+        self._changed_meanwhile = False
+
+    @property
+    def phase(self) -> AssignmentPhase:
+        return self._phase
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a run is due or going on."""
+        return self._phase is not IDLE
+
+    def changed(self) -> None:
+        """Members or topics have changed."""
+        if self._phase is IDLE:
+            self._ask(AssignmentDue(self._group_id))
+        elif self._phase is INITIALISING:
+            self._changed_meanwhile = True
+        self._phase = next_phase(self._phase, AssignmentEvent.CHANGED)
+
+    def differs(self, topics: Topics) -> bool:
+        """Whether a topic that members subscribe to is not as the last run has seen it."""
+        return any(topics.topic(name) != self._topics.get(name) for name in self._members.topics)
+
+    def forget(self) -> None:
+        """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset
+        keeps it."""
+        self._initialised.clear()
+
+    # A run ----------------------------------------------------------------------------------------------------------
+
+    def begin(self, topics: Topics) -> bool:
+        """Look up the topics. True if ``compute`` can be called now; False if it is to wait for ``initialised``."""
+        self._topics = {name: topics.topic(name) for name in self._members.topics}
+        known = {topic[0] for topic in self._topics.values() if topic is not None}
+        self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
+        partitions = tuple(self._new_partitions(INITIALISE_MAX))
+        if not partitions:
+            return True
+        self._phase = next_phase(self._phase, AssignmentEvent.NEEDS_PARTITIONS)
+        self._changed_meanwhile = False
+        self._ask(Initialise(self._group_id, partitions))
+        return False
+
+    def initialised(self, partitions: Iterable[NewPartitions]) -> None:
+        """These have a start offset now."""
+        assert self._phase is INITIALISING
+        for each in partitions:
+            self._initialised[each.topic_id] = each.end
+
+    def compute(self) -> list[ShareMember]:
+        """Set the targets of all members. Returns the members whose target has changed."""
+        self._phase = next_phase(self._phase, AssignmentEvent.ASSIGNED)
+        topic_ids = {
+            subscription: frozenset(self._assignable(subscription.names))
+            for subscription in self._members.subscriptions
+        }
+        targets = assign(
+            {member.member_id: topic_ids[member.subscription] for member in self._members},
+            self._initialised,
+            {member.member_id: member.target for member in self._members},
+        )
+        changed = [member for member in self._members if member.target != targets[member.member_id]]
+        for member in changed:
+            self._members.set_target(member, targets[member.member_id])
+        return changed
+
+    def run_again(self) -> bool:
+        """After ``compute``: ask for another run if this one has not seen everything, or could not initialise everything at
+        once. True if so."""
+        if not self._changed_meanwhile and not self.is_incomplete:
+            return False
+        self._changed_meanwhile = False
+        self.changed()
+        return True
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether partitions are not assigned because they are not initialised."""
+        return next(self._new_partitions(1), None) is not None
+
+    def must_wait(self, member: ShareMember) -> bool:
+        """Whether the member has subscribed to topics that no run has looked up yet, and a run is due."""
+        return self.is_pending and any(name not in self._topics for name in member.subscription.names)
+
+    def _assignable(self, names: Iterable[str]) -> Iterator[UUID]:
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None and topic[0] in self._initialised:
+                yield topic[0]
+
+    def _new_partitions(self, most: int) -> Iterator[NewPartitions]:
+        for name, topic in self._topics.items():
+            if topic is None:
+                continue
+            topic_id, count = topic
+            first = self._initialised.get(topic_id, 0)
+            if first < count:
+                end = min(count, first + most)
+                yield NewPartitions(name, topic_id, first, end)
+                most -= end - first
+                if not most:
+                    return

@@ -1,0 +1,119 @@
+"""The requests, answers, effects and descriptions of share groups. Plain values: nothing here decides anything.
+
+Tests: tests/kafka/groups/share/test_share_group.py.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from broker.kafka.groups.share.simple_assignor import Assignment
+from protocol.kafka.errors import ErrorCode
+
+# The member epochs that have a meaning of their own.
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+
+ASSIGNOR = "simple"
+
+
+@attrs.frozen
+class ShareGroupLimits:
+    """``restored_session_s``: how long a member has for its first heartbeat after the broker has restarted."""
+
+    max_size: int
+    max_bytes: int
+    restored_session_s: float
+
+
+class Topics(Protocol):
+    """The topics of the broker, as they are at this moment."""
+
+    def topic(self, name: str) -> tuple[UUID, int] | None:
+        """A topic's id and its number of partitions; None if there is no such topic."""
+
+
+@attrs.frozen
+class HeartbeatRequest:
+    """One ShareGroupHeartbeat. ``rack_id`` and ``subscribed_topic_names`` are None if they have not changed."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    subscribed_topic_names: tuple[str, ...] | None = None
+
+
+@attrs.frozen
+class HeartbeatResult:
+    """``assignment`` is None if the member knows it."""
+
+    error: ErrorCode
+    member_id: str
+    member_epoch: int = 0
+    assignment: Assignment | None = None
+
+
+# Where an answer goes. The group keeps it for a parked request and hands it back in an effect; it never calls one.
+Reply = Callable[[HeartbeatResult], None]
+
+
+@attrs.frozen
+class AssignmentDue:
+    """Call ``assign`` soon, and not on a processor."""
+
+    group_id: str
+
+
+@attrs.frozen
+class NewPartitions:
+    """Partitions of one topic that the group has never read: ``first`` <= partition < ``end``."""
+
+    name: str
+    topic_id: UUID
+    first: int
+    end: int
+
+
+@attrs.frozen
+class Initialise:
+    """Give these partitions a start offset in this group. When that is durable, or has failed, call ``initialised``."""
+
+    group_id: str
+    partitions: tuple[NewPartitions, ...]
+
+
+@attrs.frozen
+class MemberGone:
+    """A member has left or its session has ended: what it has acquired is released."""
+
+    group_id: str
+    member_id: str
+
+
+ShareEffect = AssignmentDue | Initialise | MemberGone
+
+
+@attrs.frozen
+class MemberDescription:
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    assignment: Assignment
+
+
+@attrs.frozen
+class ShareGroupDescription:
+    """What ShareGroupDescribe shows."""
+
+    group_id: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    members: tuple[MemberDescription, ...]

@@ -1,0 +1,319 @@
+"""One share partition of the broker: the pure one with its lock, the log that it reads, and the sessions that fetch from it.
+
+*Readiness.* A session does not look at all of its partitions for each fetch. It has a queue of those that may have something for
+it (``Link.queued``). A fetch takes the first out; if something can still be acquired after it, the link goes to the end of the
+queue, and otherwise the share partition is *drained*. An append, a record that is available again, and a share partition that
+has room again put a drained one back into the queues of all its sessions, and wake one that waits (``refill``). When that
+session is answered, or does not want what there is, it wakes the next (``wake_next``): each waiting session is asked once in a
+round, the one that was asked longest ago first. So what an append costs depends neither on the partitions of a session nor on
+the sessions that wait in vain, and no session starves.
+
+*No wake-up is lost.* ``drained`` is set under the lock, and then the end of the log is looked at once more; who appends publishes
+the end of the log before it looks at ``drained``.
+
+Any thread. ``lock`` guards everything but what is said otherwise; under it, no other lock is taken but those of the log that a
+reader takes. The processor that appends takes it only if the share partition is drained.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.errors import StorageError
+from broker.kafka.share.share_partition import Outcome, SharePartition
+from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.share_state import state_of
+from broker.kafka.share.share_store import Key, ShareStore
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRecords
+
+if TYPE_CHECKING:
+    from broker.metadata.writer import Done
+
+# Ranges whose locks end in one go of the timer: some 3 ms.
+_EXPIRED_MAX = 1_000
+_NEVER = 1 << 62
+
+
+class Waiter(Protocol):
+    """A fetch that waits."""
+
+    def wake(self, entry: "PartitionEntry") -> None:
+        """Something may be there to be acquired. It calls ``wake_next`` of this one when it has looked. Any thread; must not block."""
+
+
+class Session(Protocol):
+    """What a share partition knows of a share session."""
+
+    ready: "deque[Link]"  # any thread appends
+    waiter: Waiter | None
+
+
+class Link:
+    """One share partition in one session."""
+
+    __slots__ = ("closed", "entry", "queued", "round", "seen_end", "session")
+
+    def __init__(self, session: Session, entry: "PartitionEntry") -> None:
+        self.session = session
+        self.entry = entry
+        # Guarded by the entry's lock.
+        self.queued = False  # it is in the session's queue
+        self.round = 0  # in which the session was last woken
+        self.closed = False  # the session does not fetch from here any more
+        self.seen_end = _NEVER  # the end of the log when there was less than the session waits for
+
+
+class PartitionEntry:
+    """``partition`` is None until it is known where the group begins: ``share_service.py`` sets it, under the lock."""
+
+    __slots__ = (
+        "_armed_for",
+        "_clock",
+        "_drained",
+        "_links",
+        "_round",
+        "_saved_version",
+        "_store",
+        "_timer",
+        "_watch",
+        "forgotten",
+        "key",
+        "lock",
+        "log",
+        "partition",
+        "stored",
+    )
+
+    def __init__(self, key: Key, log: Log, clock: Clock, timer: Timer, store: ShareStore, stored: bytes | None) -> None:
+        self.key = key
+        self.log = log
+        self._clock = clock
+        self._timer = timer
+        self._store = store
+        self.stored = stored  # as the catalogue has it
+        self.lock = Lock()
+        self.partition: SharePartition | None = None
+        self.forgotten = False  # the group or the topic is deleted: it is not stored any more
+        self._links: dict[Link, None] = {}  # the session that was woken longest ago comes first
+        self._drained = False
+        self._round = 1
+        self._armed_for: float | None = None  # when the timer calls
+        self._watch: int | None = None
+        self._saved_version = -1
+
+    def __repr__(self) -> str:
+        return f"PartitionEntry({self.key.group_id!r}, {self.log.topic}-{self.log.partition})"
+
+    # -- sessions -------------------------------------------------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        """A session fetches from here."""
+        with self.lock:
+            self._links[link] = None
+            self.queue(link)
+            if self._watch is None:
+                self._watch = self.log.watch(self._log_changed)
+
+    def detach(self, link: Link) -> None:
+        with self.lock:
+            link.closed = True
+            self._links.pop(link, None)
+            if not self._links and self._watch is not None:
+                self.log.unwatch(self._watch)
+                self._watch = None
+
+    @property
+    def is_unused(self) -> bool:
+        """No session fetches from here, nobody holds anything, and all is stored. The lock is held."""
+        return not self._links and (
+            self.partition is None
+            or (self.partition.in_flight_count == 0 and self.partition.version == self._saved_version)
+        )
+
+    # -- readiness ------------------------------------------------------------------------------------------------------
+
+    @property
+    def readable_end(self) -> int:
+        """The end of what the group may read."""
+        committed = self.partition is not None and self.partition.settings.reads_committed
+        return self.log.last_stable_offset if committed else self.log.high_watermark
+
+    @property
+    def _has_more(self) -> bool:
+        """A fetch would find something, or an error."""
+        partition = self.partition
+        return (
+            partition is None
+            or self.forgotten
+            or self.log.offline is not None
+            or partition.can_acquire(self.readable_end)
+            or self.log.log_start_offset > partition.start
+        )
+
+    def queue(self, link: Link) -> None:
+        """The lock is held."""
+        if not link.queued and not link.closed:
+            link.queued = True
+            link.session.ready.append(link)
+
+    def looked_at(self, link: Link) -> None:
+        """The session has taken the link out of its queue and what it could from here. The lock is held."""
+        link.seen_end = _NEVER
+        link.queued = False
+        if not self._has_more:
+            self._drained = True
+            if not self._has_more:
+                return
+            self._drained = False
+        self.queue(link)
+
+    def unwanted(self, link: Link, seen_end: int) -> None:
+        """The session waits for more than there was when the log ended at ``seen_end``. It keeps its place in the queue."""
+        with self.lock:
+            link.queued = False
+            self.queue(link)
+            link.seen_end = seen_end
+
+    def refill(self, *, always: bool = False) -> None:
+        """Something may have changed for the sessions that wait. No lock is held. ``always``: even if there is nothing to acquire."""
+        if not self._drained:
+            return
+        with self.lock:
+            if not self._drained or not (always or self._has_more):
+                return
+            self._drained = False
+            self._round += 1
+            for link in self._links:
+                self.queue(link)
+        self.wake_next()
+
+    def wake_next(self) -> None:
+        """Wake a session that waits and was not woken in this round. No lock is held."""
+        with self.lock:
+            link = None if self._drained else self._next_to_wake()
+            if link is None:
+                return
+            waiter = link.session.waiter
+            link.round = self._round
+            del self._links[link]
+            self._links[link] = None
+        if waiter is not None:
+            waiter.wake(self)
+
+    def _next_to_wake(self) -> Link | None:
+        """None: all have been asked. Those that still wait want more than there is: the next event begins a new round."""
+        for link in self._links:
+            if link.round != self._round and link.session.waiter is not None:
+                return link
+        self._drained = True
+        end = self.readable_end
+        for link in self._links:
+            if link.seen_end < end and link.session.waiter is not None:
+                self._drained = False
+                self._round += 1
+                return link
+        return None
+
+    def _log_changed(self) -> None:
+        """On the thread that has appended, or that has deleted the topic."""
+        if self._drained:
+            self.refill()
+
+    # -- what members do --------------------------------------------------------------------------------------------------
+
+    def configure(self, settings: ShareSettings) -> None:
+        """The lock is held."""
+        if self.partition is not None and self.partition.settings is not settings:
+            self.partition.configure(settings)
+
+    def acknowledge(
+        self, member_id: str, batches: Iterable[AcknowledgementBatch], done: "Done", *, may_renew: bool
+    ) -> bool:
+        """Raises RequestError. False: there is nothing to wait for; else ``done`` is called when the acknowledgements are durable."""
+        with self.lock:
+            partition = self.partition
+            if partition is None:
+                return False
+            outcome = partition.acknowledge(member_id, batches, self._clock.monotonic(), may_renew=may_renew)
+        if outcome.durable:
+            self._store.save(self, done)
+        if outcome.available:
+            self.refill()
+        return outcome.durable
+
+    def member_left(self, member_id: str) -> None:
+        """What it holds goes to others."""
+        self._event(lambda partition: partition.member_left(member_id))
+
+    def log_start_moved(self) -> None:
+        self._event(lambda partition: partition.move_start(self.log.log_start_offset))
+
+    def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
+        """What has just been acquired is not sent."""
+        with self.lock:
+            if self.partition is not None:
+                self.partition.undo(member_id, acquired)
+        self.refill()
+
+    def _event(self, happen: Callable[[SharePartition], Outcome]) -> None:
+        with self.lock:
+            if self.partition is None:
+                return
+            outcome = happen(self.partition)
+        if outcome.durable:
+            self._store.changed(self)
+        if outcome.available:
+            self.refill()
+
+    # -- locks ----------------------------------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Something was acquired. The lock is held."""
+        expiry = None if self.partition is None else self.partition.next_expiry()
+        if expiry is not None and (self._armed_for is None or expiry < self._armed_for):
+            self._armed_for = expiry
+            self._timer.at(expiry, self._lock_ended)
+
+    def _lock_ended(self) -> None:
+        """On the timer's thread."""
+        now = self._clock.monotonic()
+        with self.lock:
+            if self._armed_for is None or self._armed_for > now:
+                return  # an older timer
+            self._armed_for = None
+            if self.partition is None:
+                return
+            outcome = self.partition.expire(now, _EXPIRED_MAX)
+            self.arm()
+        if outcome.durable:
+            self._store.changed(self)
+            self.refill()
+
+    # -- storing ----------------------------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Store it soon."""
+        self._store.changed(self)
+
+    def save(self, done: "Done") -> None:
+        self._store.save(self, done)
+
+    def state(self) -> tuple[int, bytes] | None:
+        with self.lock:
+            if self.forgotten or self.partition is None:
+                return None
+            version, state = self.partition.version, state_of(self.partition)
+        return version, state.encode()
+
+    def saved(self, version: int, state: bytes) -> None:
+        with self.lock:
+            self.stored = state
+            self._saved_version = version
+
+
+def ignore(_: StorageError | None) -> None:
+    """``ShareStore`` has logged it and tries again."""

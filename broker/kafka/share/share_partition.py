@@ -1,0 +1,409 @@
+"""What a share group has done with the records of one partition: KIP-932's share partition. Pure.
+
+The caller holds whatever lock guards it, reads the log, and stores the state (``share_state.py``). The offsets lie in three rows:
+
+- before ``start``, the *share-partition start offset*: done with;
+- from ``start`` to ``end``: either *done* with out of order (``broker/delivery/acknowledged.py``), or *in flight*
+  (``broker/delivery/in_flight.py``), where ranges of offsets have one state, one holder and one delivery count. Each of these
+  offsets is in exactly one of the two tables;
+- from ``end`` on: nobody has had them.
+
+The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED differ in no way that anybody could see later: both are done with.
+
+| state | event | next | durable |
+|---|---|---|---|
+| NEW | acquire | ACQUIRED | no |
+| NEW | absent | ARCHIVED | no |
+| AVAILABLE | acquire | ACQUIRED | no |
+| AVAILABLE | absent | ARCHIVED | no |
+| AVAILABLE | start moves | ARCHIVED | no |
+| ACQUIRED | accept | ACKNOWLEDGED | before the answer |
+| ACQUIRED | reject | ARCHIVED | before the answer |
+| ACQUIRED | gap | ARCHIVED | before the answer |
+| ACQUIRED | release | AVAILABLE | before the answer |
+| ACQUIRED | release at the limit | ARCHIVED | before the answer |
+| ACQUIRED | renew | ACQUIRED | no |
+| ACQUIRED | lock ends | AVAILABLE | soon |
+| ACQUIRED | lock ends at the limit | ARCHIVED | soon |
+| ACQUIRED | member leaves | AVAILABLE | no |
+| ACQUIRED | start moves | ARCHIVED | no |
+
+*absent*: no consumer may see it, because compaction has removed it, or it is the marker or a record of an aborted transaction. *At the
+limit*: it was delivered as often as ``delivery_count_limit`` allows. A member that leaves has not had its records, so the
+delivery does not count. What is durable only *soon*, or not at all, is found out again after a restart; at worst a record is
+delivered once more than its count says. Every event in another state is refused, or leaves the record alone.
+
+Bounds: nobody acquires an offset that is ``max_record_locks`` or more beyond ``start``, so no more ranges than that are in flight or
+done out of order, and a member that holds the oldest record for ever stops the others there and not sooner.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from broker.delivery.acknowledged import Acknowledged
+from broker.delivery.in_flight import InFlight, Owner, Record
+from broker.delivery.sorted_offsets import SortedOffsets
+from broker.errors import RequestError
+from broker.kafka.share.share_settings import ShareSettings
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRecords
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+
+_RUNS = re.compile(rb"(.)\1*", re.DOTALL)  # equal acknowledge types one after the other
+_NO_BOUND = 1 << 62
+
+
+class Outcome(NamedTuple):
+    """What an event has changed."""
+
+    durable: bool  # something that has to be stored
+    available: bool  # there may be more to acquire
+
+
+class _Piece(NamedTuple):
+    """Offsets of one in-flight range that are acknowledged alike."""
+
+    first: int
+    last: int
+    type: int
+
+
+class SharePartition:
+    """``counts``: by acknowledge type, how many records were acknowledged with it."""
+
+    __slots__ = (
+        "_available",
+        "_done",
+        "_in_flight",
+        "_max_record_locks",
+        "_order",
+        "_owners",
+        "counts",
+        "end",
+        "settings",
+        "state_epoch",
+        "version",
+    )
+
+    def __init__(self, start: int, settings: ShareSettings, state_epoch: int = 0) -> None:
+        self._done = Acknowledged(start, ranges_max=_NO_BOUND)
+        self._in_flight = InFlight(lock_s=1.0)
+        self._order = SortedOffsets()  # the first offsets of what is in flight
+        self._available = SortedOffsets()  # of those ranges that nobody holds
+        self._owners: dict[str, Owner] = {}  # by member id; those that hold something
+        self.end = start
+        self.state_epoch = state_epoch  # rises when an administrator sets the start offset
+        self.version = 0  # counts the changes of what is durable
+        self.counts = [0] * 5
+        self.configure(settings)
+
+    def configure(self, settings: ShareSettings) -> None:
+        """These are the group's settings now. Locks that have begun end when they would have."""
+        self.settings = settings
+        self._max_record_locks = settings.max_record_locks
+        self._in_flight.lock_s = settings.record_lock_duration_ms / 1000
+        self._in_flight.failures_max = settings.delivery_count_limit
+
+    # -- questions ------------------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        return self._done.before
+
+    @property
+    def room(self) -> int:
+        """How many offsets from ``end`` on may be acquired now."""
+        return self._max_record_locks - (self.end - self._done.before)
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many records somebody holds."""
+        return self._in_flight.unacked
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in flight."""
+        return not self._in_flight.records
+
+    def next_offset(self) -> int | None:
+        """Where to read for somebody who acquires: the oldest offset that nobody holds. None: there is no room for more."""
+        first = self._available.first
+        return first if first is not None else self.end if self.room > 0 else None
+
+    def can_acquire(self, log_end: int) -> bool:
+        """``log_end``: the end of what may be read."""
+        first = self._available.first
+        if first is not None:
+            return first < log_end
+        return self.end < log_end and self.room > 0
+
+    def holds(self, member_id: str) -> int:
+        """How many records the member holds."""
+        owner = self._owners.get(member_id)
+        return 0 if owner is None else owner.unacked
+
+    def next_expiry(self) -> float | None:
+        return self._in_flight.next_expiry()
+
+    def in_flight(self) -> Iterator[tuple[int, int, str | None, int]]:
+        """First offset, last, holder (None: AVAILABLE) and the count of failed deliveries of each range, ascending."""
+        names = {id(owner): member_id for member_id, owner in self._owners.items()}
+        for first in self._order:
+            record = self._in_flight.records[first]
+            holder = None if record.owner is None else names[id(record.owner)]
+            yield first, first + record.weight - 1, holder, record.failures
+
+    def done(self) -> Iterator[tuple[int, int]]:
+        """The ranges from ``start`` on that are done with: first offset, and the one after the last."""
+        return self._done.ranges
+
+    # -- acquiring, for ``acquisition.py`` --------------------------------------------------------------------------------
+
+    def owner(self, member_id: str) -> Owner:
+        """The member, as one that is about to acquire something."""
+        return self._owners.setdefault(member_id, Owner())
+
+    def available_from(self, offset: int, last: int) -> Record | None:
+        """The first range that nobody holds and that has one of these offsets, beginning at ``offset`` or later."""
+        self._cut_available(offset)
+        first = self._available.at_or_after(offset)
+        return None if first is None or first > last else self._in_flight.records[first]
+
+    def acquire_again(self, owner: Owner, record: Record, last: int, now: float) -> None:
+        """The offsets of an AVAILABLE range up to ``last``, or all if it ends before; the rest becomes a range of its own."""
+        self._cut_available(last + 1)
+        self._available.remove(record.first)
+        self._in_flight.acquire(owner, record.first, record.weight, now=now)
+
+    def acquire_new(self, owner: Owner, first: int, end: int, now: float) -> None:
+        """Offsets that were passed to ``pass_to`` before."""
+        self._order.add(first)
+        self._in_flight.acquire(owner, first, end - first, now=now)
+
+    def pass_to(self, end: int) -> None:
+        """The offsets before this one are not new any more: the caller acquires them, or says that they are absent."""
+        self.end = end
+
+    def absent(self, first: int, end: int) -> None:
+        """No consumer may see these offsets. Those that somebody holds stay where they are until he says so."""
+        new = max(first, self.end)
+        if new < end:
+            self.end = end
+            self._done.add_absent(new, end)
+        if len(self._available):
+            self._cut_available(first)
+            self._cut_available(end)
+            while (at := self._available.at_or_after(first)) is not None and at < end:
+                self._available.remove(at)
+                self._finish(self._in_flight.records[at])
+
+    def _cut_available(self, at: int) -> None:
+        """If an AVAILABLE range begins before this offset and has it, it becomes two."""
+        first = self._available.at_or_before(at)
+        if first is not None and first < at < first + self._in_flight.records[first].weight:
+            self._in_flight.split(self._in_flight.records[first], at)
+            self._order.add(at)
+            self._available.add(at)
+
+    def forget_owner(self, member_id: str) -> None:
+        """If it holds nothing."""
+        owner = self._owners.get(member_id)
+        if owner is not None and not owner.held:
+            del self._owners[member_id]
+
+    # -- acknowledging ----------------------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, member_id: str, batches: Iterable[AcknowledgementBatch], now: float, *, may_renew: bool = False
+    ) -> Outcome:
+        """All of these, or none: raises RequestError with the code of the answer."""
+        owner = self._owners.get(member_id)
+        pieces: list[_Piece] = []
+        before = -1
+        for first, last, types in batches:
+            _check(first, last, types, before, may_renew)
+            before = last
+            start = self._done.before
+            if last < start:
+                continue  # it was taken away meanwhile, by retention or an administrator
+            if first < start:
+                types = types if len(types) == 1 else types[start - first :]
+                first = start
+            self._collect(owner, first, last, types, pieces)
+        available = durable = False
+        for piece in pieces:
+            durable = durable or piece.type != RENEW
+            available = self._apply(piece, now) or available
+        if durable:
+            self.version += 1
+            self.forget_owner(member_id)
+        return Outcome(durable, durable and (available or self.room > 0))
+
+    def _collect(self, owner: Owner | None, first: int, last: int, types: bytes, pieces: list[_Piece]) -> None:
+        """Raises RequestError unless the owner holds all of these offsets."""
+        if last >= self.end > first:
+            raise RequestError(ErrorCode.invalid_request, "The batch ends after the last record that was acquired.")
+        at = first
+        while at <= last:
+            start = self._order.at_or_before(at)
+            record = None if start is None else self._in_flight.records[start]
+            if owner is None or record is None or at >= record.first + record.weight or record.owner is not owner:
+                raise RequestError(ErrorCode.invalid_record_state, "The member does not hold all of these records.")
+            stop = min(last, record.first + record.weight - 1)
+            if len(types) == 1:
+                pieces.append(_Piece(at, stop, types[0]))
+            else:
+                for run in _RUNS.finditer(types, at - first, stop - first + 1):
+                    pieces.append(_Piece(first + run.start(), first + run.end() - 1, types[run.start()]))
+            at = stop + 1
+
+    def _apply(self, piece: _Piece, now: float) -> bool:
+        """Whether there is something AVAILABLE now."""
+        first, last, kind = piece
+        self.counts[kind] += last - first + 1
+        record = self._cut(first, last)
+        if kind == RENEW:
+            self._in_flight.renew(record, now)
+            return False
+        if kind == RELEASE:
+            return self._fail(record)
+        self._finish(record)
+        return False
+
+    def _cut(self, first: int, last: int) -> Record:
+        """The record of exactly these offsets, which are part of one range."""
+        records = self._in_flight.records
+        record = records.get(first)
+        if record is None:
+            start = self._order.at_or_before(first)
+            assert start is not None
+            record = self._in_flight.split(records[start], first)
+            self._order.add(first)
+        if first + record.weight > last + 1:
+            self._in_flight.split(record, last + 1)
+            self._order.add(last + 1)
+        return record
+
+    def _finish(self, record: Record) -> None:
+        """It is ACKNOWLEDGED or ARCHIVED."""
+        first = record.first
+        self._in_flight.remove(record)
+        self._order.remove(first)
+        self._done.add_absent(first, first + record.weight)
+
+    def _fail(self, record: Record) -> bool:
+        """A delivery of it has failed. Whether it is AVAILABLE; otherwise it is ARCHIVED."""
+        first = record.first
+        if self._in_flight.fail(record):
+            self._available.add(first)
+            return True
+        self._order.remove(first)
+        self._done.add_absent(first, first + record.weight)
+        return False
+
+    # -- time, members, the log, administrators -----------------------------------------------------------------------------
+
+    def expire(self, now: float, most: int) -> Outcome:
+        """At most so many ranges whose locks have ended."""
+        records = self._in_flight.expired(now, most)
+        for record in records:
+            self._fail(record)
+        if records:
+            self._owners = {member_id: owner for member_id, owner in self._owners.items() if owner.held}
+            self.version += 1
+        return Outcome(bool(records), bool(records))
+
+    def member_left(self, member_id: str) -> Outcome:
+        """What the member holds is AVAILABLE, as if it had not been delivered."""
+        owner = self._owners.pop(member_id, None)
+        held = [] if owner is None else list(owner.held.values())
+        for record in held:
+            self._in_flight.release(record)
+            self._available.add(record.first)
+        return Outcome(False, bool(held))
+
+    def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
+        """What has just been acquired is not sent after all."""
+        owner = self._owners.get(member_id)
+        for first, last, _ in acquired:
+            held = [] if owner is None else [at for at in owner.held if first <= at <= last]
+            for at in held:
+                self._in_flight.release(self._in_flight.records[at])
+                self._available.add(at)
+        self.forget_owner(member_id)
+
+    def move_start(self, log_start: int) -> Outcome:
+        """The log has no records before this offset any more."""
+        if log_start <= self._done.before:
+            return Outcome(False, False)
+        records = self._in_flight.records
+        first = self._order.at_or_before(log_start)
+        if first is not None and first < log_start < first + records[first].weight:
+            is_available = records[first].owner is None
+            self._in_flight.split(records[first], log_start)
+            self._order.add(log_start)
+            if is_available:
+                self._available.add(log_start)
+        self._available.take_until(log_start - 1)
+        for first in self._order.take_until(log_start - 1):
+            self._in_flight.remove(records[first])
+        self._owners = {member_id: owner for member_id, owner in self._owners.items() if owner.held}
+        self._done.until(log_start)
+        self.end = max(self.end, log_start)
+        return Outcome(True, True)
+
+    def reset(self, offset: int) -> None:
+        """An administrator has set the start offset: nothing before it is to be delivered, and everything from it on is new."""
+        self._forget(offset)
+        self.state_epoch += 1
+        self.version += 1
+
+    def _forget(self, start: int) -> None:
+        self._done.reset(start)
+        self._in_flight.clear()
+        self._order.clear()
+        self._available.clear()
+        self._owners.clear()
+        self.end = start
+
+    def restore(self, ranges: Iterable[tuple[int, int]], failed: Iterable[tuple[int, int, int]], log_end: int) -> None:
+        """Once, on a new one: what is done with above the start, as ``done`` has told it, and what had failed deliveries: first
+        offset, the one after the last, how many. Whatever lies between is AVAILABLE. Offsets from ``log_end`` on are forgotten:
+        the log lost them when the machine failed, and other records will have them. Raises ValueError for what cannot be."""
+        if self.start > log_end:
+            self._forget(log_end)
+            return
+        done = [(first, min(end, log_end)) for first, end in ranges if first < log_end]
+        self._done.restore(done, ())
+        counted = [(first, min(end, log_end), count) for first, end, count in failed if first < log_end]
+        self.end = max([self.start, *(end for _, end in done), *(end for _, end, _ in counted)])
+        at = self.start
+        for first, end, count in sorted([*((first, end, -1) for first, end in done), *counted]):
+            if not at <= first < end or count == 0:
+                raise ValueError("offsets that overlap, or a count of 0")
+            if at < first:
+                self._restore(at, first, 0)
+            if count > 0:
+                self._restore(first, end, count)
+            at = end
+
+    def _restore(self, first: int, end: int, failures: int) -> None:
+        self._in_flight.add(first, end - first).failures = failures
+        self._order.add(first)
+        self._available.add(first)
+
+
+def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) -> None:
+    """What Kafka refuses before it looks at a record. ``before``: the last offset of the batch before this one."""
+    if first < 0 or first > last:
+        raise RequestError(ErrorCode.invalid_request, "A batch begins before offset 0, or after its end.")
+    if first <= before:
+        raise RequestError(ErrorCode.invalid_request, "The batches overlap, or are not ascending.")
+    if not types:
+        raise RequestError(ErrorCode.invalid_request, "A batch has no acknowledge types.")
+    if len(types) > 1 and len(types) != last - first + 1:
+        raise RequestError(ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset.")
+    if max(types) > (RENEW if may_renew else REJECT):
+        raise RequestError(ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed.")

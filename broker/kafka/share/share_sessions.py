@@ -1,0 +1,145 @@
+"""Share sessions: which partitions a member fetches from, so that a request names only what changes.
+
+A session belongs to a member of a group and has an epoch:
+
+| epoch of a request | session | answer | the session then |
+|---|---|---|---|
+| 0 | any | NONE | is new, with the epoch 1 |
+| -1 | none | SHARE_SESSION_NOT_FOUND | - |
+| -1 | one | NONE | is closed |
+| its own | one | NONE | has the next epoch |
+| any other | none | SHARE_SESSION_NOT_FOUND | - |
+| any other | one | INVALID_SHARE_SESSION_EPOCH | stays |
+
+After 2147483647 comes 1. A ShareAcknowledge cannot open a session: its epoch 0 is INVALID_SHARE_SESSION_EPOCH. A session ends with
+the connection on which it was opened; what its member holds goes to others then, as when it is closed. A new session of the
+same member keeps what the member holds.
+
+Bounds: ``max_sessions``, beyond which a new one is SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and
+``ALL_PARTITIONS_MAX`` in all.
+
+Any thread; the lock guards the tables and the epochs. A session's own partitions are changed by its requests, one at a time.
+"""
+
+from collections import deque
+from typing import Any
+
+import attrs
+
+from broker.errors import RequestError
+from broker.kafka.share.partition_entry import Link, Waiter
+from broker.network.work import Allowance
+from broker.runtime.threads import Lock
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import TopicPartition
+
+OPEN_EPOCH, CLOSE_EPOCH = 0, -1
+MAX_SESSIONS = 2_000
+PARTITIONS_MAX = 10_000
+ALL_PARTITIONS_MAX = 200_000
+
+_LAST_EPOCH = 2**31 - 1
+
+
+@attrs.define(eq=False)
+class ShareSession:
+    group_id: str
+    member_id: str
+    connection: Any  # its identity
+    epoch: int = 1  # of the next request
+    links: dict[TopicPartition, Link] = attrs.field(factory=dict, repr=False)
+    # Partitions that cannot be fetched now, because there is no such topic or the client may not read it: looked at each time.
+    refused: dict[TopicPartition, None] = attrs.field(factory=dict, repr=False)
+    # Forgotten partitions of which the member may still hold records.
+    left: dict[Link, None] = attrs.field(factory=dict, repr=False)
+    ready: deque[Link] = attrs.field(factory=deque, repr=False)
+    waiter: Waiter | None = attrs.field(default=None, repr=False)
+    closed: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.links) + len(self.refused)
+
+
+def next_epoch(epoch: int) -> int:
+    return 1 if epoch == _LAST_EPOCH else epoch + 1
+
+
+class ShareSessions:
+    def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
+        self.max_sessions = max_sessions
+        self.partitions = Allowance(ALL_PARTITIONS_MAX)
+        self._lock = Lock()
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._of_connection: dict[Any, dict[ShareSession, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, group_id: str, member_id: str, connection: Any) -> tuple[ShareSession, ShareSession | None]:
+        """A new session, and the one that it replaces. Raises RequestError."""
+        key = group_id, member_id
+        with self._lock:
+            old = self._sessions.get(key)
+            if old is None and len(self._sessions) >= self.max_sessions:
+                raise RequestError(
+                    ErrorCode.share_session_limit_reached, f"The broker has {len(self._sessions)} share sessions already."
+                )
+            if old is not None:
+                self._remove(old)
+            session = self._sessions[key] = ShareSession(group_id, member_id, connection)
+            self._of_connection.setdefault(connection, {})[session] = None
+        return session, old
+
+    def use(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+        """The session of a request that does not open it. One that closes it has to ``close`` it. Raises RequestError."""
+        with self._lock:
+            session = self._sessions.get((group_id, member_id))
+            if session is None:
+                raise RequestError(ErrorCode.share_session_not_found, "There is no share session of this member.")
+            if epoch == CLOSE_EPOCH:
+                return session
+            if epoch != session.epoch:
+                raise RequestError(
+                    ErrorCode.invalid_share_session_epoch, f"The epoch of the share session is {session.epoch}, not {epoch}."
+                )
+            session.epoch = next_epoch(epoch)
+            return session
+
+    def close(self, session: ShareSession) -> bool:
+        """False if it was closed before."""
+        with self._lock:
+            return self._remove(session)
+
+    def _remove(self, session: ShareSession) -> bool:
+        if session.closed:
+            return False
+        session.closed = True
+        del self._sessions[session.group_id, session.member_id]
+        others = self._of_connection.get(session.connection)
+        if others is not None:
+            others.pop(session, None)
+            if not others:
+                del self._of_connection[session.connection]
+        return True
+
+    def of_member(self, group_id: str, member_id: str) -> ShareSession | None:
+        return self._sessions.get((group_id, member_id))
+
+    def of_connection(self, connection: Any) -> list[ShareSession]:
+        with self._lock:
+            return list(self._of_connection.get(connection, ()))
+
+    def has_any(self, connection: Any) -> bool:
+        return connection in self._of_connection
+
+    def all(self) -> list[ShareSession]:
+        with self._lock:
+            return list(self._sessions.values())
+
+    def make_room(self, session: ShareSession, partitions: int) -> None:
+        """So many partitions come to the session. Raises RequestError."""
+        if session.size + partitions > PARTITIONS_MAX:
+            raise RequestError(ErrorCode.invalid_request, f"A share session has at most {PARTITIONS_MAX} partitions.")
+        if not self.partitions.take(partitions):
+            raise RequestError(ErrorCode.share_session_limit_reached, "The share sessions have too many partitions.")

@@ -1,0 +1,236 @@
+"""ShareFetch and ShareAcknowledge (KIP-932), the broker's side, versions 1 and 2, by hand.
+
+The acknowledge types of a batch, one byte for each record, stay bytes: a request that acknowledges 500 records one by one has
+three values to read and not 500. As in ``fetch.py`` the broker never sees a record: a partition of a response brings the size of
+its records and the parts that hold them, buffers or regions of a file.
+
+Nothing here trusts what the fields say; ``broker.kafka.share`` decides what is valid.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from protocol.kafka.messages.headers import response_header
+from protocol.wire import UNLIMITED, Reader, Writer, encode_uvarint
+
+MIN_VERSION, MAX_VERSION = 1, 2
+_RENEW = 2  # the first version with renewals, the acquire mode, and the lock time-out in ShareAcknowledge's response
+
+TopicPartition = tuple[bytes, int]  # the 16 bytes of the topic's id, partition
+_BATCH = struct.Struct(">qq")
+
+
+class AcknowledgementBatch(NamedTuple):
+    first: int
+    last: int  # inclusive
+    types: bytes  # one for all of these offsets, or one for each
+
+
+class SharePartitionRequest(NamedTuple):
+    partition: TopicPartition
+    acknowledgements: list[AcknowledgementBatch]
+
+
+class ShareFetchRequest(NamedTuple):
+    group_id: str
+    member_id: str
+    epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    acquire_mode: int
+    is_renew: bool
+    partitions: list[SharePartitionRequest]
+    forgotten: list[TopicPartition]
+
+
+class ShareAcknowledgeRequest(NamedTuple):
+    group_id: str
+    member_id: str
+    epoch: int
+    is_renew: bool
+    partitions: list[SharePartitionRequest]
+
+
+class AcquiredRecords(NamedTuple):
+    first: int
+    last: int  # inclusive
+    delivery_count: int
+
+
+class FetchedPartition(NamedTuple):
+    """``parts`` hold ``size`` bytes of records."""
+
+    partition: TopicPartition
+    error: int = 0
+    message: str | None = None
+    acknowledge_error: int = 0
+    acknowledge_message: str | None = None
+    acquired: Sequence[AcquiredRecords] = ()
+    size: int = 0
+    parts: Sequence[Any] = ()
+
+
+class AcknowledgedPartition(NamedTuple):
+    partition: TopicPartition
+    error: int = 0
+    message: str | None = None
+
+
+def parse_fetch(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> ShareFetchRequest:
+    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches."""
+    reader = Reader(view, pos, max_entries)
+    group_id, member_id, epoch = _session(reader)
+    max_wait_ms, min_bytes, max_bytes = reader.i32(), reader.i32(), reader.i32()
+    max_records, batch_size = reader.i32(), reader.i32()
+    mode, is_renew = (reader.i8(), reader.bool()) if version >= _RENEW else (0, False)
+    partitions = _partitions(reader)
+    forgotten: list[TopicPartition] = []
+    for _ in range(reader.compact_array(18)):
+        topic_id = reader.take(16).tobytes()
+        forgotten += [(topic_id, reader.i32()) for _ in range(reader.compact_array(4))]
+        reader.skip_tags()
+    reader.skip_tags()
+    return ShareFetchRequest(
+        group_id,
+        member_id,
+        epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        max_records,
+        batch_size,
+        mode,
+        is_renew,
+        partitions,
+        forgotten,
+    )
+
+
+def parse_acknowledge(
+    view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED
+) -> ShareAcknowledgeRequest:
+    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches."""
+    reader = Reader(view, pos, max_entries)
+    group_id, member_id, epoch = _session(reader)
+    is_renew = version >= _RENEW and reader.bool()
+    partitions = _partitions(reader)
+    reader.skip_tags()
+    return ShareAcknowledgeRequest(group_id, member_id, epoch, is_renew, partitions)
+
+
+def _session(reader: Reader) -> tuple[str, str, int]:
+    return reader.compact_nullable_string() or "", reader.compact_nullable_string() or "", reader.i32()
+
+
+def _partitions(reader: Reader) -> list[SharePartitionRequest]:
+    partitions = []
+    for _ in range(reader.compact_array(18)):
+        topic_id = reader.take(16).tobytes()
+        for _ in range(reader.compact_array(6)):
+            index = reader.i32()
+            batches = []
+            for _ in range(reader.compact_array(18)):
+                first, last = _BATCH.unpack(reader.take(16, "an acknowledgement batch"))
+                types = reader.take(reader.uvarint() - 1, "acknowledge types").tobytes()
+                batches.append(AcknowledgementBatch(first, last, types))
+                reader.skip_tags()
+            partitions.append(SharePartitionRequest((topic_id, index), batches))
+            reader.skip_tags()
+        reader.skip_tags()
+    return partitions
+
+
+# -- responses ----------------------------------------------------------------------------------------------------------
+
+_LENGTH = struct.Struct(">i")
+_ACQUIRED = struct.Struct(">qqhB")  # and no tags
+_HEAD = struct.Struct(">ih")  # throttle time, error
+# The current leader: no other broker's, so neither its id nor its epoch is told. And no tags.
+_NO_LEADER = struct.pack(">iiB", -1, -1, 0)
+
+
+def fetch_parts(
+    correlation_id: int,
+    error: int,
+    message: str | None,
+    lock_timeout_ms: int,
+    partitions: Sequence[FetchedPartition],
+) -> list[Any]:
+    """The response frame as parts to send one after the other; the first one begins with the length of the frame."""
+    parts: list[Any] = []
+    size = 0
+    out = _head(correlation_id, error, message)
+    out.data += _LENGTH.pack(lock_timeout_ms)
+    for first, some in _topics(out, partitions):
+        _topic(out, first, len(some))
+        for data in some:
+            out.data += _HEAD.pack(data.partition[1], data.error)
+            out.compact_nullable_string(data.message)
+            out.i16(data.acknowledge_error)
+            out.compact_nullable_string(data.acknowledge_message)
+            out.data += _NO_LEADER
+            out.data += encode_uvarint(data.size + 1)
+            if data.size:
+                parts += [out.data, *data.parts]
+                size += len(out.data) + data.size
+                out = Writer()
+            out.compact_array(len(data.acquired))
+            out.data += b"".join([_ACQUIRED.pack(*acquired, 0) for acquired in data.acquired])
+            out.no_tags()
+        out.no_tags()
+    out.data += b"\1\0"  # no endpoints of other brokers, no tags
+    parts.append(out.data)
+    size += len(out.data)
+    _LENGTH.pack_into(parts[0], 0, size - _LENGTH.size)
+    return parts
+
+
+def acknowledge_response(
+    correlation_id: int,
+    version: int,
+    error: int,
+    message: str | None,
+    lock_timeout_ms: int,
+    partitions: Sequence[AcknowledgedPartition],
+) -> bytearray:
+    """A whole response frame."""
+    out = _head(correlation_id, error, message)
+    if version >= _RENEW:
+        out.i32(lock_timeout_ms)
+    for first, some in _topics(out, partitions):
+        _topic(out, first, len(some))
+        for data in some:
+            out.data += _HEAD.pack(data.partition[1], data.error)
+            out.compact_nullable_string(data.message)
+            out.data += _NO_LEADER
+            out.no_tags()
+        out.no_tags()
+    out.data += b"\1\0"
+    _LENGTH.pack_into(out.data, 0, len(out.data) - _LENGTH.size)
+    return out.data
+
+
+def _head(correlation_id: int, error: int, message: str | None) -> Writer:
+    out = Writer(bytearray(_LENGTH.size))
+    out.raw(response_header(correlation_id, 1))
+    out.data += _HEAD.pack(0, error)
+    out.compact_nullable_string(message)
+    return out
+
+
+def _topics(out: Writer, partitions: Sequence[Any]) -> list[tuple[bytes, list[Any]]]:
+    """The partitions by topic, after the number of topics was written."""
+    by_topic: dict[bytes, list[Any]] = {}
+    for data in partitions:
+        by_topic.setdefault(data.partition[0], []).append(data)
+    out.compact_array(len(by_topic))
+    return list(by_topic.items())
+
+
+def _topic(out: Writer, topic_id: bytes, partitions: int) -> None:
+    out.data += topic_id
+    out.compact_array(partitions)

@@ -1,0 +1,116 @@
+"""Compares what the broker of this tree costs with what that of an earlier commit costs, and fails if it has become dearer.
+
+    python -m tests.bench.bench_check [--base COMMIT] [--rounds 5] [--limit 1.10] [--only TEXT]
+
+Each round measures both brokers, one after the other and in turn first, with the same drivers, which are those of this tree. The
+figures are the broker's CPU per request, buffer or message. The ratio of a round is that of its two figures; the median over the
+rounds decides, because the machine's speed changes from minute to minute, and both figures of a round with it. A line that is
+above the limit is measured again, as often as before, and counts only if it stays above it.
+
+Without ``--base``, the commit of the newest tag, which is that of the last release. Exit code 1: something is dearer by more than
+the limit.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# What is measured: a module of tests.bench, and its arguments.
+CASES = {
+    "kafka": ["bench_broker", "--tests", "produce,fetch", "--scale", "0.25"],
+    "shuffle": ["bench_shuffle", "read", "--quick"],
+    "pulsar": ["bench_pulsar", "unbatched", "batched", "--quick"],
+}
+
+Ratios = dict[str, list[tuple[float, float]]]  # by name: (before, now) of each round, us of CPU
+
+
+def compare(before: float, now: float) -> float:
+    return now / before if before else 1.0
+
+
+def verdicts(figures: Ratios, limit: float) -> Iterator[tuple[str, float, float, float, bool]]:
+    """Name, median before, median now, median ratio, and whether that is above the limit."""
+    for name, pairs in figures.items():
+        ratio = statistics.median(compare(*pair) for pair in pairs)
+        yield name, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), ratio, ratio > limit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _newest_tag() -> str | None:
+    return next(iter(_git("tag", "--sort=-creatordate", "--merged").splitlines()), None)
+
+
+@contextmanager
+def _checked_out(commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="broker-bench-base-") as directory:
+        tree = Path(directory) / "tree"
+        _git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+
+
+def _measure(case: str, tree: Path) -> dict[str, float]:
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", prefix="broker-bench-") as file:
+        environment = {**os.environ, "BROKER_BENCH_TREE": str(tree), "BROKER_BENCH_FIGURES": file.name}
+        module, *arguments = CASES[case]
+        command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        return dict(json.loads(line) for line in file)
+
+
+def measure(cases: Iterable[str], base: Path, rounds: int) -> Ratios:
+    figures: Ratios = {}
+    for case in cases:
+        for number in range(rounds):
+            trees = [base, ROOT] if number % 2 == 0 else [ROOT, base]
+            measured = {tree: _measure(case, tree) for tree in trees}
+            for name, before in measured[base].items():
+                if name in measured[ROOT]:
+                    figures.setdefault(f"{case}: {name.strip()}", []).append((before, measured[ROOT][name]))
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default=None, help="the commit to compare with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=1.10, help="the largest ratio that passes")
+    parser.add_argument("--only", default="", help="only the cases with this in their name: " + ", ".join(CASES))
+    options = parser.parse_args()
+    base = options.base or _newest_tag()
+    if base is None:
+        parser.error("No release is tagged: name the commit to compare with, as in make bench-check BASE=HEAD~20.")
+    cases = [case for case in CASES if options.only in case]
+    with _checked_out(base) as tree:
+        figures = measure(cases, tree, options.rounds)
+        dearer = {name.partition(":")[0] for name, *_, is_dearer in verdicts(figures, options.limit) if is_dearer}
+        if dearer:
+            for name, pairs in measure(sorted(dearer), tree, options.rounds).items():
+                figures.setdefault(name, []).extend(pairs)
+    found = False
+    print(
+        f"us of the broker's CPU at {base} and now; the ratio is the median of those of {options.rounds} rounds or more"
+    )
+    for name, before, now, ratio, is_dearer in verdicts(figures, options.limit):
+        print(f"{name:70} {before:9.2f} {now:9.2f}  {ratio:5.2f}{'  DEARER' if is_dearer else ''}")
+        found = found or is_dearer
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
