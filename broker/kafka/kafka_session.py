@@ -12,7 +12,7 @@ import attrs
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.produce_runs import RunFinder
+from broker.kafka.producing.run_finder import RunFinder
 from broker.security.client_software import Software
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey

@@ -2,40 +2,38 @@
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
 waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
+
+From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
+From version 13 on a request names topics by their ids.
+
+Requests that a client has sent without waiting for answers are handled together: see ``broker.kafka.producing``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import denied, may
+from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
-from broker.kafka.error_codes import code_of
-from broker.kafka.produce_runs import RunRequest
+from broker.kafka.producing.appending import append, is_transactional, partitions_of
+from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
+from broker.kafka.transactions import first_batches
+from broker.kafka.transactions.first_batches import FirstBatches
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
-from broker.network.traces import LogCall
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
-from broker.runtime.threads import Lock
 from broker.security.acl import Operation, ResourceType
-from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
-from broker.storage.refusals import InvalidTransactionState, KeylessRecords
-from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import produce
-from protocol.kafka.messages.produce_runs import Template
-from protocol.kafka.records.batch import TRANSACTIONAL, read_header
 
-# How long (s) appends go to the handler pool after a slow one: the disk is busy writing back.
-_SLOW_FOR_S = 1.0
 # The longest request (bytes) that a processor handles: about 1 ms of writing. Enough for a batch of 1 MiB, the default maximum.
 _INLINE_MAX_BYTES = 2 * 1024 * 1024
-# The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
-_ATTRIBUTES = 22
 _HANDOVER = Handover()
+_FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
+_FirstBatches = Mapping[Any, tuple[Claim, Log]]
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC, _TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
@@ -44,185 +42,88 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < context.appends_slow_until:
         return _HANDOVER
-    partitions = context.logs.partitions
+    partitions = partitions_of(context, request)
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
             return _HANDOVER  # the batch has to be decompressed
+    if (
+        parsed.transactional_id is not None
+        and request.api_version >= first_batches.FIRST_VERSION
+        and _missing(context, request, parsed, ())
+    ):
+        return _HANDOVER
     return parsed
 
 
+def _missing(
+    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str | bytes]
+) -> _FirstBatches:
+    """The batches that have to be added to their transaction first; none of the topics ``refused``."""
+    partitions = partitions_of(context, request)
+    return first_batches.missing(
+        ((topic, partition), partitions.get((topic, partition)), records)
+        for topic, partition, records in parsed.topics
+        if topic not in refused
+    )
+
+
 def _handle(
-    context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest | None
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    prepared: produce.ProduceRequest | FirstBatches | None,
 ) -> None:
-    if parsed is None:
+    first: FirstBatches | None = None
+    if type(prepared) is produce.ProduceRequest:
+        parsed = prepared
+        refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
+    else:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
+        refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
+        if isinstance(prepared, FirstBatches):
+            first = prepared
+        elif parsed.transactional_id is not None and request.api_version >= first_batches.FIRST_VERSION:
+            missing = _missing(context, request, parsed, refused or ())
+            if missing:
+                first = FirstBatches()
+                go_on = partial(outbox.hand_over, request, Handover(None, first))
+                first.add(context.transactions.version_2, parsed.transactional_id, missing, go_on)
+                return
     acks = parsed.acks
-    refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
-    if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request
+    if acks == 1 and len(parsed.topics) == 1 and not refused and first is None:  # the usual request
         topic, partition, records = parsed.topics[0]
-        result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
+        result, written = append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
-    _several(context, request, outbox, parsed, refused)
+    _several(context, request, outbox, parsed, refused, {} if first is None else first.errors)
 
 
 def _unauthorized(
     context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest
-) -> Mapping[str, ErrorCode] | None:
+) -> Mapping[str | bytes, ErrorCode] | None:
     """The topics to which the client may not write, each with its error: all, if it may not use the transactional id."""
-    connection, topics = request.connection, parsed.topics
-    if len(topics) == 1:
+    connection = request.connection
+    topics: Sequence[tuple[Any, int, memoryview | None]] = parsed.topics  # all names, or all ids
+    by_id = request.api_version >= _FIRST_BY_ID
+    if len(topics) == 1 and not by_id:
         topic, _, records = topics[0]
-        if not _is_transactional(records):
+        if not is_transactional(records):
             allowed = may(context, connection, _WRITE, _TOPIC, topic)
             return None if allowed else {topic: ErrorCode.topic_authorization_failed}
-    if any(_is_transactional(records) for _, _, records in topics):
+    if any(is_transactional(records) for _, _, records in topics):
         transactional_id = parsed.transactional_id
         if transactional_id is None or not may(context, connection, _WRITE, _TRANSACTIONAL_ID, transactional_id):
             return {topic: ErrorCode.transactional_id_authorization_failed for topic, _, _ in topics}
-    names = denied(context, connection, _WRITE, _TOPIC, [topic for topic, _, _ in topics])
-    return dict.fromkeys(names, ErrorCode.topic_authorization_failed)
-
-
-def _is_transactional(records: memoryview | None) -> bool:
-    return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & TRANSACTIONAL)
-
-
-def _append(
-    context: KafkaContext,
-    request: KafkaRequest,
-    topic: str,
-    partition: int,
-    records: memoryview | None,
-    acks: int,
-    transactional_id: str | None,
-) -> tuple[produce.PartitionResult, Log | None]:
-    """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
-    target = context.logs.partitions.get((topic, partition))
-    if target is None:
-        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
-    if acks not in (0, 1, -1):
-        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
-    if records is None or not len(records):
-        message = "a produce request without records"
-        return produce.PartitionResult(topic, partition, ErrorCode.invalid_record, -1, -1, -1, message), None
-    if acks == -1 and target.config.min_insync_replicas > 1:
-        message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
-        return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
-    if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
-        refused = _refuse(context, records, transactional_id)
-        if refused:
-            return produce.PartitionResult(topic, partition, refused), None
-    try:
-        if context.traces is None:
-            info = target.append(records, now_ms=context.clock.time_ms())
-        else:
-            info = _append_traced(context, request, target, records)
-    except Refusal as error:
-        code = code_of(error)
-        if isinstance(error, InvalidTransactionState) and transactional_id is not None:
-            # The log knows no more than that the producer may not; the coordinator knows why.
-            header = read_header(records)
-            code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
-        return produce.PartitionResult(
-            topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
-        ), None
-    except StorageError as error:
-        context.complain("append_failed", topic, partition, error)
-        return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
-    if target.state.slow_until > context.appends_slow_until:
-        context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
-    return (
-        produce.PartitionResult(
-            topic, partition, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset, None
-        ),
-        target,
-    )
-
-
-def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview) -> AppendInfo:
-    """Append, and note when on the request."""
-    began = context.clock.monotonic()
-    info = target.append(records, now_ms=context.clock.time_ms())
-    ended = context.clock.monotonic()
-    request.note_log_call(LogCall("append", target.topic, target.partition, info.base_offset, began, ended))
-    return info
-
-
-def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
-    """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
-    if not isinstance(error, KeylessRecords):
-        return ()
-    where = f"{target.topic}-{target.partition}"
-    message = f"Compacted topic cannot accept message without key in topic partition {where}."
-    return [(number, message) for number in error.numbers]
-
-
-def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | None) -> ErrorCode:
-    """The error of a transaction's batch whose producer does not have the transactional id of the request."""
-    try:
-        header = read_header(records)
-    except ProtocolError:
-        return ErrorCode.none  # the append refuses the batch and says why
-    return context.transactions.may_write(transactional_id, header.producer_id)
-
-
-def _handle_run(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
-    """Several requests, each for one partition, with the same acks: 1 or all."""
-    assert isinstance(request, RunRequest)
-    run = request.run
-    acks = run[0].template.acks
-    by_template: dict[Template, list[int]] = {}
-    for index, one in enumerate(run):
-        by_template.setdefault(one.template, []).append(index)
-    refused = denied(context, request.connection, _WRITE, _TOPIC, {template.topic for template in by_template})
-    answers: list[bytes] = [b""] * len(run)
-    written: list[tuple[Sequence[int], Log]] = []
-
-    def answer(index: int, result: produce.PartitionResult) -> None:
-        if result.error:
-            context.errors.add(API.label, result.error)
-        _, correlation_id, _ = run[index]
-        answers[index] = produce.response(correlation_id, run[index].template.version, [result], 0)
-
-    def send(failed: Failed) -> None:
-        for index, result in failed.items():
-            answer(index, result)
-        outbox.send(request, [b"".join(answers)])
-
-    for template, indexes in by_template.items():
-        topic, partition = template.topic, template.partition
-        if topic in refused:
-            for index in indexes:
-                answer(index, produce.PartitionResult(topic, partition, ErrorCode.topic_authorization_failed))
-            continue
-        target = context.logs.partitions.get((topic, partition))
-        stored = 0
-        if target is not None and (acks == 1 or target.config.min_insync_replicas <= 1):
-            records = [run[index].records for index in indexes]
-            bases, start_offset = target.append_run(records, now_ms=context.clock.time_ms())
-            success = request.answers(template)
-            for index, base_offset in zip(indexes, bases, strict=False):
-                answers[index] = success(run[index].correlation_id, base_offset, start_offset)
-            stored = len(bases)
-            if target.state.slow_until > context.appends_slow_until:
-                context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
-        succeeded = indexes[:stored]
-        for index in indexes[stored:]:
-            result, log = _append(context, request, topic, partition, run[index].records, acks, None)
-            answer(index, result)
-            if log is not None:
-                succeeded.append(index)
-        if target is not None and succeeded:
-            written.append((succeeded, target))
-    if acks == -1 and written:
-        timeout_ms = min(template.timeout_ms for template in by_template)
-        _AwaitedFlush(context, request, send).begin(written, timeout_ms)
+    wanted = [topic for topic, _, _ in topics]
+    refused: Iterable[str | bytes]
+    if by_id:
+        refused = denied_ids(context, connection, _WRITE, wanted)
     else:
-        send({})
+        refused = denied(context, connection, _WRITE, _TOPIC, wanted)
+    return dict.fromkeys(refused, ErrorCode.topic_authorization_failed)
 
 
 def _several(
@@ -230,14 +131,15 @@ def _several(
     request: KafkaRequest,
     outbox: Outbox,
     parsed: produce.ProduceRequest,
-    refused: Mapping[str, int] | None,
+    refused: Mapping[str | bytes, int] | None,
+    errors: Mapping[tuple[str | bytes, int], int],
 ) -> None:
-    """A request of several partitions, a request that waits for an fsync, or one with ``acks=0``, which gets no answer.
+    """A request of several partitions, one that waits for an fsync, or one with ``acks=0``, which gets no answer.
 
-    ``refused``: topics to which nothing is appended, with their errors."""
+    ``refused``, ``errors``: topics and partitions to which nothing is appended, with their errors."""
     acks, topics = parsed.acks, parsed.topics
     results: list[produce.PartitionResult] = []
-    written: list[tuple[Sequence[int], Log]] = []
+    written: list[Written] = []
     if refused:
         results += [
             produce.PartitionResult(topic, partition, refused[topic])
@@ -246,9 +148,12 @@ def _several(
         ]
         topics = [one for one in topics if one[0] not in refused]
     for topic, partition, records in topics:
-        result, target = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
-        if target is not None:
-            written.append(((len(results),), target))
+        if errors and (topic, partition) in errors:
+            results.append(produce.PartitionResult(topic, partition, errors[topic, partition]))
+            continue
+        result, log = append(context, request, topic, partition, records, acks, parsed.transactional_id)
+        if log is not None:
+            written.append(Written((len(results),), topic, log))
         results.append(result)
 
     def send(failed: Failed) -> None:
@@ -266,84 +171,19 @@ def _several(
         else:
             outbox.no_op(request)
     elif acks == -1 and written:
-        _AwaitedFlush(context, request, send).begin(written, parsed.timeout_ms)
+        AwaitedFlush(context, request, send).begin(written, parsed.timeout_ms)
     else:
         send({})
-
-
-# Results that take the place of those that were due if the records had become durable in time, by their index.
-Failed = Mapping[int, produce.PartitionResult]
-
-
-class _AwaitedFlush:
-    """What was appended becomes durable, or does not, or not in time. Then ``send`` is called, once."""
-
-    def __init__(self, context: KafkaContext, request: KafkaRequest, send: Callable[[Failed], None]) -> None:
-        self._context = context
-        self._received_at = request.received_at
-        self._send = send
-        self._lock = Lock()
-        self._failed: dict[int, produce.PartitionResult] = {}
-        self._unflushed: list[tuple[Sequence[int], Log]] = []
-        self._answered = False
-        self.deadline = 0.0
-
-    def begin(self, written: Sequence[tuple[Sequence[int], Log]], timeout_ms: int) -> None:
-        """``written``: the logs, each with the indexes of the results that wait for it."""
-        self._unflushed = list(written)
-        self.deadline = self._received_at + timeout_ms / 1000
-        self._context.ack_deadlines.add(self)
-        for one in written:
-            log = one[1]
-            self._context.flusher.wait_durable(log, log.log_end_offset, partial(self._flushed, one))
-
-    def _flushed(self, one: tuple[Sequence[int], Log], error: StorageError | None) -> None:
-        with self._lock:
-            if self._answered:
-                return
-            if error is not None:
-                self._fail(one, ErrorCode.kafka_storage_error, str(error))
-            self._unflushed.remove(one)
-            if self._unflushed:
-                return
-            self._answered = True
-        self._context.ack_deadlines.remove(self)
-        self._send(self._failed)
-
-    def expire(self) -> None:
-        """The request has timed out. As in Kafka, the records may become durable all the same."""
-        with self._lock:
-            if self._answered:
-                return
-            self._answered = True
-            for one in self._unflushed:
-                self._fail(one, ErrorCode.request_timed_out, None)
-        self._send(self._failed)
-
-    def _fail(self, one: tuple[Sequence[int], Log], error: ErrorCode, message: str | None) -> None:
-        indexes, log = one
-        result = produce.PartitionResult(log.topic, log.partition, error, -1, -1, log.log_start_offset, message)
-        self._failed.update(dict.fromkeys(indexes, result))
 
 
 API = Api(
     key=ApiKey.PRODUCE,
     min_version=3,
-    max_version=9,
+    max_version=produce.MAX_VERSION,
     # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
     advertised_min=0,
     handle_raw=_handle,
     prepare=_prepare,
     inline_max_bytes=_INLINE_MAX_BYTES,
     sized_by_bytes=False,
-)
-
-# Of several requests at once (see ``broker.kafka.produce_runs``).
-RUN_API = Api(
-    key=ApiKey.PRODUCE,
-    min_version=3,
-    max_version=API.max_version,
-    handle_raw=_handle_run,
-    inline=True,
-    inline_max_bytes=_INLINE_MAX_BYTES,
 )

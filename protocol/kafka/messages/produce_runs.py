@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header
-from protocol.kafka.messages.produce import PartitionResult, parse_request, response
+from protocol.kafka.messages.produce import FIRST_WITH_TOPIC_ID, MAX_VERSION, PartitionResult, parse_request, response
 
 _KIND = Struct(">i").unpack_from  # API key and version as one number
 _CLIENT_ID = 12  # where it begins in the frame, with its length
-_FIRST_VERSION = 5  # the first whose response has the log start offset
-_LAST_VERSION = 12
+FIRST_VERSION = 5  # the first whose response has the log start offset
+LAST_VERSION = MAX_VERSION
 _FLEXIBLE = 9
 # From the beginning of the body to the topic's name, and from its end to the length of the records.
 _BEFORE_NAME, _AFTER_NAME = 14, 8
 _BEFORE_NAME_9, _AFTER_NAME_9 = 9, 5
+_BEFORE_ID = 8
 _NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
 _new = tuple.__new__
 # Numbers by which a response's fields are found in its bytes. No topic has such a name, and no partition such a number.
@@ -50,7 +51,7 @@ class Template(NamedTuple):
     version: int
     acks: int
     timeout_ms: int
-    topic: str
+    topic: str | bytes  # from version 13 on, its id
     partition: int
 
 
@@ -71,7 +72,7 @@ def template_of(frame: memoryview) -> Template | None:
     """What the whole request in ``frame`` has in common with others like it. None: it is not one that has a template."""
     try:
         key, version, _, _, body = parse_request_header(frame)
-        if key != ApiKey.PRODUCE or not _FIRST_VERSION <= version <= _LAST_VERSION:
+        if key != ApiKey.PRODUCE or not FIRST_VERSION <= version <= LAST_VERSION:
             return None
         parsed = parse_request(frame, version, body, 2)
     except ProtocolError:
@@ -79,10 +80,13 @@ def template_of(frame: memoryview) -> Template | None:
     if parsed.transactional_id is not None or len(parsed.topics) != 1 or parsed.acks not in (1, -1):
         return None
     topic, partition, records = parsed.topics[0]
-    name = len(topic.encode())
+    name = len(topic.encode() if isinstance(topic, str) else topic)
     if not records or (version >= _FLEXIBLE and name > _LONGEST_NAME_9):
         return None
-    before, after = (_BEFORE_NAME, _AFTER_NAME) if version < _FLEXIBLE else (_BEFORE_NAME_9, _AFTER_NAME_9)
+    if version < _FLEXIBLE:
+        before, after = _BEFORE_NAME, _AFTER_NAME
+    else:
+        before, after = _BEFORE_NAME_9 if version < FIRST_WITH_TOPIC_ID else _BEFORE_ID, _AFTER_NAME_9
     middle = bytes(frame[_CLIENT_ID : body + before + name + after])
     layout = _layout(len(middle), version >= _FLEXIBLE)
     template = Template(layout, _KIND(frame, 4)[0], middle, version, parsed.acks, parsed.timeout_ms, topic, partition)
@@ -94,12 +98,13 @@ def follow(
     templates: Mapping[bytes, Template], layout: Layout, data: memoryview, most: int, most_bytes: int
 ) -> tuple[list[Followed], int]:
     """The whole requests at the beginning of ``data``, as far as each has one of the templates (by ``middle``; all have this
-    layout) and the same acks as the first; and where the last one ends. At most ``most`` requests and ``most_bytes``."""
+    layout), and the same version and acks as the first; and where the last one ends. At most ``most`` requests and
+    ``most_bytes``."""
     found: list[Followed] = []
     unpack, size_of_lengths, is_flexible = layout
     position, limit = 0, min(len(data), most_bytes) - size_of_lengths
     middle, template = b"", None
-    acks = 0
+    acks = first_kind = 0
     while position <= limit and len(found) < most:
         if is_flexible:
             length, kind, correlation_id, its_middle, count, second, third = unpack(data, position)
@@ -110,10 +115,10 @@ def follow(
             if template is None:
                 break
             if not found:
-                acks = template.acks
+                acks, first_kind = template.acks, template.kind
         end = position + 4 + length
         start = position + size_of_lengths
-        if kind != template.kind or template.acks != acks or end > len(data) or end > most_bytes:
+        if not kind == template.kind == first_kind or template.acks != acks or end > len(data) or end > most_bytes:
             break
         after = end
         if is_flexible:

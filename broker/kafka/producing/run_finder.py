@@ -2,13 +2,14 @@
 
 A session that finds more than one request in what was received asks ``RunFinder`` whether the first ones are a run, which
 ``protocol.kafka.messages.produce_runs`` decides. If they are, the processor gets all of them as one frame, and they become one
-``RunRequest``: one write for each log, one fsync with ``acks=all``, one answer with as many responses (``handlers/produce.py``).
+``RunRequest``: one write for each log, one fsync with ``acks=all``, one answer with as many responses (``runs.py``).
 The order of what is stored and answered is that in which the requests have come.
 
 On the connection's processor. Only requests that the processor would handle itself may be in a run.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
@@ -16,7 +17,7 @@ from protocol.kafka.messages.produce_runs import Answers, Followed, Layout, Temp
 
 # A run of this size takes about half a millisecond.
 _RUN_MAX = 128
-_RUN_BYTES_MAX = 512 * 1024
+RUN_BYTES_MAX = 512 * 1024
 # Of one connection: a producer to more partitions than this has its requests handled one by one.
 _TEMPLATES_MAX = 64
 # Requests that are not looked at after one from which nothing could be learned, and after this many again.
@@ -56,7 +57,7 @@ class RunFinder:
         if self._skip:
             self._skip -= 1
             return first
-        if first > _RUN_BYTES_MAX:
+        if first > RUN_BYTES_MAX:
             return first
         context = self._context
         if context.metering is not None or context.traces is not None:
@@ -65,12 +66,12 @@ class RunFinder:
             return first
         run: Sequence[Followed] = ()
         if self._layout is not None:
-            run, size = follow(self._templates, self._layout, data, _RUN_MAX, _RUN_BYTES_MAX)
+            run, size = follow(self._templates, self._layout, data, _RUN_MAX, RUN_BYTES_MAX)
         if not run:
             layout = self._learn(data[:first])
             if layout is None:
                 return first
-            run, size = follow(self._templates, layout, data, _RUN_MAX, _RUN_BYTES_MAX)
+            run, size = follow(self._templates, layout, data, _RUN_MAX, RUN_BYTES_MAX)
         if len(run) < 2 or not all(map(self._is_handled_here, {one.template for one in run})):
             return first
         self._failures = 0
@@ -118,6 +119,8 @@ class RunFinder:
         return None if template is None else template.layout
 
     def _is_handled_here(self, template: Template) -> bool:
-        entry = self._context.logs.partitions.get((template.topic, template.partition))
+        logs = self._context.logs
+        key: tuple[Any, int] = (template.topic, template.partition)
+        entry = (logs.partitions if isinstance(template.topic, str) else logs.partitions_by_id).get(key)
         # Otherwise the batches have to be decompressed.
         return entry is None or not (entry.config.compact or entry.config.compression_codec is not None)
