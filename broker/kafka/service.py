@@ -44,7 +44,7 @@ class KafkaService:
 
     def connect(self, peer: Peer) -> KafkaSession:
         if self._rules is not None:
-            return SaslSession(self._rules, self._context.clock.monotonic())
+            return SaslSession(self._rules, self._context.clock.monotonic(), self._runs)
         return KafkaSession(self._apis, self._runs)
 
     def inline(self, request: Request) -> Any:

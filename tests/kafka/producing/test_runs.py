@@ -195,12 +195,16 @@ def test_log_append_time(kafka: Kafka) -> None:
 
 
 def test_a_run_is_counted_as_many_requests(kafka: Kafka) -> None:
-    def answered() -> float:
-        tables = [processor.times for processor in kafka.broker.server.sockets.processors]
-        return sum(table.at_once["Produce"] + table.later["Produce"] for table in tables)
+    def answered() -> tuple[int, int]:
+        processors = kafka.broker.server.sockets.processors
+        times = [processor.times for processor in processors]
+        return (
+            sum(table.at_once["Produce"] + table.later["Produce"] for table in times),
+            sum(processor.stats.requests for processor in processors),
+        )
 
     topic = kafka.topic()
     for acks in (1, -1):
         before = answered()
         together(kafka, [Sent(topic, batch())] * 40, 9, acks)
-        assert 40 == answered() - before
+        assert (40, 40) == tuple(after - then for after, then in zip(answered(), before, strict=True))
