@@ -31,6 +31,7 @@ class Names:
     topic: str
     group: str
     txn: str
+    topic_id: bytes = b"there is no such topic"
 
 
 @attrs.frozen
