@@ -190,6 +190,7 @@ class FetchCall:
         if not self._may_block and max(len(session.refused), len(session.ready)) > INLINE_ENTRIES:
             raise Cold
         self._look_at_refused(session)
+        self._begin(session)
         wanted = self._wanted
         if wanted.has_enough or (self._parsed.min_bytes > 1 and not self._has_no_time and not self._is_enough(session)):
             return
@@ -220,10 +221,6 @@ class FetchCall:
                 return
             if entry.log.offline is not None:
                 raise entry.log.why_unavailable()
-            if entry.partition is None:
-                if not self._may_block:
-                    raise Cold
-                self._context.share.begin(entry, self._settings)
             self._asked[entry] = None
             taken = take(link, self._wanted, now, first=not self._taken, may_block=self._may_block)
             if taken is not None:
@@ -236,6 +233,21 @@ class FetchCall:
         except StorageError as error:
             self._context.complain("read_failed", entry.log.topic, entry.log.partition, error)
             self._failed(session, link, ErrorCode.kafka_storage_error)
+
+    def _begin(self, session: ShareSession) -> None:
+        """Find out where the group begins in partitions that have just come to the session. Raises Cold."""
+        if not session.unbegun:
+            return
+        if not self._may_block:
+            raise Cold
+        entries, session.unbegun = session.unbegun, []
+        for entry, error in self._context.share.begin(entries, self._settings).items():
+            link = session.links.get((entry.key.topic_id, entry.key.partition))
+            if isinstance(error, StorageError):
+                self._context.complain("read_failed", entry.log.topic, entry.log.partition, error)
+            if link is not None:
+                code = code_of(error) if isinstance(error, Refusal) else ErrorCode.kafka_storage_error
+                self._failed(session, link, code)
 
     def _failed(self, session: ShareSession, link: Link, code: int) -> None:
         """It is told, and asked again with the next fetch."""
@@ -290,14 +302,7 @@ class FetchCall:
             try:
                 if link.closed:
                     continue
-                if link.entry.partition is None:
-                    if not self._may_block:
-                        raise Cold
-                    self._context.share.begin(link.entry, self._settings)
                 left -= available_bytes(link, self._wanted)
-            except Cold:
-                session.ready.extendleft(one for one, _ in reversed(looked_at))
-                raise
             except (Refusal, StorageError):
                 left = 0
         if left <= 0:

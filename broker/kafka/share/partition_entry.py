@@ -237,6 +237,13 @@ class PartitionEntry:
         if self._drained:
             self.refill()
 
+    def begin(self, partition: SharePartition) -> None:
+        """It is known where the group begins."""
+        with self.lock:
+            self.partition = partition
+            self._saved_version = partition.version if self.stored is not None else -1
+        self.refill()
+
     # -- what members do --------------------------------------------------------------------------------------------------
 
     def configure(self, settings: ShareSettings) -> None:

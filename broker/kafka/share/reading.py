@@ -103,8 +103,11 @@ def take(link: Link, wanted: Wanted, now: float, *, first: bool, may_block: bool
             link.queued = False
             return None
         partition = entry.partition
-        if partition is None or (entry.log.state.has_entries and not may_block):
+        if not may_block and (partition is None or entry.log.state.has_entries):
             raise Cold
+        if partition is None:  # another session is about to begin
+            entry.looked_at(link)
+            return None
         entry.configure(wanted.settings)
         version = partition.version
         acquired, batches = _acquire(entry, partition, wanted, now, first=first, may_block=may_block)

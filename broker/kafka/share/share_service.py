@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from broker.errors import StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
 from broker.kafka.share.share_sessions import ShareSession, ShareSessions
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
-from broker.kafka.share.share_state import decode, restored
-from broker.kafka.share.share_store import Key, ShareStore, delete_now, load
+from broker.kafka.share.share_state import decode, restored, state_of
+from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
 from broker.network.service import Connection
@@ -47,32 +47,33 @@ class ShareService:
         logs: LogManager,
         clock: Clock,
         timer: Timer,
+        catalogue: Catalogue,
         writer: CatalogueWriter,
         settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
     ) -> None:
         self._logs = logs
         self._clock = clock
         self._timer = timer
+        self._catalogue = catalogue
         self._writer = writer
         self.settings = settings
         self.store = ShareStore(writer, clock, timer)
         self.sessions = ShareSessions()
         self._lock = Lock()
+        self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
         self._rows: dict[Key, bytes] = {}  # what is stored of share partitions that are not in memory
-        self._names: dict[bytes, str] = {}
-        self._names_of = -1  # the generation of the topics that ``_names`` has
         self.acknowledge_requests = 0
         self._counts = [0] * 5  # of share partitions that are not in memory any more
 
     # -- the broker's life --------------------------------------------------------------------------------------------------
 
-    def open(self, catalogue: Catalogue) -> None:
+    def open(self) -> None:
         """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError."""
-        rows = load(catalogue)
+        rows = load(self._catalogue)
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
-            delete_now(catalogue, gone)
+            delete_now(self._catalogue, gone)
         self._rows = {key: row for key, row in rows.items() if key not in set(gone)}
 
     def flush(self) -> None:
@@ -82,24 +83,15 @@ class ShareService:
     # -- topics -----------------------------------------------------------------------------------------------------------
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        if self._names_of != self._logs.generation:
-            generation = self._logs.generation
-            self._names = {info.topic_id.bytes: info.name for info in self._logs.topics()}
-            self._names_of = generation
-        return self._names.get(topic_id)
+        info = self._logs.topics_by_id.get(topic_id)
+        return None if info is None else info.name
 
     def log(self, partition: TopicPartition) -> Log | None:
-        name = self.topic_name(partition[0])
-        log = None if name is None else self._logs.get(name, partition[1])
-        return None if log is None or log.topic_id.bytes != partition[0] else log
+        return self._logs.partitions_by_id.get(partition)
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Nothing of it is kept. Those who wait for its records are told."""
         self._forget([key for key in self._keys() if key.topic_id == topic_id], ignore)
-
-    def on_topic_deleted(self, _: str) -> None:
-        """The same for whatever is gone."""
-        self._forget([key for key in self._keys() if self.topic_name(key.topic_id) is None], ignore)
 
     # -- share partitions ---------------------------------------------------------------------------------------------------
 
@@ -118,23 +110,43 @@ class ShareService:
             self._entries[key] = entry
         return entry
 
-    def begin(self, entry: PartitionEntry, settings: ShareSettings) -> None:
-        """Find out where the group begins. May read the disk. Raises StorageError, Refusal."""
-        log, stored = entry.log, entry.stored
-        if stored is not None:
-            partition = restored(decode(stored), settings, log.log_end_offset)
-            is_new = False
-        else:
-            partition = SharePartition(self._first_offset(log, settings), settings)
-            is_new = True
-        with entry.lock:
-            if entry.partition is not None or entry.forgotten:
-                return
-            entry.partition = partition
-            if log.log_start_offset > partition.start:
-                partition.move_start(log.log_start_offset)
-        if is_new:
-            entry.changed()  # so that the group begins here after a restart as well
+    def begin(
+        self, entries: Iterable[PartitionEntry], settings: ShareSettings
+    ) -> dict[PartitionEntry, Refusal | StorageError]:
+        """Find out where the group begins. That is durable when this returns, so that a group that has begun at the end of a log
+        gets what comes after it, whatever happens. For threads that may block. Returns what went wrong."""
+        failures: dict[PartitionEntry, Refusal | StorageError] = {}
+        found: dict[PartitionEntry, SharePartition] = {}
+        new: dict[PartitionEntry, bytes] = {}
+        with self._beginning:
+            for entry in entries:
+                if entry.partition is not None or entry in found:
+                    continue
+                try:
+                    found[entry] = self._restored(entry, settings)
+                    if entry.stored is None:
+                        new[entry] = state_of(found[entry]).encode()
+                except (Refusal, StorageError) as error:
+                    failures[entry] = error
+            try:
+                if new:
+                    self._catalogue.alter_documents([(KIND, entry.key.text, state) for entry, state in new.items()])
+            except StorageError as error:
+                failures.update(dict.fromkeys(new, error))
+            for entry, partition in found.items():
+                if entry not in failures:
+                    entry.begin(partition)
+                    if (state := new.get(entry)) is not None:
+                        entry.saved(partition.version, state)
+            gone = [entry.key for entry in new if entry.forgotten]
+        if gone:
+            self.store.delete(gone, ignore)
+        return failures
+
+    def _restored(self, entry: PartitionEntry, settings: ShareSettings) -> SharePartition:
+        if entry.stored is None:
+            return SharePartition(self._first_offset(entry.log, settings), settings)
+        return restored(decode(entry.stored), settings, entry.log.log_end_offset)
 
     def _first_offset(self, log: Log, settings: ShareSettings) -> int:
         """As ``share.auto.offset.reset`` says."""
@@ -183,6 +195,8 @@ class ShareService:
             link = Link(session, self._get_or_make(session.group_id, partition, log))
             link.entry.attach(link)
         session.links[partition] = link
+        if link.entry.partition is None:
+            session.unbegun.append(link.entry)
         return True
 
     def drop(self, session: ShareSession, partition: TopicPartition) -> None:
@@ -213,6 +227,7 @@ class ShareService:
         links, left = list(session.links.values()), list(session.left)
         session.links, session.left, session.refused = {}, {}, {}
         session.ready.clear()
+        session.unbegun.clear()
         if session.waiter is not None:
             session.waiter.give_up_soon()
         entries = [*(link.entry for link in links), *left]
@@ -292,7 +307,9 @@ class ShareService:
             return False
         with self._lock:
             entry = self._get_or_make(group_id, (topic_id, partition), log)
-        self.begin(entry, self.settings(group_id))
+        failure = self.begin([entry], self.settings(group_id)).get(entry)
+        if failure is not None:
+            raise failure
         with entry.lock:
             if entry.partition is not None:
                 entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))

@@ -52,6 +52,8 @@ class ShareSession:
     refused: dict[TopicPartition, None] = attrs.field(factory=dict, repr=False)
     # Those that it does not fetch from any more, and of which the member may still hold records.
     left: dict[PartitionEntry, None] = attrs.field(factory=dict, repr=False)
+    # Those of which it is not known yet where the group begins.
+    unbegun: list[PartitionEntry] = attrs.field(factory=list, repr=False)
     ready: deque[Link] = attrs.field(factory=deque, repr=False)
     waiter: Waiter | None = attrs.field(default=None, repr=False)
     closed: bool = False
