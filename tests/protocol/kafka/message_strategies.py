@@ -50,6 +50,7 @@ SERVED: dict[ApiKey, range] = {
     # Not served yet, but read and written by the same code: tagged structures, floats, durations of 64 bits.
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
     ApiKey.DESCRIBE_TRANSACTIONS: range(1),
+    ApiKey.LIST_TRANSACTIONS: range(3),
     ApiKey.DESCRIBE_QUORUM: range(3),
     ApiKey.FETCH_SNAPSHOT: range(2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
