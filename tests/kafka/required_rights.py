@@ -31,6 +31,7 @@ class Names:
     topic: str
     group: str
     txn: str
+    topic_id: bytes = b"there is no such topic"
 
 
 @attrs.frozen
@@ -557,7 +558,12 @@ ROWS = [
     Row(
         ApiKey.LIST_TRANSACTIONS,
         (silent(txn(DESCRIBE)),),
-        lambda _: {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
+        lambda _: {
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": ".*",
+        },
     ),
     # Security
     Row(
