@@ -87,13 +87,13 @@ class Heartbeats:
         core.expect_heartbeat(member, now)
         if is_subscription_new or targets.epoch == 0:
             targets.bump()
+        if core.parked.supersede(member.member_id, now):
+            is_subscription_new = True
         targets.resolve_regexes(now)
         is_current = targets.ensure()
         asked = _Asked(request.owned, is_subscription_new, _is_full(request))
         if not is_current and (request.member_epoch == JOIN_EPOCH or is_subscription_new):
-            core.parked.park(
-                member.member_id, ParkedRequest(targets.epoch, partial(self._finish, member, to, asked)), now
-            )
+            core.parked.park(member.member_id, ParkedRequest(targets.epoch, partial(self._finish, member, to, asked)))
             return None
         return self._answer(member, to, asked, now)
 
