@@ -162,6 +162,16 @@ class ConsumerGroup:
         """No client has ever been a member: only offsets of the group are worth keeping."""
         return self._core.targets.epoch == 0
 
+    def may_read(self, topics: frozenset[str]) -> bool:
+        """Whether a change of one of these topics may concern it."""
+        members = self._core.members
+        return bool(members.regexes) or not members.names.isdisjoint(topics)
+
+    def is_of_consumer_protocol(self, member_id: str) -> bool:
+        """False for a member of the classic protocol, and for one that does not exist."""
+        member = self._core.members.get(member_id)
+        return member is not None and member.classic is None
+
     def take_effects(self) -> list[ConsumerGroupEffect]:
         """What the events since the last call ask for, in order."""
         effects = self._effects.copy()
