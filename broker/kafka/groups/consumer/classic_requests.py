@@ -7,7 +7,7 @@ subscription says it owns, and SyncGroup only fetches what is assigned to it. No
 
 Pure, under the group's lock. Answers to JoinGroup and SyncGroup come as effects.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_classic_members.py.
 """
 
 from functools import partial

@@ -2,7 +2,8 @@
 
 Pure, under the group's lock. A refusal is a RequestError, with Kafka's messages, and has changed nothing.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_group_static_members.py,
+tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from functools import partial

@@ -5,7 +5,7 @@ waits here while the assignment is computed or regular expressions are matched, 
 its partitions. Otherwise it would get them with its next heartbeat. Each member has one request here at most, and each is
 answered.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_offloading.py.
 """
 
 from collections.abc import Callable

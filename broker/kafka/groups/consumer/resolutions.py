@@ -5,7 +5,7 @@ members are assigned anew once: when there is a new one, when the topics have ch
 to topics may have changed. Between two times there is ``_PAUSE_S`` at least, and 20 times what the matching took (up to 10 s),
 which bounds what a client can cause by sending new expressions, or by making topics, to a twentieth of one thread.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ that has it, so that a group that is loaded again agrees with what clients were 
 If a save fails, its answers become NOT_COORDINATOR and its rows stay marked: the next event writes them as they are then. So do
 the answers of saves that were on their way then, because what they have written may build on what is missing.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from collections.abc import Callable, Iterable
