@@ -61,6 +61,7 @@ class Bug:
     attribute: str
     make: Callable[[Any], Any]  # from the right one to the wrong one
     scene: str = ""  # without which nothing of it can be seen
+    faults: tuple[str, ...] = ()  # that have to come in every seed, because they are rare and nothing else shows it
 
     @contextmanager
     def plant(self) -> Iterator[None]:
@@ -368,7 +369,14 @@ _ALL = [
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
     Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", verification, "_cut", _torn_tail_kept),
-    Bug("failed_write_left", "half a batch stays after a failed write", LogState, "undo_write", _failed_write_left),
+    Bug(
+        "failed_write_left",
+        "half a batch stays after a failed write",
+        LogState,
+        "undo_write",
+        _failed_write_left,
+        faults=("disk", "full"),
+    ),
     Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
     Bug("producers_forgotten", "recovery does not rebuild producer state", verification, "replay_batch", _uncounted),
     Bug(

@@ -63,8 +63,6 @@ class ShareService:
         self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
         self._rows: dict[Key, bytes] = {}  # what is stored of share partitions that are not in memory
-        self._names: dict[bytes, str] = {}
-        self._names_of = -1  # the generation of the topics that ``_names`` has
         self.acknowledge_requests = 0
         self._counts = [0] * 5  # of share partitions that are not in memory any more
 
@@ -85,24 +83,15 @@ class ShareService:
     # -- topics -----------------------------------------------------------------------------------------------------------
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        if self._names_of != self._logs.generation:
-            generation = self._logs.generation
-            self._names = {info.topic_id.bytes: info.name for info in self._logs.topics()}
-            self._names_of = generation
-        return self._names.get(topic_id)
+        info = self._logs.topics_by_id.get(topic_id)
+        return None if info is None else info.name
 
     def log(self, partition: TopicPartition) -> Log | None:
-        name = self.topic_name(partition[0])
-        log = None if name is None else self._logs.get(name, partition[1])
-        return None if log is None or log.topic_id.bytes != partition[0] else log
+        return self._logs.partitions_by_id.get(partition)
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Nothing of it is kept. Those who wait for its records are told."""
         self._forget([key for key in self._keys() if key.topic_id == topic_id], ignore)
-
-    def on_topic_deleted(self, _: str) -> None:
-        """The same for whatever is gone."""
-        self._forget([key for key in self._keys() if self.topic_name(key.topic_id) is None], ignore)
 
     # -- share partitions ---------------------------------------------------------------------------------------------------
 
