@@ -230,6 +230,16 @@ def _sync(names: Names) -> Mapping[str, Any]:
     }
 
 
+def _share_heartbeat(names: Names) -> Mapping[str, Any]:
+    return {
+        "group_id": names.group,
+        "member_id": "m",
+        "member_epoch": 0,
+        "rack_id": None,
+        "subscribed_topic_names": [names.topic],
+    }
+
+
 def _heartbeat(names: Names) -> Mapping[str, Any]:
     return {"group_id": names.group, "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
 
@@ -498,6 +508,12 @@ ROWS = [
     Row(ApiKey.JOIN_GROUP, (group(READ),), _join),
     Row(ApiKey.SYNC_GROUP, (group(READ),), _sync),
     Row(ApiKey.HEARTBEAT, (group(READ),), _heartbeat),
+    Row(ApiKey.SHARE_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _share_heartbeat),
+    Row(
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        (group(DESCRIBE),),
+        lambda names: {"group_ids": [names.group], "include_authorized_operations": False},
+    ),
     Row(ApiKey.LEAVE_GROUP, (group(READ),), _leave),
     Row(ApiKey.OFFSET_COMMIT, (group(READ), topic(READ)), _offset_commit),
     Row(ApiKey.OFFSET_FETCH, (group(DESCRIBE), topic(DESCRIBE)), _offset_fetch),

@@ -19,12 +19,13 @@ from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
-from broker.kafka.groups.group_worker import GroupWorker
+from broker.kafka.groups.group_worker import GroupWorker, pause
 from broker.kafka.groups.kinds import kinds_of
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.share.share_coordinator import ShareGroups
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.topic_images import TopicImages
 from broker.kafka.groups.values import (
@@ -39,6 +40,7 @@ from broker.kafka.groups.values import (
     SyncRequest,
     SyncResult,
 )
+from broker.kafka.share.share_settings import ShareSettings
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
@@ -61,13 +63,18 @@ class GroupCoordinator:
         catalogue: Catalogue,
         config: BrokerConfig,
         topic: Callable[[str], TopicInfo | None] = lambda name: None,
+        pause: Callable[[float], object] = pause,
     ) -> None:
-        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one."""
+        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one. ``pause``: how the
+        worker lets others have the interpreter."""
         # What was set for single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
-        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
+        self.share = ShareGroups(config, self.configs)
+        kinds = (*kinds_of(config, self.configs), self.share.kind)
+        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds)
+        self.share.attach(registry)
         self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
-        self.worker = GroupWorker(clock, timer)
+        self.worker = GroupWorker(clock, timer, pause)
         self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
         self.offsets = OffsetCoordinator(registry)
         self.expiration = OffsetExpiration(registry)
@@ -89,6 +96,7 @@ class GroupCoordinator:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
         self.configs.load()
         self._registry.load(topic_exists)
+        self.share.start()
         self.expiration.start()
 
     def shut_down(self) -> None:
@@ -104,6 +112,11 @@ class GroupCoordinator:
     def on_topic_deleted(self, topic: str) -> None:
         self.expiration.on_topic_deleted(topic)
         self.topics.changed(topic)
+        self.share.topics_changed(topic)
+
+    def share_settings(self, group_id: str) -> ShareSettings:
+        """The settings in force for a share group. A look-up: it may be asked for every request."""
+        return self.share.settings.of(group_id)
 
     # Membership -------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ class ShareSettings:
     reset_duration_ms: int = 0
     isolation_level: str = READ_UNCOMMITTED
     renew_acknowledge_enable: bool = True
+    # Of its members.
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
 
     @property
     def reads_committed(self) -> bool:
