@@ -147,10 +147,9 @@ class ShareService:
             except StorageError as error:
                 failures.update(dict.fromkeys(new, error))
             for entry, partition in found.items():
-                if entry not in failures:
-                    entry.begin(partition)
-                    if (state := new.get(entry)) is not None:
-                        entry.saved(partition.version, state)
+                state = new.get(entry, entry.stored)
+                if entry not in failures and state is not None:
+                    entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
         if gone:
             self.store.delete(gone, ignore)
@@ -320,17 +319,25 @@ class ShareService:
             return False
         with self._lock:
             entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
+            with entry.lock:
+                entry.pins += 1
+
+        def unpin() -> None:
+            with entry.lock:
+                entry.pins -= 1
+            self._unload(entry)
+
+        def saved(error: StorageError | None) -> None:
+            unpin()
+            done(error)
+
         failure = self.begin([entry], self.settings(group_id)).get(entry)
         if failure is not None:
+            unpin()
             raise failure
         with entry.lock:
             if entry.partition is not None:
                 entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
-
-        def saved(error: StorageError | None) -> None:
-            self._unload(entry)
-            done(error)
-
         entry.save(saved)
         entry.refill()
         return True
