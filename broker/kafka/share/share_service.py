@@ -16,7 +16,7 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
-from broker.kafka.share.share_sessions import ShareSession, ShareSessions
+from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
@@ -54,6 +54,7 @@ class ShareService:
         catalogue: Catalogue,
         writer: CatalogueWriter,
         settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -62,7 +63,7 @@ class ShareService:
         self._writer = writer
         self.settings = settings
         self.store = ShareStore(writer, clock, timer)
-        self.sessions = ShareSessions()
+        self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
         self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
