@@ -404,6 +404,10 @@ def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) ->
     if not types:
         raise RequestError(ErrorCode.invalid_request, "A batch has no acknowledge types.")
     if len(types) > 1 and len(types) != last - first + 1:
-        raise RequestError(ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset.")
+        raise RequestError(
+            ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset."
+        )
     if max(types) > (RENEW if may_renew else REJECT):
-        raise RequestError(ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed.")
+        raise RequestError(
+            ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed."
+        )

@@ -83,7 +83,8 @@ class ShareSessions:
             old = self._sessions.get(key)
             if old is None and len(self._sessions) >= self.max_sessions:
                 raise RequestError(
-                    ErrorCode.share_session_limit_reached, f"The broker has {len(self._sessions)} share sessions already."
+                    ErrorCode.share_session_limit_reached,
+                    f"The broker has {len(self._sessions)} share sessions already.",
                 )
             if old is not None:
                 self._remove(old)
@@ -101,7 +102,8 @@ class ShareSessions:
                 return session
             if epoch != session.epoch:
                 raise RequestError(
-                    ErrorCode.invalid_share_session_epoch, f"The epoch of the share session is {session.epoch}, not {epoch}."
+                    ErrorCode.invalid_share_session_epoch,
+                    f"The epoch of the share session is {session.epoch}, not {epoch}.",
                 )
             session.epoch = next_epoch(epoch)
             return session

@@ -198,5 +198,3 @@ def delete_now(catalogue: Catalogue, keys: Iterable[Key]) -> None:
 
 def _ignore(_: StorageError | None) -> None:
     """The next tick finds out."""
-
-
