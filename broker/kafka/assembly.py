@@ -22,6 +22,7 @@ from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
+from broker.kafka.share.share_service import ShareService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.endpoints import endpoints
@@ -47,7 +48,9 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
+        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
+        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id.bytes))
         logs.on_topic_changed.append(groups.topics.changed)
         self.apis = handlers.load()
         self.context = KafkaContext(
@@ -58,6 +61,7 @@ class KafkaPart:
             catalogue=surroundings.catalogue,
             groups=groups,
             transactions=transactions,
+            share=share,
             clock=runtime.clock,
             timer=timer,
             entropy=runtime.entropy,
@@ -102,6 +106,7 @@ class KafkaPart:
         context.groups.topics.load(context.logs.topics())
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
+        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context
@@ -139,6 +144,7 @@ class KafkaPart:
 
     def close(self) -> None:
         self.context.transactions.shut_down()
+        self.context.share.flush()
         self.context.groups.close()
 
 

@@ -11,7 +11,6 @@ other. Meanwhile another group's heartbeats are timed, which the rebalance shoul
 """
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,8 +23,8 @@ from broker.network.service import Peer
 from broker.security.principal import ANONYMOUS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.kafka.handlers.consumer_group_client import UNCHANGED, Member, join
-from tests.kafka.handlers.group_client import Beside, stable
+from tests.kafka.handlers.consumer_group_client import UNCHANGED, join
+from tests.kafka.handlers.group_client import stable
 from tests.kafka.handlers.kafka_client import Kafka
 
 CONNECTIONS = 8

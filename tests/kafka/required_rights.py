@@ -126,6 +126,28 @@ def _fetch(names: Names) -> Mapping[str, Any]:
     }
 
 
+def _share_session(names: Names, epoch: int) -> dict[str, Any]:
+    return {
+        "group_id": names.group,
+        "member_id": "a-member",
+        "share_session_epoch": epoch,
+        "is_renew_ack": False,
+        "topics": [],
+    }
+
+
+def _share_fetch(names: Names) -> Mapping[str, Any]:
+    return _share_session(names, 0) | {
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "max_records": 500,
+        "batch_size": 500,
+        "share_acquire_mode": 0,
+        "forgotten_topics_data": [],
+    }
+
+
 def _list_offsets(names: Names) -> Mapping[str, Any]:
     partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
     return {
@@ -365,6 +387,9 @@ ROWS = [
     # Records
     Row(ApiKey.PRODUCE, (topic(WRITE),), _produce),
     Row(ApiKey.FETCH, (topic(READ),), _fetch),
+    # The right to the topic, which they name by its id: tests/kafka/handlers/test_share_fetch.py.
+    Row(ApiKey.SHARE_FETCH, (group(READ),), _share_fetch),
+    Row(ApiKey.SHARE_ACKNOWLEDGE, (group(READ),), lambda names: _share_session(names, 1)),
     Row(ApiKey.LIST_OFFSETS, (topic(DESCRIBE),), _list_offsets),
     Row(ApiKey.OFFSET_FOR_LEADER_EPOCH, (topic(DESCRIBE) | cluster(CLUSTER_ACTION),), _leader_epoch),
     Row(ApiKey.DELETE_RECORDS, (topic(DELETE),), _delete_records),

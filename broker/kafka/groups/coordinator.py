@@ -19,7 +19,7 @@ from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
-from broker.kafka.groups.group_worker import GroupWorker
+from broker.kafka.groups.group_worker import GroupWorker, pause
 from broker.kafka.groups.kinds import kinds_of
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
@@ -63,13 +63,15 @@ class GroupCoordinator:
         catalogue: Catalogue,
         config: BrokerConfig,
         topic: Callable[[str], TopicInfo | None] = lambda name: None,
+        pause: Callable[[float], object] = pause,
     ) -> None:
-        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one."""
+        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one. ``pause``: how the
+        worker lets others have the interpreter."""
         # What was set for single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
         registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
         self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
-        self.worker = GroupWorker(clock, timer)
+        self.worker = GroupWorker(clock, timer, pause)
         self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
         self.share = ShareGroups(registry, topic, self.topics, self.worker, self.configs)
         self.offsets = OffsetCoordinator(registry)

@@ -29,6 +29,10 @@ _PAUSE_MAX_S = 0.1
 _PAUSE_EVERY_S = 0.005
 
 
+def pause(seconds: float) -> None:
+    Event().wait(seconds)
+
+
 @attrs.define(eq=False)
 class Task:
     """``run`` is called until it returns True, with no lock held. ``done`` takes the result; both handle their own errors.
@@ -46,10 +50,10 @@ class Task:
 class GroupWorker:
     """``Body`` of the ``group-worker`` thread."""
 
-    def __init__(self, clock: Clock, timer: Timer, pause: Callable[[float], object] | None = None) -> None:
+    def __init__(self, clock: Clock, timer: Timer, pause: Callable[[float], object]) -> None:
         self._clock = clock
         self._timer = timer
-        self._pause = pause or (lambda seconds: Event().wait(seconds))
+        self._pause = pause
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._heap: list[tuple[float, int, Task]] = []
         self._number = 0
