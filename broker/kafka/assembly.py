@@ -50,7 +50,7 @@ class KafkaPart:
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
         share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
-        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id.bytes))
+        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
         logs.on_topic_changed.append(groups.topics.changed)
         self.apis = handlers.load()
         self.context = KafkaContext(
