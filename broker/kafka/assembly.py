@@ -48,7 +48,9 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
+        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer, groups.share_settings)
+        share.sessions.max_sessions = config.group_share_max_share_sessions
+        groups.share.state = share
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
         logs.on_topic_changed.append(groups.topics.changed)

@@ -313,7 +313,10 @@ class GroupCoordinator:
             with entry.lock:
                 errors[group_id] = entry.group.delete()
                 if not errors[group_id]:
-                    registry.delete(entry, partial(_deleted, group_id, errors))
+                    deleted = partial(_deleted, group_id, errors)
+                    registry.delete(entry, deleted)
+                    if entry.group.type is GroupType.SHARE:
+                        self.share.state.forget(group_id, None, deleted)
         if ErrorCode.none in errors.values():
             # The writer keeps the order: when it makes this call, all of the above has been written.
             registry.writer.call_soon(lambda: send([partial(reply, errors)]))

@@ -318,14 +318,17 @@ class ShareService:
         log = self.log((topic_id.bytes, partition))
         if log is None:
             return False
-        with self._lock:
-            entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
-        failure = self.begin([entry], self.settings(group_id)).get(entry)
-        if failure is not None:
-            raise failure
-        with entry.lock:
-            if entry.partition is not None:
-                entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
+        while True:
+            with self._lock:
+                entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
+            failure = self.begin([entry], self.settings(group_id)).get(entry)
+            if failure is not None:
+                raise failure
+            with entry.lock:
+                # It may have been unloaded meanwhile, as nobody uses it.
+                if entry.partition is not None and not entry.forgotten:
+                    entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
+                    break
 
         def saved(error: StorageError | None) -> None:
             self._unload(entry)

@@ -142,6 +142,39 @@ class ShareGroups:
                 return ErrorCode.group_id_not_found, None
             return ErrorCode.none, group.describe()
 
+    def begin_alter(self, group_id: str) -> ErrorCode:
+        """An administrator sets start offsets of a group. One that does not exist is made."""
+        registry = self._registry
+        error = registry.refusal(group_id)
+        if error or not registry.has_memory_for_group(group_id):
+            return error or ErrorCode.coordinator_not_available
+        with registry.locked(group_id, GroupType.SHARE) as entry:
+            group = entry.group
+            if not isinstance(group, ShareGroup):
+                return ErrorCode.group_id_not_found
+            error = group.begin_alter()
+            answers = registry.settle(entry)
+        send(answers)
+        return error
+
+    def delete_offsets(self, group_id: str, topic_ids: Sequence[UUID], done: Done) -> ErrorCode:
+        """Delete what a group without members has read of these topics. ``done`` is called when that is durable, unless an error
+        is returned."""
+        entry = self._registry.get(group_id)
+        error = self._registry.refusal(group_id)
+        if error or entry is None:
+            return error or ErrorCode.group_id_not_found
+        with entry.lock:
+            group = entry.group
+            if not isinstance(group, ShareGroup) or group.is_dead:
+                return ErrorCode.group_id_not_found
+            if not group.is_empty:
+                return ErrorCode.non_empty_group
+            group.forget()
+            # With the lock held, so that no member comes in between.
+            self.state.forget(group_id, topic_ids, done)
+        return ErrorCode.none
+
     # What groups ask for, with the entry's lock held ------------------------------------------------------------------
 
     def _begin_run(self, entry: GroupEntry, _: AssignmentDue) -> Sequence[Send]:

@@ -75,8 +75,8 @@ class TargetAssignment:
         return member_id in self._late
 
     def differs(self, topics: Topics) -> bool:
-        """Whether a topic that members subscribe to is not as the last run has seen it."""
-        return any(topics(name) != self._topics.get(name) for name in self._members.topics)
+        """Whether a topic that members subscribe to is not as the last run has seen it, and no run is due that will see it."""
+        return self._phase is not SCHEDULED and any(topics(name) != self._topics.get(name) for name in self._members.topics)
 
     def forget(self) -> None:
         """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset

@@ -91,8 +91,8 @@ ShareEffect = AssignmentDue | Initialise | MemberGone
 
 @attrs.define(eq=False)
 class AssignorTask:
-    """What the assignor needs, as it was at one moment, so that it can ``run`` without the lock of the group. The coordinator hands
-    the task to ``ShareGroup.assigned``.
+    """What the assignor needs, as it was at one moment, so that it can ``run`` without the lock of the group. The coordinator
+    hands the task to ``ShareGroup.assigned``.
 
     ``targets`` is None until it has run. ``cost``: about how many steps of 1 us that takes.
     """
