@@ -49,6 +49,9 @@ def handle(context: KafkaContext, call: Call) -> None:
         result: Result = (ErrorCode.none, None) if failure is None else error_fields(failure)
         call.reply(_fields(results | dict.fromkeys(topic_ids, result), topic_ids))
 
+    if names and len(hidden) == len(names):
+        done(None)  # the client is told nothing of the group
+        return
     error = context.groups.share.delete_offsets(group_id, list(topic_ids.values()), done)
     if error:
         raise RequestError(error, _MESSAGES.get(error, ""))
