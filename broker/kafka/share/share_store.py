@@ -86,7 +86,7 @@ class ShareStore:
         self._tick_later()
 
     def delete(self, keys: Iterable[Key], done: Done) -> None:
-        """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second as well."""
+        """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second, too."""
         keys = list(keys)
 
         def delete(catalogue: Catalogue) -> None:
