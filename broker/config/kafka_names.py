@@ -28,11 +28,7 @@ controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
 group.coordinator.: append.linger.ms new.enable rebalance.protocols threads cached.buffer.max.bytes
-group.share.: assignors delivery.count.limit enable heartbeat.interval.ms initialize.retry.interval.ms max.groups
-group.share.: max.heartbeat.interval.ms max.record.lock.duration.ms max.session.timeout.ms max.share.sessions max.size
-group.share.: min.heartbeat.interval.ms min.record.lock.duration.ms min.session.timeout.ms partition.max.record.locks
-group.share.: persister.class.name record.lock.duration.ms session.timeout.ms max.partition.max.record.locks
-group.share.: min.partition.max.record.locks max.delivery.count.limit min.delivery.count.limit
+group.share.: assignors enable initialize.retry.interval.ms max.groups persister.class.name
 group.streams.: session.timeout.ms min.session.timeout.ms max.session.timeout.ms heartbeat.interval.ms max.size
 group.streams.: num.standby.replicas
 group.streams.: min.heartbeat.interval.ms max.heartbeat.interval.ms max.standby.replicas initial.rebalance.delay.ms

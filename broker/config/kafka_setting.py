@@ -41,6 +41,8 @@ class KafkaSetting(Generic[T]):
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    # Called with a value: raises ValueError, which says what it must be.
+    check: Callable[[T], object] | None = None
 
     def __attrs_post_init__(self) -> None:
         value = self.parse(self.default_text)
@@ -70,6 +72,11 @@ class KafkaSetting(Generic[T]):
             for word in value if self.kind == "list" else (value,):
                 if word not in self.choices:
                     raise self._refused(text, f"it must be one of {', '.join(self.choices)}")
+        if self.check is not None:
+            try:
+                self.check(value)
+            except ValueError as error:
+                raise self._refused(text, str(error)) from None
         return value  # type: ignore[no-any-return]  # the parser of its kind
 
     def text(self, value: T) -> str:

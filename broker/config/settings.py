@@ -16,6 +16,7 @@ from broker.config.pulsar_settings import PulsarSettings
 from broker.config.quota_settings import QuotaSettings
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
+from broker.config.share_group_settings import BOUNDED, ShareGroupSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.config.tls_settings import TlsSettings
 from broker.errors import ConfigError
@@ -29,6 +30,7 @@ class BrokerConfig(
     TransactionSettings,
     ConsumerGroupSettings,
     FeatureSettings,
+    ShareGroupSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,
@@ -65,6 +67,11 @@ class BrokerConfig(
             _in_order(self, name.format("min_"), name.format(""))
             _in_order(self, name.format(""), name.format("max_"))
         _in_order(self, "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms")
+        for name in BOUNDED:
+            _in_order(self, name.format("min_"), name.format(""))
+            _in_order(self, name.format(""), name.format("max_"))
+        _in_order(self, "group_share_heartbeat_interval_ms", "group_share_session_timeout_ms")
+        _in_order(self, "group_share_max_size", "group_share_max_share_sessions")
         _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
 

@@ -277,8 +277,8 @@ class InFlight:
         return found
 
     def split(self, record: Record, at: int) -> Record:
-        """The offsets from ``at`` on become a record of their own, which is returned, in the same state and with the same lock. For
-        tables in which the weight of a record is the number of its offsets."""
+        """The offsets from ``at`` on become a record of their own, which is returned, in the same state and with the same lock.
+        For tables in which the weight of a record is the number of its offsets."""
         assert record.first < at < record.first + record.weight
         part = Record(at, record.first + record.weight - at, record.tag)
         record.weight -= part.weight

@@ -4,15 +4,18 @@ Tests: tests/test_server.py, tests/kafka/test_context.py.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.config import Listener
 from broker.config.per_listener import for_listener
 from broker.kafka import handlers
+from broker.kafka.authorization import visible_topics
 from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.share.share_coordinator import LogTopics
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
@@ -20,6 +23,7 @@ from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
+from broker.kafka.share.share_service import ShareService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.endpoints import endpoints
@@ -43,9 +47,13 @@ class KafkaPart:
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
         security = self._security = surroundings.security
-        groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config)
+        groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
+        groups.share.topics = LogTopics(logs)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
+        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
+        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id.bytes))
+        logs.on_topic_changed.append(groups.topics.changed)
         self.apis = handlers.load()
         self.context = KafkaContext(
             config=config,
@@ -55,6 +63,7 @@ class KafkaPart:
             catalogue=surroundings.catalogue,
             groups=groups,
             transactions=transactions,
+            share=share,
             clock=runtime.clock,
             timer=timer,
             entropy=runtime.entropy,
@@ -77,6 +86,7 @@ class KafkaPart:
             endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        groups.consumers.visible = partial(visible_topics, self.context)
         KafkaMetrics(self.context).register(surroundings.metrics)
         self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
@@ -95,13 +105,16 @@ class KafkaPart:
         report_ignored(context)
         context.features.open()
         context.backups.remove_left_over()
+        context.groups.topics.load(context.logs.topics())
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
+        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context
         return [
             PartThread("catalogue-writer", context.groups.writer, waited_for=True),
+            PartThread("group-worker", context.groups.worker),
             PartThread("marker-writer", context.transactions.markers, waited_for=True),
             PartThread("topic-maker", context.topic_maker),
             *([] if self._views is None else [PartThread("record-tail", self._views.tail)]),
@@ -133,6 +146,7 @@ class KafkaPart:
 
     def close(self) -> None:
         self.context.transactions.shut_down()
+        self.context.share.flush()
         self.context.groups.close()
 
 

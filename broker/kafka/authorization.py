@@ -107,6 +107,32 @@ def denied(
     return frozenset(refused) if refused else NO_NAMES
 
 
+def visible_topics(context: KafkaContext, asker: object, names: frozenset[str]) -> frozenset[str] | None:
+    """Those of these topics that ``asker``, the principal and host of a client, may describe; None if nobody is named."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return names
+    if not isinstance(asker, tuple):
+        return None
+    principal, host = asker
+    return frozenset(
+        name
+        for name in names
+        if authorizer.allows(principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name, audited=False)
+    )
+
+
+def denied_ids(
+    context: KafkaContext, connection: Connection, operation: Operation, topic_ids: Iterable[bytes]
+) -> frozenset[bytes]:
+    """Those of these topic ids with whose topics the client may not do this. An id without a topic is never among them: as in
+    Kafka, it is no secret that there is no such topic."""
+    known = context.logs.topics_by_id
+    names = {one: info.name for one in dict.fromkeys(topic_ids) if (info := known.get(one)) is not None}
+    refused = denied(context, connection, operation, ResourceType.TOPIC, names.values())
+    return frozenset([one for one, name in names.items() if name in refused]) if refused else frozenset()
+
+
 def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:
     """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):

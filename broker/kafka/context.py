@@ -12,6 +12,7 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
 from broker.kafka.metering import Metering
+from broker.kafka.share.share_service import ShareService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
@@ -47,6 +48,7 @@ class KafkaContext:
     catalogue: Catalogue
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share: ShareService  # the records of share groups
     clock: Clock
     timer: Timer
     entropy: Entropy

@@ -116,6 +116,7 @@ class KafkaService:
         if parked is not None:
             parked.abandon()
             connection.data = None
+        self._context.share.connection_closed(connection)
         session = connection.session
         assert isinstance(session, KafkaSession)
         if session.client_software is not None:

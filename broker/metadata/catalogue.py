@@ -49,7 +49,7 @@ class StoredOffset(NamedTuple):
 
 
 class TransactionRow(NamedTuple):
-    """A transactional id. Epochs and times (wall clock, ms) are -1 if they are not set."""
+    """A transactional id. Ids, epochs and times (wall clock, ms) are -1 if they are not set."""
 
     transactional_id: str
     producer_id: int
@@ -62,6 +62,7 @@ class TransactionRow(NamedTuple):
     started_ms: int
     updated_ms: int
     last_producer_id: int
+    next_producer_id: int
 
 
 class PendingOffset(NamedTuple):

@@ -70,7 +70,13 @@ CREATE TABLE cursors (
 CREATE TABLE documents (kind TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
 
-_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY, _CURSORS)
+# 6: the producer id that a producer gets when its transaction is complete. A broker that does not know it would go on with the
+# old one, whose last epoch has been used.
+_NEXT_PRODUCER = """
+ALTER TABLE transactions ADD COLUMN next_producer_id INTEGER NOT NULL DEFAULT -1;
+"""
+
+_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY, _CURSORS, _NEXT_PRODUCER)
 
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(_LAYOUTS)

@@ -561,6 +561,7 @@ class Processor:
         if connection.closed or connection.in_flight is not request:
             return
         request.lane, request.prepared = handover.lane, handover.prepared
+        request.done = False
         if connection is self._dispatching or not connection.session.in_flight_max:
             request.taken_at = request.handled_at = 0.0
         self._offer(connection, request)

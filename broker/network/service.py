@@ -82,7 +82,8 @@ class Request:
 
     A request refers to its bytes only through ``frame``, by offsets and not by slices, because the reactor may move the frame
     between ``inline`` and ``handle``. ``frame`` is valid until ``handle`` returns or the request is answered, whichever comes
-    first; then its memory is reused.
+    first; then its memory is reused. Where sessions take one request at a time, one that a handler has handled keeps its frame
+    until it is answered or its connection is closed.
     """
 
     __slots__ = ("connection", "done", "frame", "handled_at", "lane", "prepared", "received_at", "taken_at")
@@ -148,8 +149,8 @@ class Outbox(Protocol):
         """Close the connection after the bytes that are already queued have been sent."""
 
     def hand_over(self, request: Request, handover: Handover) -> None:
-        """Have a handler thread call ``Service.handle`` again for a request that was parked. Its frame is no longer valid, and it
-        still needs a response."""
+        """Have a handler thread call ``Service.handle`` again for a request that was parked. It still needs a response. Its frame
+        is valid only if it was a handler that parked it."""
 
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Send bytes that answer no request (streams). Check ``connection.writable`` first; it is advice, not a bound."""

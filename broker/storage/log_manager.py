@@ -1,8 +1,8 @@
 """All topics of the broker and their logs: the catalogue's rows and the directories on disk, kept in step.
 
 Any thread may call. Topics change under one lock, which is held during the fsyncs that a change needs, on threads that may wait.
-Looking up (``get``, ``partitions``, ``topic``, ``topics``) takes no lock. What a log does is in ``log/log.py``, when background
-work is due in ``upkeep/housekeeper.py``, what is read and put right at the start in ``recovery/startup.py``.
+Looking up (``get``, ``partitions``, ``topic``, ``topics``, and by topic id) takes no lock. What a log does is in ``log/log.py``,
+when background work is due in ``upkeep/housekeeper.py``, what is read and put right at the start in ``recovery/startup.py``.
 
 After a crash a topic exists whole or not at all. When it is made, its directories come first and its row in the catalogue second;
 the next start removes directories without a row and without records. When it is deleted, one transaction turns the row into a
@@ -10,7 +10,8 @@ note that the topic was deleted; then the directories get other names, and then 
 """
 
 import gc
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -45,6 +46,9 @@ logger = get_logger("storage")
 class LogManager:
     """``partitions`` maps (topic, partition) to the log; ``generation`` rises with each change of any topic.
 
+    ``topics_by_id`` and ``partitions_by_id`` have the 16 bytes of the topic's id in the place of its name. A topic that is made
+    again under its old name has another id, so who looks up by id never gets the new topic instead of the old one.
+
     ``flusher`` and ``housekeeper`` are the bodies of two threads that the assembly runs between ``open`` and ``close``.
     """
 
@@ -56,11 +60,15 @@ class LogManager:
         self.catalogue = catalogue
         self.data_dir = config.data_dir
         self.partitions: dict[tuple[str, int], Log] = {}
+        self.partitions_by_id: dict[tuple[bytes, int], Log] = {}
+        self.topics_by_id: dict[bytes, TopicInfo] = {}
         self.generation = 0
         self.files = OpenFiles(disk, config.max_open_files)
         self.checkpoints = LogCheckpoints(disk, config.data_dir, self.partitions)
         self.flusher = Flusher(clock, self._with_flush_ms)
         self.housekeeper = Housekeeper(clock, disk, config, self.partitions, self.checkpoints, self.files.close_idle)
+        # Called with the name after a topic was made or has got more partitions, on that thread and with no lock held.
+        self.on_topic_changed: list[Callable[[str], None]] = []
         # Called with the name after a topic was deleted, on the deleting thread and with no lock held.
         self.on_topic_deleted: list[Callable[[str], None]] = []
         # The same, with what the topic was: a topic of the same name may have been made meanwhile.
@@ -121,9 +129,15 @@ class LogManager:
     def _take_over(self, loaded: startup.Loaded) -> None:
         self.checkpoints.take_over(loaded.checkpoints)
         for info, logs in loaded.topics:
-            self._topics[info.name] = info
             self._names[topics.collision_key(info.name)] = info.name
-            self.partitions.update({(log.topic, log.partition): log for log in logs})
+            self._show(info, logs)
+
+    def _show(self, info: TopicInfo, logs: Sequence[Log]) -> None:
+        """Let everybody see a topic, and these of its logs."""
+        topic_id = info.topic_id.bytes
+        self.partitions.update({(log.topic, log.partition): log for log in logs})
+        self.partitions_by_id.update({(topic_id, log.partition): log for log in logs})
+        self._topics[info.name] = self.topics_by_id[topic_id] = info
 
     def _release_directory(self) -> None:
         directory, self._directory = self._directory, None
@@ -167,6 +181,9 @@ class LogManager:
 
     def topic(self, name: str) -> TopicInfo | None:
         return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
+        return self.topics_by_id.get(topic_id.bytes)
 
     def topics(self) -> list[TopicInfo]:
         return list(self._topics.values())
@@ -216,6 +233,8 @@ class LogManager:
             self._add_logs(info, range(total), None if also is None else also(info))
             self._names[topics.collision_key(name)] = name
         logger.info("topic_created", topic=name, partitions=total)
+        for listener in self.on_topic_changed:
+            listener(name)
         return info
 
     def check_name(self, name: str) -> None:
@@ -246,6 +265,8 @@ class LogManager:
                     partition_dir.write_metadata(self.disk, directory, info.topic_id, total)
                 except OSError as error:  # the next start writes it
                     logger.warning("partition_count_not_written", path=directory, error=str(error))
+        for listener in self.on_topic_changed:
+            listener(name)
         return changed
 
     def _add_logs(self, info: TopicInfo, numbers: range, also: Change | None = None) -> None:
@@ -272,8 +293,7 @@ class LogManager:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"Topic {info.name!r} could not be made: {error}") from error
-        self.partitions.update({(log.topic, log.partition): log for log in logs})
-        self._topics[info.name] = info
+        self._show(info, logs)
         self.generation += 1
 
     def _remove_directories(self, directories: list[str]) -> None:
@@ -294,9 +314,13 @@ class LogManager:
                 for number in range(info.partitions):
                     self.partitions[name, number].go_offline(f"it is not known whether it was deleted: {error}")
                 raise
+            topic_id = info.topic_id.bytes
             del self._topics[name]
+            self.topics_by_id.pop(topic_id, None)
             self._names.pop(topics.collision_key(name), None)
             logs = [self.partitions.pop((name, number)) for number in range(info.partitions)]
+            for number in range(info.partitions):
+                self.partitions_by_id.pop((topic_id, number), None)
             self.generation += 1
             for log in logs:
                 log.mark_deleted()
@@ -336,7 +360,7 @@ class LogManager:
             if validate_only:
                 return changed
             self.catalogue.put_topic(changed.row())
-            self._topics[name] = changed
+            self._show(changed, ())
             for number in range(info.partitions):
                 self.partitions[name, number].config = config
             self.generation += 1

@@ -10,6 +10,7 @@ import pytest
 from broker.config import BrokerConfig, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
+from broker.kafka.configs.group_settings import SETTINGS as GROUP_SETTINGS
 
 
 def test_every_setting_does_something() -> None:
@@ -23,7 +24,13 @@ def test_every_setting_does_something() -> None:
         "listener_settings",
         "default_replication_factor",
     }
-    used = topic_defaults | elsewhere
+    # Defaults and bounds of what a group may set for itself, found by name.
+    of_groups = {
+        f"group_{kind}_{bound}{rest}"
+        for kind, _, rest in (setting.field.partition("_") for setting in GROUP_SETTINGS)
+        for bound in ("", "min_", "max_")
+    }
+    used = topic_defaults | elsewhere | of_groups
     idle = [
         info.name
         for info in setting_infos(BrokerConfig)

@@ -209,18 +209,20 @@ def test_documents_are_deleted_by_the_beginning_of_their_keys(catalogue: Reopeni
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:
-    row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000, -1)
+    row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000, -1, -1)
     return row._replace(**fields)
 
 
 def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
     catalogue.now.save_transactions([transaction("x")])
     catalogue.now.save_transactions([transaction("y", partitions=(), groups=()), transaction("ü")])
-    catalogue.now.save_transactions([transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7)])
+    catalogue.now.save_transactions(
+        [transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7, next_producer_id=9)]
+    )
     catalogue.now.delete_transaction("ü")
     catalogue.now.delete_transaction("never was")
     assert sorted(catalogue.again().load_transactions()) == [
-        transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7),
+        transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7, next_producer_id=9),
         transaction("y", partitions=(), groups=()),
     ]
 

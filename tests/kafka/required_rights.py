@@ -18,6 +18,8 @@ from protocol.kafka.records.records import build_batch
 from tests.security.grants import Grant
 
 _BATCH = bytes(build_batch([(b"key", b"value", [], 1_000_000)]))
+# A producer id that nobody has.
+_NOBODY = 1 << 40
 # Kafka's codes of resources in requests about configs.
 _TOPIC_CONFIG, _BROKER_CONFIG, _GROUP_CONFIG = 2, 4, 32
 
@@ -79,13 +81,15 @@ def silent(right: Right) -> Right:
 @attrs.frozen
 class Row:
     """``rights``: all are needed; they are in the order in which Kafka asks for them, so that the first one that is missing
-    decides the error. ``silent_before``: versions before this one have no field for the error, and answer nothing."""
+    decides the error. ``since``, ``until``: the versions that require this. ``silent_before``: versions before this one have no
+    field for the error, and answer nothing."""
 
     key: ApiKey
     rights: tuple[Right, ...]
     fields: Callable[[Names], Mapping[str, Any]]
     label: str = ""
     since: int = 0
+    until: int = 1 << 15
     silent_before: int = 0
 
     @property
@@ -119,6 +123,28 @@ def _fetch(names: Names) -> Mapping[str, Any]:
         "topics": [{"topic": names.topic, "partitions": [partition]}],
         "forgotten_topics_data": [],
         "rack_id": "",
+    }
+
+
+def _share_session(names: Names, epoch: int) -> dict[str, Any]:
+    return {
+        "group_id": names.group,
+        "member_id": "a-member",
+        "share_session_epoch": epoch,
+        "is_renew_ack": False,
+        "topics": [],
+    }
+
+
+def _share_fetch(names: Names) -> Mapping[str, Any]:
+    return _share_session(names, 0) | {
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "max_records": 500,
+        "batch_size": 500,
+        "share_acquire_mode": 0,
+        "forgotten_topics_data": [],
     }
 
 
@@ -204,6 +230,16 @@ def _sync(names: Names) -> Mapping[str, Any]:
     }
 
 
+def _share_heartbeat(names: Names) -> Mapping[str, Any]:
+    return {
+        "group_id": names.group,
+        "member_id": "m",
+        "member_epoch": 0,
+        "rack_id": None,
+        "subscribed_topic_names": [names.topic],
+    }
+
+
 def _heartbeat(names: Names) -> Mapping[str, Any]:
     return {"group_id": names.group, "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
 
@@ -246,16 +282,18 @@ def _leader_epoch(names: Names) -> Mapping[str, Any]:
 
 
 def _add_partitions(names: Names) -> Mapping[str, Any]:
+    topics = [{"name": names.topic, "partitions": [0]}]
     return {
+        "transactions": [_txn(names) | {"verify_only": False, "topics": topics}],
         "v3_and_below_transactional_id": names.txn,
-        "v3_and_below_producer_id": 1,
+        "v3_and_below_producer_id": _NOBODY,
         "v3_and_below_producer_epoch": 0,
-        "v3_and_below_topics": [{"name": names.topic, "partitions": [0]}],
+        "v3_and_below_topics": topics,
     }
 
 
 def _txn(names: Names) -> dict[str, Any]:
-    return {"transactional_id": names.txn, "producer_id": 1, "producer_epoch": 0}
+    return {"transactional_id": names.txn, "producer_id": _NOBODY, "producer_epoch": 0}
 
 
 def _txn_offsets(names: Names) -> Mapping[str, Any]:
@@ -270,7 +308,7 @@ def _txn_offsets(names: Names) -> Mapping[str, Any]:
 
 def _markers(names: Names) -> Mapping[str, Any]:
     marker = {
-        "producer_id": 1,
+        "producer_id": _NOBODY,
         "producer_epoch": 0,
         "transaction_result": False,
         "topics": [{"name": names.topic, "partition_indexes": [0]}],
@@ -349,6 +387,9 @@ ROWS = [
     # Records
     Row(ApiKey.PRODUCE, (topic(WRITE),), _produce),
     Row(ApiKey.FETCH, (topic(READ),), _fetch),
+    # The right to the topic, which they name by its id: tests/kafka/handlers/test_share_fetch.py.
+    Row(ApiKey.SHARE_FETCH, (group(READ),), _share_fetch),
+    Row(ApiKey.SHARE_ACKNOWLEDGE, (group(READ),), lambda names: _share_session(names, 1)),
     Row(ApiKey.LIST_OFFSETS, (topic(DESCRIBE),), _list_offsets),
     Row(ApiKey.OFFSET_FOR_LEADER_EPOCH, (topic(DESCRIBE) | cluster(CLUSTER_ACTION),), _leader_epoch),
     Row(ApiKey.DELETE_RECORDS, (topic(DELETE),), _delete_records),
@@ -467,6 +508,12 @@ ROWS = [
     Row(ApiKey.JOIN_GROUP, (group(READ),), _join),
     Row(ApiKey.SYNC_GROUP, (group(READ),), _sync),
     Row(ApiKey.HEARTBEAT, (group(READ),), _heartbeat),
+    Row(ApiKey.SHARE_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _share_heartbeat),
+    Row(
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        (group(DESCRIBE),),
+        lambda names: {"group_ids": [names.group], "include_authorized_operations": False},
+    ),
     Row(ApiKey.LEAVE_GROUP, (group(READ),), _leave),
     Row(ApiKey.OFFSET_COMMIT, (group(READ), topic(READ)), _offset_commit),
     Row(ApiKey.OFFSET_FETCH, (group(DESCRIBE), topic(DESCRIBE)), _offset_fetch),
@@ -491,7 +538,15 @@ ROWS = [
         label="idempotent",
     ),
     Row(ApiKey.INIT_PRODUCER_ID, (txn(WRITE),), lambda names: _producer(names.txn), label="transactional"),
-    Row(ApiKey.ADD_PARTITIONS_TO_TXN, (txn(WRITE), topic(WRITE)), _add_partitions),
+    Row(ApiKey.ADD_PARTITIONS_TO_TXN, (txn(WRITE), topic(WRITE)), _add_partitions, until=3),
+    # In Kafka only CLUSTER_ACTION.
+    Row(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        (txn(WRITE) | cluster(CLUSTER_ACTION), topic(WRITE) | cluster(CLUSTER_ACTION)),
+        _add_partitions,
+        label="several",
+        since=4,
+    ),
     Row(ApiKey.ADD_OFFSETS_TO_TXN, (txn(WRITE), group(READ)), lambda names: _txn(names) | {"group_id": names.group}),
     Row(ApiKey.TXN_OFFSET_COMMIT, (txn(WRITE), group(READ), topic(READ)), _txn_offsets),
     Row(ApiKey.END_TXN, (txn(WRITE),), lambda names: _txn(names) | {"committed": False}),

@@ -36,7 +36,7 @@ def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
     connection.executescript(FIRST_LAYOUT)
     connection.close()
     Path(path).chmod(0o644)
-    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000, -1)
+    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000, -1, -1)
     for _ in range(2):
         catalogue = SqliteCatalogue(path)
         catalogue.save_transactions([row])
@@ -74,7 +74,7 @@ def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
     for _ in range(2):
         catalogue = SqliteCatalogue(path)
         assert sorted(catalogue.load_transactions()) == [
-            TransactionRow("new", 7, 0, -1, 60_000, "Ongoing", (("t", 0),), ("g",), 1_000, 2_000, -1),
-            TransactionRow("went-on", 8, 3, 2, 60_000, "Empty", (), (), -1, 2_000, 8),
+            TransactionRow("new", 7, 0, -1, 60_000, "Ongoing", (("t", 0),), ("g",), 1_000, 2_000, -1, -1),
+            TransactionRow("went-on", 8, 3, 2, 60_000, "Empty", (), (), -1, 2_000, 8, -1),
         ]
         catalogue.close()

@@ -42,6 +42,10 @@ def test_topics_survive(storage: Storage, stop: object) -> None:
     stop(storage)  # type: ignore[operator]
     again = storage.manager.topic("orders")
     assert again == info
+    assert storage.manager.topic_by_id(info.topic_id) is again
+    assert storage.manager.partitions_by_id == {
+        (info.topic_id.bytes, number): storage.log("orders", number) for number in range(2)
+    }
     assert storage.log("orders", 0).config.retention_ms == 5
     assert values(storage.log("orders", 1)) == [b"x"]
 

@@ -213,7 +213,9 @@ class Sender:
         highest = _HIGHEST_IN_TRANSACTION if in_transaction else produce.CLIENT_MAX_VERSION
         return connection.version(ApiKey.PRODUCE, produce.CLIENT_MIN_VERSION, highest)
 
-    def _answer(self, connection: Connection, correlation_id: int) -> dict[TopicPartition, produce.PartitionResult]:
+    def _answer(
+        self, connection: Connection, correlation_id: int
+    ) -> dict[tuple[str | bytes, int], produce.PartitionResult]:
         # With acks=all the broker itself may take as long as request.timeout.ms.
         deadline = connection.deadline(2 * self._routing.config.request_timeout_ms)
         frame = connection.receive(deadline, ApiKey.PRODUCE.name)
@@ -273,7 +275,7 @@ class Sender:
         return resend
 
     def _refusal(
-        self, batch: Batch, results: Mapping[TopicPartition, produce.PartitionResult]
+        self, batch: Batch, results: Mapping[tuple[str | bytes, int], produce.PartitionResult]
     ) -> KafkaClientError | None:
         """None if the batch is written, a RetriableError if another try may help, a RecordTooLargeError if it must be split.
 

@@ -15,6 +15,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.config.kafka_setting import InvalidSetting, KafkaSetting
+from broker.config.offset_reset import reset_ms
 from broker.errors import RequestError
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Lock
@@ -42,8 +43,16 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         "string",
         "latest",
         None,
-        "Where a share group begins in a partition.",
-        choices=("latest", "earliest"),
+        "Where a share group begins in a partition: at the end (`latest`), at the beginning (`earliest`), or as far back as "
+        "`by_duration:` says with a duration of ISO 8601, such as `by_duration:PT1H`.",
+        check=reset_ms,
+    ),
+    _int(
+        "share.delivery.count.limit",
+        5,
+        2,
+        10,
+        "How often a record is delivered that is not acknowledged before it is given up.",
     ),
     _int(
         "share.heartbeat.interval.ms",
@@ -52,12 +61,34 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         15_000,
         "How often members of a share group are told to send heartbeats.",
     ),
+    KafkaSetting(
+        "share.isolation.level",
+        "string",
+        "read_uncommitted",
+        None,
+        "Whether records of transactions are delivered only when they are committed.",
+        choices=("read_uncommitted", "read_committed"),
+    ),
+    _int(
+        "share.partition.max.record.locks",
+        2_000,
+        100,
+        4_000,
+        "How many records of a partition the members of the group may hold at a time.",
+    ),
     _int(
         "share.record.lock.duration.ms",
         30_000,
         15_000,
         60_000,
         "How long a record stays with the member that has acquired it.",
+    ),
+    KafkaSetting(
+        "share.renew.acknowledge.enable",
+        "boolean",
+        True,
+        None,
+        "Whether members may renew their hold on a record instead of acknowledging it.",
     ),
     _int("share.session.timeout.ms", 45_000, 45_000, 60_000, "How long a member of a share group may be silent."),
 )
@@ -139,6 +170,10 @@ class GroupConfigs:
     def own(self, group_id: str) -> Mapping[str, str]:
         """What was set for a group, which need not exist."""
         return self._own.get(group_id, _NOTHING)
+
+    def groups(self) -> list[str]:
+        """The groups for which something was set."""
+        return list(self._own)
 
     def value(self, group_id: str, name: str) -> Any:
         """The value in force."""

@@ -254,6 +254,15 @@ class ClassicGroup:
         """Do everything that is due by ``now``."""
         self._rebalancer.expire(now)
 
+    def rebalance(self, now: float) -> None:
+        """Have all members join again: the group was a consumer group until now, whose last member of that kind has left."""
+        if self.state is STABLE:
+            self._rebalancer.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
+
+    def hand_over(self) -> None:
+        """Another group takes over its members. Those that are parked are told to join again, and nothing else happens here."""
+        self._parked.answer_all(ErrorCode.rebalance_in_progress)
+
     def shut_down(self) -> None:
         """The broker stops. Parked members are told to look for the coordinator again; the group stays as it was saved."""
         self._parked.answer_all(ErrorCode.not_coordinator)

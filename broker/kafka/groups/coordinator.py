@@ -15,14 +15,19 @@ from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.consumer import ConsumerGroup
+from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
+from broker.kafka.groups.group_worker import GroupWorker, pause
 from broker.kafka.groups.kinds import kinds_of
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.share.share_coordinator import ShareGroups
 from broker.kafka.groups.subscription import CONSUMER
+from broker.kafka.groups.topic_images import TopicImages
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
@@ -35,25 +40,44 @@ from broker.kafka.groups.values import (
     SyncRequest,
     SyncResult,
 )
+from broker.kafka.share.share_settings import ShareSettings
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
+from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 
 class GroupCoordinator:
     """All groups of this broker.
 
-    ``writer`` is the body of the ``catalogue-writer`` thread, which the assembly runs from ``open`` to ``close``.
+    ``writer`` is the body of the ``catalogue-writer`` thread, ``worker`` that of the ``group-worker`` thread. The assembly runs
+    both from ``open`` to ``close``.
     """
 
-    def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        config: BrokerConfig,
+        topic: Callable[[str], TopicInfo | None] = lambda name: None,
+        pause: Callable[[float], object] = pause,
+    ) -> None:
+        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one. ``pause``: how the
+        worker lets others have the interpreter."""
         # What was set for single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
-        self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config))
-        self.offsets = OffsetCoordinator(self._registry)
-        self.expiration = OffsetExpiration(self._registry)
+        self.share = ShareGroups(config, self.configs)
+        kinds = (*kinds_of(config, self.configs), self.share.kind)
+        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds)
+        self.share.attach(registry)
+        self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
+        self.worker = GroupWorker(clock, timer, pause)
+        self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
+        self.offsets = OffsetCoordinator(registry)
+        self.expiration = OffsetExpiration(registry)
 
     @property
     def writer(self) -> CatalogueWriter:
@@ -72,6 +96,7 @@ class GroupCoordinator:
         """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
         self.configs.load()
         self._registry.load(topic_exists)
+        self.share.start()
         self.expiration.start()
 
     def shut_down(self) -> None:
@@ -86,6 +111,12 @@ class GroupCoordinator:
 
     def on_topic_deleted(self, topic: str) -> None:
         self.expiration.on_topic_deleted(topic)
+        self.topics.changed(topic)
+        self.share.topics_changed(topic)
+
+    def share_settings(self, group_id: str) -> ShareSettings:
+        """The settings in force for a share group. A look-up: it may be asked for every request."""
+        return self.share.settings.of(group_id)
 
     # Membership -------------------------------------------------------------------------------------------------------
 
@@ -105,11 +136,14 @@ class GroupCoordinator:
             return
         with entry.lock:
             registry.admit(entry, GroupType.CLASSIC)
-            group = entry.group
-            if not isinstance(group, ClassicGroup):
+            group, now, free_bytes = entry.group, registry.clock.monotonic(), registry.memory.free_bytes
+            if isinstance(group, ClassicGroup):
+                group.join(request, reply, now, free_bytes)
+            elif isinstance(group, ConsumerGroup):
+                group.classic_join(request, self.topics.now, reply, now, free_bytes)
+            else:
                 reply(JoinResult(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER))
                 return
-            group.join(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
             registry.drop_if_unused(entry)
         send(answers)
@@ -123,10 +157,13 @@ class GroupCoordinator:
             return
         with entry.lock:
             group = entry.group
-            if not isinstance(group, ClassicGroup):
+            if isinstance(group, ClassicGroup):
+                group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
+            elif isinstance(group, ConsumerGroup):
+                group.classic_sync(request, reply, registry.clock.monotonic())
+            else:
                 reply(SyncResult(ErrorCode.unknown_member_id))
                 return
-            group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
         send(answers)
 
@@ -138,9 +175,12 @@ class GroupCoordinator:
             return error or ErrorCode.unknown_member_id
         with entry.lock:
             group = entry.group
-            if not isinstance(group, ClassicGroup):
+            if isinstance(group, ClassicGroup):
+                error = group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
+            elif isinstance(group, ConsumerGroup):
+                error = group.classic_heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
+            else:
                 return ErrorCode.unknown_member_id
-            error = group.heartbeat(member_id, group_instance_id, generation, registry.clock.monotonic())
             registry.arm(entry)
         return error
 
@@ -156,15 +196,20 @@ class GroupCoordinator:
         errors: list[ErrorCode] = []
         for start in range(0, len(members), LOCKED_MAX):
             with entry.lock:
-                group = entry.group
-                if group.is_dead:
+                if entry.group.is_dead:
                     return ErrorCode.coordinator_not_available, []
-                if not isinstance(group, ClassicGroup):
-                    return ErrorCode.unknown_member_id, []
                 now = registry.clock.monotonic()
+                answers = []
                 for member_id, instance_id in members[start : start + LOCKED_MAX]:
-                    errors.append(group.leave(member_id, instance_id, now))
-                answers = registry.settle(entry)
+                    group = entry.group
+                    if isinstance(group, ClassicGroup):
+                        errors.append(group.leave(member_id, instance_id, now))
+                    elif isinstance(group, ConsumerGroup):
+                        errors.append(group.classic_leave(member_id, instance_id, now))
+                        answers += registry.settle(entry)  # it may be a classic group now
+                    else:
+                        errors.append(ErrorCode.unknown_member_id)
+                answers += registry.settle(entry)
             send(answers)
         return ErrorCode.none, errors
 
@@ -191,8 +236,8 @@ class GroupCoordinator:
         error = self._registry.refusal("", may_be_empty=True)
         if error:
             return error, []
-        states = {state.lower() for state in states}
-        types = {type.lower() for type in types}
+        states = {state.strip().lower() for state in states}
+        types = {type.strip().lower() for type in types}
         overviews = []
         for entry in self._registry.entries():
             if types and entry.group.type.value not in types:
@@ -203,6 +248,11 @@ class GroupCoordinator:
             if not states or overview.state.lower() in states:
                 overviews.append(overview)
         return ErrorCode.none, overviews
+
+    def type_of(self, group_id: str) -> GroupType | None:
+        """None if there is no such group."""
+        entry = self._registry.get(group_id)
+        return None if entry is None else entry.group.type
 
     def names(self) -> Sequence[str]:
         """The ids of all groups."""

@@ -11,6 +11,8 @@ import attrs
 
 from broker.errors import StorageError
 from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.consumer import ConsumerGroup
+from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, delete_offsets, rows_of
 from broker.kafka.groups.registry import LOCKED_MAX, GroupEntry, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
@@ -23,11 +25,16 @@ FetchedTopic = tuple[str, list[tuple[int, CommittedOffset | None]]]
 
 @attrs.frozen
 class Committer:
-    """Who commits: a member in a generation, or (generation -1) a consumer that is not a member."""
+    """Who commits: a member in a generation, or (generation -1) a consumer that is not a member.
+
+    ``generation`` is the member epoch where the coordinator assigns the partitions (KIP-848). ``knows_epochs``: the version of
+    the request is one that such members use.
+    """
 
     member_id: str
     group_instance_id: str | None
     generation: int
+    knows_epochs: bool = False
 
 
 class OffsetCoordinator:
@@ -41,7 +48,7 @@ class OffsetCoordinator:
         entry = registry.get(group_id)
         if not error and entry is None:
             if committer.generation >= 0:
-                error = ErrorCode.illegal_generation
+                error = ErrorCode.group_id_not_found if committer.knows_epochs else ErrorCode.illegal_generation
             elif registry.has_memory_for_group(group_id):
                 entry = registry.get_or_create(group_id)  # a group of which only offsets are known
             else:
@@ -53,9 +60,12 @@ class OffsetCoordinator:
         accepted = {key: committed for key, committed in offsets.items() if len(committed.metadata) <= metadata_max}
         rows = rows_of(accepted)
         with entry.lock:
-            error = entry.group.check_commit(
+            group = entry.group
+            error = group.check_commit(
                 committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
             )
+            if not committer.knows_epochs and group.type is GroupType.CONSUMER:
+                error = _error_before_epochs(group, committer, error)
             registry.arm(entry)
             if (
                 not error
@@ -96,12 +106,16 @@ class OffsetCoordinator:
         send([partial(reply, errors)])
 
     def check_in_transaction(self, group_id: str, committer: Committer) -> ErrorCode:
-        """Whether this member may commit offsets in a transaction. As in Kafka, a client that names no member may."""
+        """Whether this member may commit offsets in a transaction. As in Kafka, a client that names no member may, unless the
+        group has members and assigns its partitions itself."""
         registry = self._registry
         error = registry.refusal(group_id)
-        if error or (committer.generation < 0 and not committer.member_id and committer.group_instance_id is None):
-            return error
         entry = registry.get(group_id)
+        if error:
+            return error
+        names_nobody = committer.generation < 0 and not committer.member_id and committer.group_instance_id is None
+        if names_nobody and (entry is None or entry.group.type is not GroupType.CONSUMER):
+            return ErrorCode.none
         if entry is None:
             return ErrorCode.illegal_generation
         with entry.lock:
@@ -109,7 +123,8 @@ class OffsetCoordinator:
                 committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
             )
             registry.arm(entry)
-        return error
+        # TxnOffsetCommit has no error of its own for the epoch of a member.
+        return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
 
     def make_unstable(self, group_id: str, keys: Sequence[Partition]) -> None:
         """A transaction that has not ended yet commits offsets for these partitions."""
@@ -126,6 +141,16 @@ class OffsetCoordinator:
                 entry.offsets.load(*key, offset)
             registry.count(entry)
             registry.delete_if_finished(entry)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a client that says it is this member, in this member epoch, may be told the group's offsets. Only members of
+        the newer protocol name themselves; of a group that does not exist there is nothing to tell."""
+        entry = self._registry.get(group_id)
+        if entry is None or (not member_id and epoch < 0):
+            return ErrorCode.none
+        with entry.lock:
+            group = entry.group
+            return group.check_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
 
     def fetch(
         self, group_id: str, topics: Iterable[tuple[str, Sequence[int]]] | None
@@ -204,6 +229,15 @@ class OffsetCoordinator:
         topics = entry.group.topics
         subscribed = topics is None or topic in topics
         return ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
+
+
+def _error_before_epochs(group: Group, committer: Committer, error: ErrorCode) -> ErrorCode:
+    """For a version of OffsetCommit that only clients of the classic protocol use."""
+    if error is ErrorCode.stale_member_epoch:
+        return ErrorCode.illegal_generation
+    if not error and isinstance(group, ConsumerGroup) and group.is_of_consumer_protocol(committer.member_id):
+        return ErrorCode.unsupported_version
+    return error
 
 
 def _parts(topics: Iterable[tuple[str, Sequence[int]]]) -> Iterator[list[tuple[str, Sequence[int], bool]]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
+from typing import Any, Protocol
 
 import attrs
 
@@ -27,7 +28,7 @@ from broker.kafka.groups.coordinator_memory import GROUP_BYTES, CoordinatorMemor
 from broker.kafka.groups.group import Group, GroupKind, GroupType, SaveRows
 from broker.kafka.groups.kinds import classic_limits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
-from broker.kafka.groups.values import Save
+from broker.kafka.groups.values import GroupSnapshot, Save
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
@@ -73,6 +74,13 @@ class GroupEntry:
     is_removed: bool = False
 
 
+class SaveWhole(Protocol):
+    """An effect that makes a generation of a classic group durable."""
+
+    @property
+    def snapshot(self) -> GroupSnapshot: ...
+
+
 class GroupRegistry:
     def __init__(
         self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig, kinds: Iterable[GroupKind]
@@ -86,6 +94,11 @@ class GroupRegistry:
         self.is_active = False
         self._catalogue = catalogue
         self._kinds = {kind.type: kind for kind in kinds}
+        # What is done for an effect, by its class, with the entry's lock held. Others are answers: ``to`` gets the ``result``.
+        self.carry_out: dict[type, Callable[[GroupEntry, Any], Sequence[Send]]] = {
+            Save: self.save,
+            SaveRows: self._save_rows,
+        }
         # Groups of which the catalogue has rows that this process cannot read.
         self._unreadable: set[str] = set()
         # monotonic() s before which it is not logged again that there is no memory left.
@@ -230,11 +243,12 @@ class GroupRegistry:
             return True
         if not group.is_empty:
             return False
-        self.replace(entry, self._kinds[type].make(group.group_id))
+        self.replace(entry, self._kinds[type].make(group.group_id))  # nobody waits in a group without members
         return True
 
-    def replace(self, entry: GroupEntry, group: Group) -> None:
-        """The entry has another group now: an empty one, or the same converted to another kind. ``settle`` it."""
+    def replace(self, entry: GroupEntry, group: Group) -> Sequence[Send]:
+        """The entry has another group now: an empty one, or the same converted to another kind. ``settle`` it. Returns what is
+        left to be answered by the old one."""
         before = entry.group
         if GroupType.CLASSIC in (before.type, group.type):
             entry.replaced = before.type
@@ -243,22 +257,30 @@ class GroupRegistry:
         entry.group = group
         entry.generation_seen = max(0, group.epoch)
         log.info("group_replaced", group=group.group_id, before=before.type.value, now=group.type.value)
+        return self._last_answers(before)
+
+    def _last_answers(self, group: Group) -> list[Send]:
+        """Of a group that has been replaced: nothing else of it counts any more."""
+        effects = (effect for effect in group.take_effects() if type(effect) not in self.carry_out)
+        return [partial(effect.to, effect.result) for effect in effects]
 
     def settle(self, entry: GroupEntry) -> list[Send]:
         """Do what the group asks for. Returns the answers, for ``send`` after the lock is released."""
         answers: list[Send] = []
-        group = entry.group
-        epoch = group.epoch
-        if epoch > entry.generation_seen:
-            entry.rebalances += epoch - entry.generation_seen
-            entry.generation_seen = epoch
-        for effect in group.take_effects():
-            if isinstance(effect, Save):
-                self._save(entry, effect)
-            elif isinstance(effect, SaveRows):
-                self._save_rows(entry, effect)
-            else:
-                answers.append(partial(effect.to, effect.result))
+        while True:
+            group = entry.group
+            epoch = group.epoch
+            if epoch > entry.generation_seen:
+                entry.rebalances += epoch - entry.generation_seen
+                entry.generation_seen = epoch
+            for effect in group.take_effects():
+                carry_out = self.carry_out.get(type(effect))
+                if carry_out is None:
+                    answers.append(partial(effect.to, effect.result))
+                else:
+                    answers += carry_out(entry, effect)
+            if entry.group is group:  # it has not been converted by one of its effects
+                break
         self.arm(entry)
         self.count(entry)
         return answers
@@ -313,7 +335,9 @@ class GroupRegistry:
             if self._entries.get(group_id) is entry:
                 del self._entries[group_id]
 
-    def _save(self, entry: GroupEntry, save: Save) -> None:
+    def save(self, entry: GroupEntry, save: SaveWhole, owner: Group | None = None) -> Sequence[Send]:
+        """Make a generation of a classic group durable, then call ``saved`` of ``owner``: of the group, unless another one has
+        left it the generation."""
         now_ms = self.clock.time_ms()
         group_id, snapshot = entry.group.group_id, save.snapshot
         if not snapshot.members:
@@ -325,41 +349,41 @@ class GroupRegistry:
             generation=snapshot.generation,
             members=len(snapshot.members),
         )
-        done = partial(self._saved, entry, entry.group, save, entry.replaced)
-        self.writer.change(partial(_save_group, group_id, save, now_ms, entry.replaced), done)
+        done = partial(self._saved, entry, owner or entry.group, entry.group, save, entry.replaced)
+        self.writer.change(partial(_save_group, group_id, snapshot, now_ms, entry.replaced), done)
+        return ()
 
-    def _save_rows(self, entry: GroupEntry, save: SaveRows) -> None:
+    def _save_rows(self, entry: GroupEntry, save: SaveRows) -> Sequence[Send]:
         group = entry.group
         put = save.put
         if group.is_empty != bool(entry.empty_since_ms):
             entry.empty_since_ms = self.clock.time_ms() if group.is_empty else 0
             put = {**put, group_rows.SINCE: group_rows.since_row(entry.empty_since_ms)}
         log.debug("group_membership_changed", group=group.group_id, generation=group.epoch, members=group.member_count)
-        done = partial(self._saved, entry, group, save, entry.replaced)
+        done = partial(self._saved, entry, group, group, save, entry.replaced)
         self.writer.change(group_rows.Save(group.group_id, put, entry.replaced), done)
+        return ()
 
     # Later ------------------------------------------------------------------------------------------------------------
 
     def _saved(
         self,
         entry: GroupEntry,
+        owner: Group,
         group: Group,
-        save: Save | SaveRows,
+        save: SaveWhole | SaveRows,
         replaced: GroupType | None,
         failure: StorageError | None,
     ) -> None:
-        """On the catalogue writer's thread. ``replaced`` was deleted by the same change."""
+        """On the catalogue writer's thread. ``group`` was the entry's when it was saved, and ``replaced`` was deleted by the
+        same change."""
         log_failure(failure)
         with entry.lock:
-            group.saved(save, error_of(failure), self.clock.monotonic())
-            if entry.group is group:
-                if failure is None and replaced is not None:
-                    entry.replaced = None
-                answers = self.settle(entry)
-            else:  # it has been replaced meanwhile: only its last clients are answered
-                saves = (Save, SaveRows)
-                effects = (effect for effect in group.take_effects() if not isinstance(effect, saves))
-                answers = [partial(effect.to, effect.result) for effect in effects]
+            owner.saved(save, error_of(failure), self.clock.monotonic())
+            if entry.group is group and failure is None and replaced is not None:
+                entry.replaced = None
+            answers = [] if entry.group is owner else self._last_answers(owner)
+            answers += self.settle(entry)
         send(answers)
 
     def _on_timer(self, entry: GroupEntry) -> None:
@@ -399,16 +423,18 @@ def log_failure(failure: StorageError | None) -> None:
         log.error("group_write_failed", error=str(failure))
 
 
-def _save_group(group_id: str, save: Save, now_ms: int, replaced: GroupType | None, catalogue: Catalogue) -> None:
-    put = partial(_put_group, group_id, save, now_ms)
+def _save_group(
+    group_id: str, snapshot: GroupSnapshot, now_ms: int, replaced: GroupType | None, catalogue: Catalogue
+) -> None:
+    put = partial(_put_group, group_id, snapshot, now_ms)
     if replaced is None:
         put(catalogue)
     else:
         catalogue.together([group_rows.Delete(group_id, replaced), put])
 
 
-def _put_group(group_id: str, save: Save, now_ms: int, catalogue: Catalogue) -> None:
-    catalogue.save_group(group_id, snapshots.encode(save.snapshot, now_ms))
+def _put_group(group_id: str, snapshot: GroupSnapshot, now_ms: int, catalogue: Catalogue) -> None:
+    catalogue.save_group(group_id, snapshots.encode(snapshot, now_ms))
 
 
 def _delete_group(group_id: str, stored: Sequence[GroupType], catalogue: Catalogue) -> None:

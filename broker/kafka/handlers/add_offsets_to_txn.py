@@ -38,4 +38,4 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     return None
 
 
-API = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=3, handle=handle, on_error=error_alone)
+API = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=4, handle=handle, on_error=error_alone)

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): this node is the whole cluster and its own controller."""
+"""DescribeCluster (60): this node is the whole cluster and its own controller. No broker is ever fenced (version 2)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,9 +35,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "endpoint_type": BROKERS,
         "cluster_id": context.cluster_id,
         "controller_id": context.node_id,
-        "brokers": [{"broker_id": context.node_id, "host": host, "port": port, "rack": None}],
+        "brokers": [{"broker_id": context.node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
         "cluster_authorized_operations": operations,
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=1, handle=handle, inline=True)
+API = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=2, handle=handle, inline=True)

@@ -1,4 +1,7 @@
-"""DescribeGroups (15): state, members and assignments. A group that does not exist is described as dead, without an error."""
+"""DescribeGroups (15): state, members and assignments of classic groups.
+
+A group that does not exist, or is of another kind, is described as dead: before version 6 without an error.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +10,8 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import authorized_operations, may
 from broker.kafka.checks import OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.context import KafkaContext
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.group import GroupType
 from broker.network.work import ADMIN, once
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -30,13 +35,19 @@ def _group(context: KafkaContext, call: Call, group_id: str, asked: bool) -> dic
             "authorized_operations": OPERATIONS_NOT_ASKED_FOR,
         }
     error, group = context.groups.describe(group_id)
+    message = None
+    if not error and group.state is ClassicGroupState.DEAD and call.api_version >= 6:
+        error, message = ErrorCode.group_id_not_found, f"Group {group_id[:200]} not found."
+        if context.groups.type_of(group_id) not in (None, GroupType.CLASSIC):
+            message = f"Group {group_id[:200]} is not a classic group."
     operations = OPERATIONS_NOT_ASKED_FOR
     if asked:
         operations = authorized_operations(context, call.connection, ResourceType.GROUP, group_id)
     return {
         "error_code": error,
+        "error_message": message,
         "group_id": group_id,
-        "group_state": "" if error else group.state.value,
+        "group_state": "" if error and message is None else group.state.value,
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol_name,
         "members": [
@@ -54,4 +65,4 @@ def _group(context: KafkaContext, call: Call, group_id: str, asked: bool) -> dic
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=5, handle=handle, lane=ADMIN)
+API = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=6, handle=handle, lane=ADMIN)

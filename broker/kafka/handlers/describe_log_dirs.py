@@ -1,4 +1,5 @@
-"""DescribeLogDirs (35): the size of the partitions, and the free space of their volume."""
+"""DescribeLogDirs (35): the size of the partitions, and the free space of their volume. The one directory is never cordoned
+(version 5)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +24,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         sizes = [size for size in (_size(context, name, partition) for partition in work.each(partitions)) if size]
         if sizes:
             topics.append({"name": name, "partitions": sizes})
-    directory = {"log_dir": context.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}
+    directory: dict[str, Any] = {
+        "log_dir": context.logs.data_dir,
+        "error_code": ErrorCode.none,
+        "topics": topics,
+        "is_cordoned": False,
+    }
     try:
         directory["total_bytes"] = context.logs.disk.total_bytes(context.logs.data_dir)
         directory["usable_bytes"] = context.logs.disk.free_bytes(context.logs.data_dir)
@@ -61,4 +67,4 @@ def _size(context: KafkaContext, topic: str, partition: int) -> dict[str, Any] |
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4, handle=handle, lane=ADMIN)
+API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=5, handle=handle, lane=ADMIN)

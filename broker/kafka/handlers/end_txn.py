@@ -2,7 +2,7 @@
 
 Answered when every marker is durable and the group offsets are committed, so that a client that is told of a commit can read
 it, and the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafka answers once the decision is
-durable.)
+durable.) From version 5 on the answer has the epoch with which the producer goes on.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """
@@ -21,6 +21,8 @@ from protocol.kafka.errors import ErrorCode
 
 # Before version 2 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 2
+# From here on the end gives the producer its next epoch (KIP-890).
+_BUMPS_SINCE = 5
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
@@ -34,9 +36,15 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
             error = ErrorCode.invalid_producer_epoch
         call.reply({"error_code": error})
 
+    def ended(error: ErrorCode, producer_id: int, epoch: int) -> None:
+        call.reply({"error_code": error, "producer_id": producer_id, "producer_epoch": epoch})
+
     claim = Claim(request.producer_id, request.producer_epoch)
+    if call.api_version >= _BUMPS_SINCE:
+        context.transactions.version_2.end(request.transactional_id, claim, request.committed, ended)
+        return None
     context.transactions.end(request.transactional_id, claim, request.committed, reply)
     return None
 
 
-API = Api(key=ApiKey.END_TXN, min_version=0, max_version=3, handle=handle, on_error=error_alone)
+API = Api(key=ApiKey.END_TXN, min_version=0, max_version=5, handle=handle, on_error=error_alone)

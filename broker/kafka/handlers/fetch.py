@@ -7,16 +7,19 @@ enough bytes, a handler answers a fetch of many partitions. Records are sent by 
 
 Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
 of entries (``broker/kafka/fetched_entries.py``). The bytes that a fetch waits for are counted as they are in the log.
+
+From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by what the request says, name or
+id, so that a fetch that is parked never gets the records of a new topic under the old name.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka import fetched_entries
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NO_NAMES, denied, may
+from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metering import Metered
@@ -35,7 +38,9 @@ from protocol.kafka.messages import fetch
 READ_COMMITTED = 1
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
-_NO_ENTRIES: dict[tuple[str, int], tuple[Log, int]] = {}
+_NO_ENTRIES: dict[tuple[str | bytes, int], tuple[Log, int]] = {}
+_NO_TOPICS: frozenset[str | bytes] = frozenset()
+_Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
 _new = tuple.__new__  # faster than a named tuple's own __new__
 
 
@@ -58,11 +63,11 @@ class _Reading:
         context: KafkaContext,
         request: fetch.FetchRequest,
         work: Work | None = None,
-        unauthorized: frozenset[str] = NO_NAMES,
+        unauthorized: frozenset[str | bytes] = _NO_TOPICS,
     ) -> None:
         """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. ``unauthorized``:
         topics that the client may not read, of which nothing is looked up."""
-        self.results: list[tuple[str, list[fetch.PartitionData]]] = []
+        self.results: list[tuple[str | bytes, list[fetch.PartitionData]]] = []
         self.logs: list[_Seen] = []
         self.size = 0
         self.failed = False
@@ -72,16 +77,14 @@ class _Reading:
         self.log_calls: Sequence[LogCall] = ()  # only while requests are traced
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
-        partitions: Mapping[tuple[str, int], Log] = context.logs.partitions
+        partitions: _Partitions = context.logs.partitions_by_id if request.by_id else context.logs.partitions
         if unauthorized:
             partitions = _readable(partitions, request, unauthorized)
-        last_topic: str | None = None
+        last_topic: str | bytes | None = None
         for wanted in request.partitions if work is None else work.each(request.partitions):
             target = partitions.get((wanted.topic, wanted.partition))
             if target is None:
-                denial = wanted.topic in unauthorized
-                code = ErrorCode.topic_authorization_failed if denial else ErrorCode.unknown_topic_or_partition
-                data = _error(wanted.partition, code)
+                data = _error(wanted.partition, _why_absent(context, wanted.topic, unauthorized))
                 self.failed = True
             else:
                 if context.traces is None:
@@ -116,7 +119,7 @@ class _Reading:
             return _error(wanted.partition, code_of(error), target.high_watermark, target.log_start_offset)
         except StorageError as error:
             self.failed = True
-            context.complain("read_failed", wanted.topic, wanted.partition, error)
+            context.complain("read_failed", target.topic, wanted.partition, error)
             return _error(wanted.partition, ErrorCode.kafka_storage_error)
         self.logs.append(_new(_Seen, (target, wanted, read.high_watermark, read.size)))
         self.size += read.size
@@ -144,14 +147,19 @@ class _Reading:
         began = context.clock.monotonic()
         data = self._read(context, target, wanted, left)
         if data.records_size:
-            self._note("read", wanted.topic, wanted.partition, wanted.fetch_offset, began, context)
+            self._note("read", target.topic, wanted.partition, wanted.fetch_offset, began, context)
         return data
 
     def _note(
-        self, verb: str, topic: str, partition: int, offset: int | None, began: float, context: KafkaContext
+        self, verb: str, topic: str | bytes, partition: int, offset: int | None, began: float, context: KafkaContext
     ) -> None:
         if len(self.log_calls) < LOG_CALLS_MAX:
-            call = LogCall(verb, topic, partition, offset, began, context.clock.monotonic())
+            if isinstance(topic, bytes):
+                info = context.logs.topics_by_id.get(topic)
+                name = topic.hex() if info is None else info.name  # deleted meanwhile
+            else:
+                name = topic
+            call = LogCall(verb, name, partition, offset, began, context.clock.monotonic())
             self.log_calls = [*self.log_calls, call]
 
     def enough(self, request: fetch.FetchRequest) -> bool:
@@ -182,7 +190,7 @@ class _Reading:
                     # What did not fit was written anew for nothing. Once is enough.
                     left = left - translated.size if translated.whole or most < left else 0
                 except StorageError as error:
-                    context.complain("read_failed", topic, data.partition, error)
+                    context.complain("read_failed", log.topic, data.partition, error)
                     partitions[number] = _error(data.partition, ErrorCode.kafka_storage_error)
 
     def warm(self, context: KafkaContext) -> None:
@@ -197,21 +205,32 @@ class _Reading:
                     self._note("load", topic, data.partition, None, began, context)
 
 
-def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
+def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str | bytes]:
     """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
-    wanted = parsed.partitions
+    wanted: Sequence[Any] = parsed.partitions  # whose topics are all names, or all ids
+    if parsed.by_id:
+        return denied_ids(context, request.connection, _READ, [one.topic for one in wanted])
     if len(wanted) == 1:
         topic = wanted[0].topic
-        return NO_NAMES if may(context, request.connection, _READ, _TOPIC, topic) else frozenset((topic,))
+        return _NO_TOPICS if may(context, request.connection, _READ, _TOPIC, topic) else frozenset((topic,))
     return denied(context, request.connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
 def _readable(
-    partitions: Mapping[tuple[str, int], Log], request: fetch.FetchRequest, unauthorized: frozenset[str]
-) -> Mapping[tuple[str, int], Log]:
+    partitions: _Partitions, request: fetch.FetchRequest, unauthorized: frozenset[str | bytes]
+) -> _Partitions:
     """What the client may read of what it asks for."""
     keys = ((wanted.topic, wanted.partition) for wanted in request.partitions if wanted.topic not in unauthorized)
     return {key: target for key in keys if (target := partitions.get(key)) is not None}
+
+
+def _why_absent(context: KafkaContext, topic: str | bytes, unauthorized: frozenset[str | bytes]) -> ErrorCode:
+    """The error of a partition that there is not, or that the client may not read."""
+    if topic in unauthorized:
+        return ErrorCode.topic_authorization_failed
+    if isinstance(topic, bytes) and topic not in context.logs.topics_by_id:
+        return ErrorCode.unknown_topic_id
+    return ErrorCode.unknown_topic_or_partition
 
 
 def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset: int = -1) -> fetch.PartitionData:
@@ -236,7 +255,7 @@ _Prepared = tuple[fetch.FetchRequest, _Reading]
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
     parsed = _parse(context, request, INLINE_ENTRIES)
-    unauthorized = NO_NAMES if context.authorizer is None else _unauthorized(context, request, parsed)
+    unauthorized = _NO_TOPICS if context.authorizer is None else _unauthorized(context, request, parsed)
     reading = _Reading(context, parsed, None, unauthorized)
     prepared = parsed, reading
     if reading.resident:
@@ -275,7 +294,10 @@ def _handle(
 
 
 def _send(
-    request: KafkaRequest, outbox: Outbox, topics: Sequence[tuple[str, list[fetch.PartitionData]]], error: int = 0
+    request: KafkaRequest,
+    outbox: Outbox,
+    topics: Sequence[tuple[str | bytes, list[fetch.PartitionData]]],
+    error: int = 0,
 ) -> None:
     parts = fetch.response_parts(request.correlation_id, request.api_version, 0, error, 0, topics)
     outbox.send(request, parts)
@@ -461,7 +483,7 @@ class _Parked:
 API = Api(
     key=ApiKey.FETCH,
     min_version=4,
-    max_version=12,
+    max_version=fetch.MAX_VERSION,
     handle_raw=_handle,
     prepare=_prepare,
 )

@@ -1,4 +1,8 @@
-"""FindCoordinator (10): this node coordinates every group and every transaction."""
+"""FindCoordinator (10): this node coordinates every group and every transaction.
+
+Only brokers ask for the coordinator of a share partition (version 6), to save its state there. Here no API saves it, so they are
+told that nobody does.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,4 +48,4 @@ def _error(code: ErrorCode, message: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
 
 
-API = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=4, handle=handle, inline=True)
+API = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=6, handle=handle, inline=True)

@@ -1,6 +1,9 @@
 """ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
 
 Not inline: a look-up by time may read an old segment from the disk.
+
+There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the time-out that
+clients send from version 10 on, which is for reading from another tier, has no effect.
 """
 
 from collections.abc import Mapping
@@ -16,8 +19,15 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 # What a client may ask for in place of a time, and the version that brought it.
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+SINCE_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 UNKNOWN = -1
 READ_COMMITTED = 1
 
@@ -62,14 +72,20 @@ def _answer(
         check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
         if wanted.timestamp == LATEST:
             found = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)
-        elif wanted.timestamp == EARLIEST:
+        elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
             found = (log.log_start_offset, UNKNOWN)
+        elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            found = (UNKNOWN, UNKNOWN)
         elif wanted.timestamp == MAX_TIMESTAMP:
             found = log.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
         else:
             found = log.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
         offset, timestamp = found
-        if committed and wanted.timestamp not in (LATEST, EARLIEST) and offset >= log.last_stable_offset:
+        if (
+            committed
+            and wanted.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL)
+            and offset >= log.last_stable_offset
+        ):
             offset = timestamp = UNKNOWN
         answer |= {
             "offset": offset,
@@ -91,4 +107,4 @@ def _error(wanted: Any, code: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=7, handle=handle)
+API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle)

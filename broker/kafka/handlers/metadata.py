@@ -3,6 +3,9 @@
 Every client asks when it starts and every few minutes, and a thousand topics take milliseconds to encode. So answers are kept
 until any topic changes (``LogManager.generation``), for all clients that may see the same topics. Creating a topic waits for the
 disk, so the topic maker does it; the request is parked meanwhile, for a bounded time.
+
+A client may ask for topics by name and, from version 12 on, by id. An id is no secret, as in Kafka: a client that may not
+describe the topic is told so, but not the topic's name. No topic is created for an id.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,7 +51,7 @@ class _Asked:
 
     request: metadata.MetadataRequest
     generation: int  # of the topics, read before anything was looked up: if a topic changes, the answer is not kept
-    names: Collection[str] | None  # None: all topics
+    names: Collection[str | bytes] | None  # names, or ids of 16 bytes; None: all topics
     topics: Sequence[TopicInfo]  # if all are asked for, those that the client may see
     hidden: frozenset[str]  # topics that it may not describe: nothing of them is looked up
     uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that it may not create
@@ -61,13 +64,28 @@ def _ask(context: KafkaContext, request: KafkaRequest, parsed: metadata.Metadata
     generation = context.logs.generation
     connection, describe = request.connection, Operation.DESCRIBE
     if parsed.topics is not None:
-        names = once(parsed.topics)
-        hidden = denied(context, connection, describe, ResourceType.TOPIC, names)
-        return _Asked(parsed, generation, names, (), hidden)
+        wanted = once(parsed.topics)
+        hidden = NO_NAMES
+        if context.authorizer is not None:
+            names = (name for one in wanted if (name := _name(context, one)) is not None)
+            hidden = denied(context, connection, describe, ResourceType.TOPIC, names)
+        return _Asked(parsed, generation, wanted, (), hidden)
     topics = context.logs.topics()
     hidden = denied(context, connection, describe, ResourceType.TOPIC, (one.name for one in topics), audited=False)
     visible = [info for info in topics if info.name not in hidden] if hidden else topics
     return _Asked(parsed, generation, None, visible, hidden)
+
+
+def _name(context: KafkaContext, wanted: str | bytes) -> str | None:
+    """The name of a topic that is asked for. None: there is no topic with this id."""
+    if isinstance(wanted, str):
+        return wanted
+    info = context.logs.topics_by_id.get(wanted)
+    return None if info is None else info.name
+
+
+def _find(context: KafkaContext, wanted: str | bytes) -> TopicInfo | None:
+    return context.logs.topic(wanted) if isinstance(wanted, str) else context.logs.topics_by_id.get(wanted)
 
 
 def _key(context: KafkaContext, request: KafkaRequest, hidden: frozenset[str]) -> Key:
@@ -100,7 +118,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> BytesLike | _Asked
         if cached is not None:
             return cached
     assert asked.names is not None
-    found = [context.logs.topic(name) for name in asked.names if name not in asked.hidden]
+    found = [_find(context, one) for one in asked.names if one not in asked.hidden]
     partitions = sum(info.partitions for info in found if info is not None)
     if partitions > _USUAL_PARTITIONS_MAX:
         return Handover(BULK)
@@ -137,7 +155,11 @@ def _handle(
     asked, names = prepared, prepared.names
     create = asked.request.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
-        missing = [name for name in names if name not in asked.hidden and context.logs.topic(name) is None]
+        missing = [
+            name
+            for name in names
+            if isinstance(name, str) and name not in asked.hidden and context.logs.topic(name) is None
+        ]
         asked = attrs.evolve(asked, uncreatable=uncreatable(context, request.connection, missing))
         missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
@@ -187,7 +209,7 @@ class _Waiting:
         request: KafkaRequest,
         outbox: Outbox,
         asked: _Asked,
-        names: Collection[str],
+        names: Collection[str | bytes],
     ) -> None:
         self._context = context
         self._request = request
@@ -259,28 +281,29 @@ def _answer(
     if asked.names is None:
         topics = [_topic(context, info, work) for info in asked.topics]
     else:
-        for name in work.each(asked.names):
-            if not asked.is_open(name):
-                context.errors.add(API.label, ErrorCode.topic_authorization_failed)
-                topics.append(metadata.TopicMetadata(ErrorCode.topic_authorization_failed, name))
-                continue
-            info = context.logs.topic(name)
-            if info is not None:
-                topics.append(_topic(context, info, work))
-                continue
-            complete = False
-            if create:
-                code = failures.get(name) or _refusal(context, name) or ErrorCode.leader_not_available
+        for wanted in work.each(asked.names):
+            if isinstance(wanted, bytes):
+                found = _by_id(context, request.api_version, asked, wanted, work)
+            elif not asked.is_open(wanted):
+                found = metadata.TopicMetadata(ErrorCode.topic_authorization_failed, wanted)
+            elif (info := context.logs.topic(wanted)) is not None:
+                found = _topic(context, info, work)
+            elif create:
+                code = failures.get(wanted) or _refusal(context, wanted) or ErrorCode.leader_not_available
+                found = metadata.TopicMetadata(code, wanted)
             else:
-                code = ErrorCode.unknown_topic_or_partition
-            context.errors.add(API.label, code)
-            topics.append(metadata.TopicMetadata(code, name))
-    if (
-        parsed.include_topic_authorized_operations
-    ):  # also of topics that the client may not see: they are its own rights
+                found = metadata.TopicMetadata(ErrorCode.unknown_topic_or_partition, wanted)
+            if found.error:
+                complete = complete and found.error == ErrorCode.topic_authorization_failed
+                context.errors.add(API.label, found.error)
+            topics.append(found)
+    # Also of topics that the client may not see: they are its own rights. Not of an id that says no more than the client knows.
+    if parsed.include_topic_authorized_operations:
         connection = request.connection
         topics = [
-            topic._replace(
+            topic
+            if topic.name is None
+            else topic._replace(
                 authorized_operations=authorized_operations(context, connection, ResourceType.TOPIC, topic.name)
             )
             for topic in work.each(topics)
@@ -307,7 +330,20 @@ def _answer(
 
 
 def _topic(context: KafkaContext, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
-    return metadata.TopicMetadata(0, info.name, False, _Partitions(info.partitions, context.node_id, work))
+    partitions = _Partitions(info.partitions, context.node_id, work)
+    return metadata.TopicMetadata(0, info.name, False, partitions, topic_id=info.topic_id.bytes)
+
+
+def _by_id(context: KafkaContext, version: int, asked: _Asked, topic_id: bytes, work: Work) -> metadata.TopicMetadata:
+    """What the answer says of a topic that is asked for by its id."""
+    info = context.logs.topics_by_id.get(topic_id)
+    if version < metadata.FIRST_BY_TOPIC_ID:
+        return metadata.TopicMetadata(ErrorCode.invalid_request, "", topic_id=topic_id)
+    if info is None:
+        return metadata.TopicMetadata(ErrorCode.unknown_topic_id, None, topic_id=topic_id)
+    if not asked.is_open(info.name):
+        return metadata.TopicMetadata(ErrorCode.topic_authorization_failed, None, topic_id=topic_id)
+    return _topic(context, info, work)
 
 
 @attrs.frozen
@@ -337,7 +373,7 @@ class _Partitions(Collection[metadata.PartitionMetadata]):
 API = Api(
     key=ApiKey.METADATA,
     min_version=0,
-    max_version=9,
+    max_version=metadata.MAX_VERSION,
     handle_raw=_handle,
     prepare=_prepare,
 )

@@ -15,6 +15,8 @@ from protocol.kafka.schema.control import milliseconds
 
 _DEFAULT_RETENTION = -1
 _NO_EPOCH = -1
+# The first version that members of the newer protocol (KIP-848) use.
+_EPOCHS_SINCE = 9
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
@@ -45,6 +47,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         body.member_id,
         getattr(body, "group_instance_id", None),  # from version 7 on
         body.generation_id_or_member_epoch,
+        call.api_version >= _EPOCHS_SINCE,
     )
 
     def reply(errors: Errors) -> None:
@@ -82,4 +85,4 @@ def _fields(
     }
 
 
-API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=8, handle=handle, inline=True)
+API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9, handle=handle, inline=True)

@@ -13,6 +13,7 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+_NO_EPOCH = -1
 # What Kafka answers for a partition without a committed offset. It is not an error.
 NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
@@ -47,6 +48,13 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
     connection, describe = call.connection, Operation.DESCRIBE
     if not may(context, connection, describe, ResourceType.GROUP, wanted.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
+    error = context.groups.offsets.check_fetch(
+        wanted.group_id,
+        getattr(wanted, "member_id", None),  # from version 9 on
+        getattr(wanted, "member_epoch", _NO_EPOCH),
+    )
+    if error:
+        return {"error_code": error, "topics": []}
     topics = None if wanted.topics is None else _distinct(wanted.topics)
     hidden = NO_NAMES
     refused: list[FetchedTopic] = []
@@ -106,4 +114,4 @@ def _partition(index: int, committed: CommittedOffset, error: ErrorCode) -> dict
     }
 
 
-API = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=8, handle=handle)
+API = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=9, handle=handle)

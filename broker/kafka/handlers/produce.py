@@ -2,16 +2,23 @@
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
 waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
+
+From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
+From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
+records for a topic that was deleted never get into a new topic under the old name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import denied, may
+from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.transactions import first_batches
+from broker.kafka.transactions.first_batches import FirstBatches
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
 from broker.network.traces import LogCall
@@ -34,6 +41,11 @@ _INLINE_MAX_BYTES = 2 * 1024 * 1024
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
 _HANDOVER = Handover()
+_FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
+_Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
+# Since then clients know that a transaction can be aborted and the producer go on.
+_ABORTABLE_SINCE = 11
+_FirstBatches = Mapping[Any, tuple[Claim, Log]]
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC, _TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
@@ -42,37 +54,80 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < context.appends_slow_until:
         return _HANDOVER
-    partitions = context.logs.partitions
+    partitions = _partitions(context, request)
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
             return _HANDOVER  # the batch has to be decompressed
+    if (
+        parsed.transactional_id is not None
+        and request.api_version >= first_batches.FIRST_VERSION
+        and _missing(context, request, parsed, ())
+    ):
+        return _HANDOVER
     return parsed
 
 
+def _partitions(context: KafkaContext, request: KafkaRequest) -> _Partitions:
+    """All logs, by what requests of this version call their topics."""
+    return context.logs.partitions if request.api_version < _FIRST_BY_ID else context.logs.partitions_by_id
+
+
+def _missing(
+    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest, refused: Container[str | bytes]
+) -> _FirstBatches:
+    """The batches that have to be added to their transaction first; none of the topics ``refused``."""
+    partitions = _partitions(context, request)
+    return first_batches.missing(
+        ((topic, partition), partitions.get((topic, partition)), records)
+        for topic, partition, records in parsed.topics
+        if topic not in refused
+    )
+
+
 def _handle(
-    context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest | None
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    prepared: produce.ProduceRequest | FirstBatches | None,
 ) -> None:
-    if parsed is None:
+    first: FirstBatches | None = None
+    if type(prepared) is produce.ProduceRequest:
+        parsed = prepared
+        refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
+    else:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
+        refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
+        if isinstance(prepared, FirstBatches):
+            first = prepared
+        elif parsed.transactional_id is not None and request.api_version >= first_batches.FIRST_VERSION:
+            missing = _missing(context, request, parsed, refused or ())
+            if missing:
+                first = FirstBatches()
+                go_on = partial(outbox.hand_over, request, Handover(None, first))
+                first.add(context.transactions.version_2, parsed.transactional_id, missing, go_on)
+                return
     acks = parsed.acks
-    refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
-    if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
+    if (
+        acks == 1 and len(parsed.topics) == 1 and not refused and first is None
+    ):  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
         result, written = _append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
-    _Produce(context, request, outbox, parsed).run(refused)
+    _Produce(context, request, outbox, parsed).run(refused, {} if first is None else first.errors)
 
 
 def _unauthorized(
     context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest
-) -> Mapping[str, ErrorCode] | None:
+) -> Mapping[str | bytes, ErrorCode] | None:
     """The topics to which the client may not write, each with its error: all, if it may not use the transactional id."""
-    connection, topics = request.connection, parsed.topics
-    if len(topics) == 1:
+    connection = request.connection
+    topics: Sequence[tuple[Any, int, memoryview | None]] = parsed.topics  # all names, or all ids
+    by_id = request.api_version >= _FIRST_BY_ID
+    if len(topics) == 1 and not by_id:
         topic, _, records = topics[0]
         if not _is_transactional(records):
             allowed = may(context, connection, _WRITE, _TOPIC, topic)
@@ -81,8 +136,13 @@ def _unauthorized(
         transactional_id = parsed.transactional_id
         if transactional_id is None or not may(context, connection, _WRITE, _TRANSACTIONAL_ID, transactional_id):
             return {topic: ErrorCode.transactional_id_authorization_failed for topic, _, _ in topics}
-    names = denied(context, connection, _WRITE, _TOPIC, [topic for topic, _, _ in topics])
-    return dict.fromkeys(names, ErrorCode.topic_authorization_failed)
+    wanted = [topic for topic, _, _ in topics]
+    refused: Iterable[str | bytes]
+    if by_id:
+        refused = denied_ids(context, connection, _WRITE, wanted)
+    else:
+        refused = denied(context, connection, _WRITE, _TOPIC, wanted)
+    return dict.fromkeys(refused, ErrorCode.topic_authorization_failed)
 
 
 def _is_transactional(records: memoryview | None) -> bool:
@@ -92,16 +152,18 @@ def _is_transactional(records: memoryview | None) -> bool:
 def _append(
     context: KafkaContext,
     request: KafkaRequest,
-    topic: str,
+    topic: str | bytes,
     partition: int,
     records: memoryview | None,
     acks: int,
     transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
     """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
-    target = context.logs.partitions.get((topic, partition))
+    target = _partitions(context, request).get((topic, partition))
     if target is None:
-        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
+        is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
+        absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
+        return produce.PartitionResult(topic, partition, absent), None
     if acks not in (0, 1, -1):
         return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
     if records is None or not len(records):
@@ -125,11 +187,13 @@ def _append(
             # The log knows no more than that the producer may not; the coordinator knows why.
             header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
+            if code == ErrorCode.invalid_txn_state and request.api_version >= _ABORTABLE_SINCE:
+                code = ErrorCode.transaction_abortable
         return produce.PartitionResult(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
         ), None
     except StorageError as error:
-        context.complain("append_failed", topic, partition, error)
+        context.complain("append_failed", target.topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
     if target.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
@@ -184,8 +248,8 @@ class _Produce:
         self._answered = False
         self.deadline = 0.0
 
-    def run(self, refused: Mapping[str, int] | None) -> None:
-        """``refused``: topics to which nothing is appended, with their errors."""
+    def run(self, refused: Mapping[str | bytes, int] | None, errors: Mapping[tuple[str | bytes, int], int]) -> None:
+        """``refused``, ``errors``: topics and partitions to which nothing is appended, with their errors."""
         acks, topics = self._parsed.acks, self._parsed.topics
         written: list[tuple[int, Log]] = []
         if refused:
@@ -196,6 +260,9 @@ class _Produce:
             ]
             topics = [one for one in topics if one[0] not in refused]
         for topic, partition, records in topics:
+            if errors and (topic, partition) in errors:
+                self._results.append(produce.PartitionResult(topic, partition, errors[topic, partition]))
+                continue
             result, target = _append(
                 self._context, self._request, topic, partition, records, acks, self._parsed.transactional_id
             )
@@ -257,7 +324,7 @@ class _Produce:
 API = Api(
     key=ApiKey.PRODUCE,
     min_version=3,
-    max_version=9,
+    max_version=produce.MAX_VERSION,
     # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
     advertised_min=0,
     handle_raw=_handle,

@@ -17,6 +17,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 _NOBODY = -1
+# Since then clients know that a transaction can be aborted and the producer go on.
+_ABORTABLE_SINCE = 4
+# From here on the request adds the group to the transaction, which AddOffsetsToTxn does for older clients (KIP-890).
+_ADDS_SINCE = 5
 # Kafka's group coordinator answers in its own terms what the transaction coordinator tells it.
 _TRANSLATED = {
     ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
@@ -53,6 +57,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         return _fields(request, dict.fromkeys([*offsets, *errors], error))
 
     def reply(error: ErrorCode) -> None:
+        if error == ErrorCode.invalid_txn_state and call.api_version >= _ABORTABLE_SINCE:
+            error = ErrorCode.transaction_abortable
         call.reply(_fields(request, errors | dict.fromkeys(offsets, _TRANSLATED.get(error, error))))
 
     # From version 3 on.
@@ -62,7 +68,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         getattr(request, "generation_id", _NOBODY),
     )
     claim = Claim(request.producer_id, request.producer_epoch)
-    context.transactions.commit_offsets(request.transactional_id, claim, request.group_id, committer, offsets, reply)
+    transactions = context.transactions
+    commit = transactions.commit_offsets if call.api_version < _ADDS_SINCE else transactions.version_2.commit_offsets
+    commit(request.transactional_id, claim, request.group_id, committer, offsets, reply)
     return None
 
 
@@ -94,4 +102,4 @@ def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str,
     }
 
 
-API = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=3, handle=handle)
+API = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=5, handle=handle)

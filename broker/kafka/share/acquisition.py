@@ -1,10 +1,10 @@
 """One member acquires records of one share partition, batch by batch of the log. Pure; under the share partition's lock.
 
-Whoever reads the log calls ``take`` for each batch from ``offset`` on, ascending, until it is ``full``, and sends those batches of
-which something was taken. What lies between two batches is absent from the log.
+Whoever reads the log calls ``take`` for each batch from ``offset`` on, ascending, until it is ``full``, and sends those batches
+of which something was taken. What lies between two batches is absent from the log.
 
-In the *batch-optimized* mode ``max_records`` is reached by whole batches of the log, so that no other member has to decompress the
-rest of one; in the *record-limit* mode it is not exceeded. The bound of the share partition is never exceeded.
+In the *batch-optimized* mode ``max_records`` is reached by whole batches of the log, so that no other member has to decompress
+the rest of one; in the *record-limit* mode it is not exceeded. The bound of the share partition is never exceeded.
 """
 
 from broker.kafka.share.share_partition import SharePartition
@@ -61,7 +61,7 @@ class Acquisition:
         self.full = False
 
     def take(self, base: int, last: int, *, visible: bool = True) -> bool:
-        """The next batch of the log has these offsets. Whether the member gets one of them. ``visible``: consumers may see them."""
+        """The next batch of the log has these offsets. Whether the member gets one. ``visible``: consumers may see them."""
         partition, first = self._partition, max(base, self._at)
         if self._at < base:
             partition.absent(self._at, base)

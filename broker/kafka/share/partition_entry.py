@@ -42,7 +42,11 @@ class Waiter(Protocol):
     """A fetch that waits."""
 
     def wake(self, entry: "PartitionEntry") -> None:
-        """Something may be there to be acquired. It calls ``wake_next`` of this one when it has looked. Any thread; must not block."""
+        """Something may be there to be acquired. It calls the entry's ``wake_next`` when it has looked. Any thread; must not
+        block."""
+
+    def give_up_soon(self) -> None:
+        """The session is closed. Any thread; must not block."""
 
 
 class Session(Protocol):
@@ -79,6 +83,7 @@ class PartitionEntry:
         "_saved_version",
         "_store",
         "_timer",
+        "_unload",
         "_watch",
         "forgotten",
         "key",
@@ -88,12 +93,23 @@ class PartitionEntry:
         "stored",
     )
 
-    def __init__(self, key: Key, log: Log, clock: Clock, timer: Timer, store: ShareStore, stored: bytes | None) -> None:
+    def __init__(
+        self,
+        key: Key,
+        log: Log,
+        clock: Clock,
+        timer: Timer,
+        store: ShareStore,
+        stored: bytes | None,
+        unload: "Callable[[PartitionEntry], object]",
+    ) -> None:
+        """``unload`` is called when nobody fetches from here and everything is stored."""
         self.key = key
         self.log = log
         self._clock = clock
         self._timer = timer
         self._store = store
+        self._unload = unload
         self.stored = stored  # as the catalogue has it
         self.lock = Lock()
         self.partition: SharePartition | None = None
@@ -142,7 +158,6 @@ class PartitionEntry:
         committed = self.partition is not None and self.partition.settings.reads_committed
         return self.log.last_stable_offset if committed else self.log.high_watermark
 
-    @property
     def _has_more(self) -> bool:
         """A fetch would find something, or an error."""
         partition = self.partition
@@ -164,9 +179,9 @@ class PartitionEntry:
         """The session has taken the link out of its queue and what it could from here. The lock is held."""
         link.seen_end = _NEVER
         link.queued = False
-        if not self._has_more:
+        if not self._has_more():
             self._drained = True
-            if not self._has_more:
+            if not self._has_more():
                 return
             self._drained = False
         self.queue(link)
@@ -179,11 +194,10 @@ class PartitionEntry:
             link.seen_end = seen_end
 
     def refill(self, *, always: bool = False) -> None:
-        """Something may have changed for the sessions that wait. No lock is held. ``always``: even if there is nothing to acquire."""
-        if not self._drained:
-            return
+        """Something may have changed for the sessions that wait. ``always``: even if there is nothing to acquire. No lock is
+        held."""
         with self.lock:
-            if not self._drained or not (always or self._has_more):
+            if not self._drained or not (always or self._has_more()):
                 return
             self._drained = False
             self._round += 1
@@ -223,6 +237,13 @@ class PartitionEntry:
         if self._drained:
             self.refill()
 
+    def begin(self, partition: SharePartition) -> None:
+        """It is known where the group begins."""
+        with self.lock:
+            self.partition = partition
+            self._saved_version = partition.version if self.stored is not None else -1
+        self.refill()
+
     # -- what members do --------------------------------------------------------------------------------------------------
 
     def configure(self, settings: ShareSettings) -> None:
@@ -233,7 +254,7 @@ class PartitionEntry:
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], done: "Done", *, may_renew: bool
     ) -> bool:
-        """Raises RequestError. False: there is nothing to wait for; else ``done`` is called when the acknowledgements are durable."""
+        """False: there is nothing to wait for; otherwise ``done`` is called when it is durable. Raises RequestError."""
         with self.lock:
             partition = self.partition
             if partition is None:
@@ -241,7 +262,7 @@ class PartitionEntry:
             outcome = partition.acknowledge(member_id, batches, self._clock.monotonic(), may_renew=may_renew)
         if outcome.durable:
             self._store.save(self, done)
-        if outcome.available:
+        if outcome.available and self._drained:
             self.refill()
         return outcome.durable
 
@@ -313,6 +334,9 @@ class PartitionEntry:
         with self.lock:
             self.stored = state
             self._saved_version = version
+            unused = not self._links and self.is_unused
+        if unused:
+            self._unload(self)
 
 
 def ignore(_: StorageError | None) -> None:

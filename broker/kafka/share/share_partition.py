@@ -28,13 +28,13 @@ The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED differ in no way t
 | ACQUIRED | member leaves | AVAILABLE | no |
 | ACQUIRED | start moves | ARCHIVED | no |
 
-*absent*: no consumer may see it, because compaction has removed it, or it is the marker or a record of an aborted transaction. *At the
-limit*: it was delivered as often as ``delivery_count_limit`` allows. A member that leaves has not had its records, so the
-delivery does not count. What is durable only *soon*, or not at all, is found out again after a restart; at worst a record is
+*absent*: no consumer may see it, because compaction has removed it, or it is the marker or a record of an aborted transaction.
+*At the limit*: it was delivered as often as ``delivery_count_limit`` allows. A member that leaves has not had its records, so
+the delivery does not count. What is durable only *soon*, or not at all, is found out again after a restart; at worst a record is
 delivered once more than its count says. Every event in another state is refused, or leaves the record alone.
 
-Bounds: nobody acquires an offset that is ``max_record_locks`` or more beyond ``start``, so no more ranges than that are in flight or
-done out of order, and a member that holds the oldest record for ever stops the others there and not sooner.
+Bounds: nobody acquires an offset that is ``max_record_locks`` or more beyond ``start``, so no more ranges than that are in
+flight or done out of order, and a member that holds the oldest record for ever stops the others there and not sooner.
 """
 
 import re
@@ -352,6 +352,7 @@ class SharePartition:
         self._owners = {member_id: owner for member_id, owner in self._owners.items() if owner.held}
         self._done.until(log_start)
         self.end = max(self.end, log_start)
+        self.version += 1
         return Outcome(True, True)
 
     def reset(self, offset: int) -> None:
@@ -404,6 +405,10 @@ def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) ->
     if not types:
         raise RequestError(ErrorCode.invalid_request, "A batch has no acknowledge types.")
     if len(types) > 1 and len(types) != last - first + 1:
-        raise RequestError(ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset.")
+        raise RequestError(
+            ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset."
+        )
     if max(types) > (RENEW if may_renew else REJECT):
-        raise RequestError(ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed.")
+        raise RequestError(
+            ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed."
+        )

@@ -11,9 +11,9 @@ A session belongs to a member of a group and has an epoch:
 | any other | none | SHARE_SESSION_NOT_FOUND | - |
 | any other | one | INVALID_SHARE_SESSION_EPOCH | stays |
 
-After 2147483647 comes 1. A ShareAcknowledge cannot open a session: its epoch 0 is INVALID_SHARE_SESSION_EPOCH. A session ends with
-the connection on which it was opened; what its member holds goes to others then, as when it is closed. A new session of the
-same member keeps what the member holds.
+After 2147483647 comes 1. A ShareAcknowledge cannot open a session: its epoch 0 is INVALID_SHARE_SESSION_EPOCH. A session ends
+with the connection on which it was opened; what its member holds goes to others then, as when it is closed. A new session of
+the same member keeps what the member holds.
 
 Bounds: ``max_sessions``, beyond which a new one is SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and
 ``ALL_PARTITIONS_MAX`` in all.
@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 from broker.errors import RequestError
-from broker.kafka.share.partition_entry import Link, Waiter
+from broker.kafka.share.partition_entry import Link, PartitionEntry, Waiter
 from broker.network.work import Allowance
 from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
@@ -50,8 +50,10 @@ class ShareSession:
     links: dict[TopicPartition, Link] = attrs.field(factory=dict, repr=False)
     # Partitions that cannot be fetched now, because there is no such topic or the client may not read it: looked at each time.
     refused: dict[TopicPartition, None] = attrs.field(factory=dict, repr=False)
-    # Forgotten partitions of which the member may still hold records.
-    left: dict[Link, None] = attrs.field(factory=dict, repr=False)
+    # Those that it does not fetch from any more, and of which the member may still hold records.
+    left: dict[PartitionEntry, None] = attrs.field(factory=dict, repr=False)
+    # Those of which it is not known yet where the group begins.
+    unbegun: list[PartitionEntry] = attrs.field(factory=list, repr=False)
     ready: deque[Link] = attrs.field(factory=deque, repr=False)
     waiter: Waiter | None = attrs.field(default=None, repr=False)
     closed: bool = False
@@ -83,7 +85,8 @@ class ShareSessions:
             old = self._sessions.get(key)
             if old is None and len(self._sessions) >= self.max_sessions:
                 raise RequestError(
-                    ErrorCode.share_session_limit_reached, f"The broker has {len(self._sessions)} share sessions already."
+                    ErrorCode.share_session_limit_reached,
+                    f"The broker has {len(self._sessions)} share sessions already.",
                 )
             if old is not None:
                 self._remove(old)
@@ -101,7 +104,8 @@ class ShareSessions:
                 return session
             if epoch != session.epoch:
                 raise RequestError(
-                    ErrorCode.invalid_share_session_epoch, f"The epoch of the share session is {session.epoch}, not {epoch}."
+                    ErrorCode.invalid_share_session_epoch,
+                    f"The epoch of the share session is {session.epoch}, not {epoch}.",
                 )
             session.epoch = next_epoch(epoch)
             return session

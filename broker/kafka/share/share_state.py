@@ -1,8 +1,8 @@
 """What is stored of a share partition, as bytes: its start offset, what is done with above it, and failed deliveries. Pure.
 
 The head is fixed; then come two lists of numbers, each relative to the one before: the ranges that are done with (hole, length),
-and the ranges in flight with failed deliveries (hole, length, count). A number takes as many bytes as the largest of them needs. A
-share partition with the usual bound of 2,000 records takes 30 bytes as a rule, and 10 KB where every other record is done with.
+and the ranges in flight with failed deliveries (hole, length, count). Each number takes as many bytes as the largest needs. A
+share partition with the usual bound of 2,000 records takes 30 bytes as a rule, and 10 KB if every other record is done with.
 """
 
 from collections.abc import Sequence

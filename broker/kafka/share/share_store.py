@@ -8,7 +8,7 @@ groups. A state that could not be written stays changed: it is tried again every
 Any thread. The lock guards the tables; nothing is called under it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from broker.errors import StorageError
@@ -86,7 +86,7 @@ class ShareStore:
         self._tick_later()
 
     def delete(self, keys: Iterable[Key], done: Done) -> None:
-        """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second as well."""
+        """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second, too."""
         keys = list(keys)
 
         def delete(catalogue: Catalogue) -> None:
@@ -198,5 +198,3 @@ def delete_now(catalogue: Catalogue, keys: Iterable[Key]) -> None:
 
 def _ignore(_: StorageError | None) -> None:
     """The next tick finds out."""
-
-

@@ -15,7 +15,7 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.transactions import joint_end
-from broker.kafka.transactions.entry import Reply, TransactionEntry
+from broker.kafka.transactions.entry import Reply
 from broker.kafka.transactions.executor import TransactionExecutor, log_failure
 from broker.kafka.transactions.hanging import AbortReply, HangingTransactions
 from broker.kafka.transactions.id_expiration import TransactionalIdExpiration
@@ -24,6 +24,7 @@ from broker.kafka.transactions.phases import Phase
 from broker.kafka.transactions.registry import TransactionRegistry
 from broker.kafka.transactions.rows import committed_of, state_of
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, State
+from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
@@ -58,6 +59,7 @@ class TransactionCoordinator:
         self._hanging = HangingTransactions(logs, self.markers)
         self._registry = TransactionRegistry(groups)
         self._executor = TransactionExecutor(clock, timer, logs, groups, self._registry, self.markers)
+        self.version_2 = TransactionsVersion2(clock, catalogue, groups, self._registry, self._executor)
         self._expiration = TransactionalIdExpiration(clock, timer, groups.writer, config, self._registry)
 
     def open(self) -> None:
@@ -159,7 +161,7 @@ class TransactionCoordinator:
         partitions: Iterable[Partition] = (),
         groups: Iterable[str] = (),
     ) -> None:
-        entry = self._entry(transactional_id, reply)
+        entry = self._registry.active(transactional_id, reply)
         if entry is None:
             return
         with entry.lock:
@@ -175,7 +177,7 @@ class TransactionCoordinator:
         self, transactional_id: str, claim: Claim, group: str, committer: Committer, offsets: Offsets, reply: Reply
     ) -> None:
         """Commit these offsets of the group with the transaction."""
-        entry = self._entry(transactional_id, reply)
+        entry = self._registry.active(transactional_id, reply)
         if entry is None:
             return
         with entry.lock:
@@ -188,13 +190,13 @@ class TransactionCoordinator:
 
     def end(self, transactional_id: str, claim: Claim, commit: bool, reply: Reply) -> None:
         """``reply`` is called when the transaction is committed or aborted and every reader sees that."""
-        entry = self._entry(transactional_id, reply)
+        entry = self._registry.active(transactional_id, reply)
         if entry is None:
             return
         with entry.lock:
             result = entry.transaction.end(claim, commit, self._clock.time_ms())
             if isinstance(result, State):
-                self._executor.change(entry, result, reply)
+                self._executor.end([(entry, result)], reply)
                 return
         reply(result)
 
@@ -220,7 +222,7 @@ class TransactionCoordinator:
             if not isinstance(result, joint_end.Refused):
                 changes = [(entry, state) for entry, state in zip(entries, result, strict=True) if entry and state]
                 if changes:
-                    self._executor.change_together(changes, _JointAnswer(len(changes), reply))
+                    self._executor.end(changes, _JointAnswer(len(changes), reply))
                     return
                 result = joint_end.Refused(ErrorCode.none, -1)
         reply(result.error, result.index)
@@ -293,15 +295,6 @@ class TransactionCoordinator:
             if (state := entry.transaction.state) is not None
         ]
         return ErrorCode.none, sorted(states, key=itemgetter(0))
-
-    def _entry(self, transactional_id: str, reply: Reply) -> TransactionEntry | None:
-        entry = self._registry.get(transactional_id)
-        if not self._registry.is_active:
-            reply(ErrorCode.coordinator_not_available)
-            return None
-        if entry is None:
-            reply(ErrorCode.invalid_producer_id_mapping)
-        return entry
 
 
 class _JointAnswer:

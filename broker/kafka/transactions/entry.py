@@ -5,18 +5,28 @@ Decides nothing. Any thread may use it while it holds the lock.
 Tests: tests/kafka/transactions/test_coordinator.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import attrs
 
 from broker.kafka.groups.coordinator_memory import PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.groups.offsets import Offsets
-from broker.kafka.transactions.transaction import Partition, Transaction
+from broker.kafka.transactions.transaction import Claim, Partition, Transaction
 from broker.runtime.threads import Lock
 from broker.runtime.timers import TimerHandle
 from protocol.kafka.errors import ErrorCode
 
 Reply = Callable[[ErrorCode], None]
+
+
+@attrs.frozen(eq=False)
+class Addition:
+    """What a producer adds to its transaction."""
+
+    claim: Claim
+    partitions: Collection[Partition]
+    groups: Collection[str]
+    reply: Reply
 
 
 @attrs.define(eq=False)
@@ -32,6 +42,8 @@ class TransactionEntry:
     unstable: set[tuple[str, Partition]] = attrs.Factory(set)
     # Called when the decision is carried out.
     end_replies: list[Reply] = attrs.Factory(list)
+    # To be made after the change that is pending. Each is of another connection, which waits for it.
+    additions: list[Addition] = attrs.Factory(list)
     timer: TimerHandle | None = None
     # About how much memory `offsets` take.
     offsets_bytes: int = 0

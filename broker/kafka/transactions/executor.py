@@ -14,7 +14,7 @@ after a second. Any thread may call any method.
 Tests: tests/kafka/transactions/test_coordinator.py, tests/kafka/transactions/test_end_together.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.errors import Refusal, StorageError
@@ -60,6 +60,8 @@ class TransactionExecutor:
         self._writer = groups.writer
         self._registry = registry
         self._markers = markers
+        # Called without the entry's lock when a change is over for which additions have waited.
+        self.go_on: Callable[[TransactionEntry], None] = _no_additions
 
     def resume(self, entry: TransactionEntry) -> None:
         """Go on with a transaction that the catalogue had at the start."""
@@ -80,19 +82,25 @@ class TransactionExecutor:
     def change(self, entry: TransactionEntry, state: State, reply: Reply) -> None:
         """Make ``state`` durable and go on from there. The caller holds the entry's lock.
 
-        ``reply`` is called when the change is durable, or, for the end of a transaction, when it is carried out.
+        ``reply`` is called when the change is durable. If that fences a producer, nobody waits for the end of its transaction.
         """
-        self.change_together([(entry, state)], reply)
+        self._begin([(entry, state)], reply, ends=False)
 
-    def change_together(self, changes: Sequence[tuple[TransactionEntry, State]], reply: Reply) -> None:
-        """As ``change``, for several in one durable change. The caller holds all their locks; ``reply`` is called for each."""
+    def end(self, changes: Sequence[tuple[TransactionEntry, State]], reply: Reply) -> None:
+        """Make the decisions about several transactions durable in one change. The caller holds all their locks.
+
+        ``reply`` is called for each of them when it is carried out.
+        """
+        self._begin(changes, reply, ends=True)
+
+    def _begin(self, changes: Sequence[tuple[TransactionEntry, State]], reply: Reply, ends: bool) -> None:
         rows = []
         for entry, state in changes:
             entry.transaction.begin_change(state)
             self._registry.count(entry)
             rows.append(row_of(entry.transaction.transactional_id, state))
         entries = [entry for entry, _ in changes]
-        self._writer.change(partial(_save, rows), partial(self._all_changed, entries, reply))
+        self._writer.change(partial(_save, rows), partial(self._all_changed, entries, reply, ends))
 
     def abort(self, entry: TransactionEntry, state: State, reply: Reply) -> None:
         """As ``change``, for an abort that also fences the producer: ``reply`` is called when it is carried out."""
@@ -106,20 +114,24 @@ class TransactionExecutor:
 
         self.change(entry, state, changed)
 
-    def _all_changed(self, entries: list[TransactionEntry], reply: Reply, failure: StorageError | None) -> None:
+    def _all_changed(
+        self, entries: list[TransactionEntry], reply: Reply, ends: bool, failure: StorageError | None
+    ) -> None:
         """On the catalogue writer's thread."""
         log_failure(failure)
         for entry in entries:
             with entry.lock:
                 if failure is None:
-                    answers = self._changed(entry, reply)
+                    answers = self._changed(entry, reply, ends)
                 else:
                     self._not_changed(entry)
                     answers = [partial(reply, _error_of(failure))]
                 self._registry.count(entry)
+            if entry.additions:
+                self.go_on(entry)
             send(answers)
 
-    def _changed(self, entry: TransactionEntry, reply: Reply) -> list[partial[None]]:
+    def _changed(self, entry: TransactionEntry, reply: Reply, ends: bool) -> list[partial[None]]:
         """The pending change is durable. Returns the answers to send."""
         transaction = entry.transaction
         before = transaction.state
@@ -134,12 +146,10 @@ class TransactionExecutor:
                 self._arm(entry, state)
         elif state.phase in PREPARED:
             entry.cancel_timer()
-            # If the producer was fenced, nobody waits for the end: the request that fenced it is answered now.
-            is_fenced = before is not None and before.epoch != state.epoch
-            if not is_fenced:
+            if ends:
                 entry.end_replies.append(reply)
             self._carry_out(entry, state, state.partitions)
-            if not is_fenced:
+            if ends:
                 return []
         return [partial(reply, ErrorCode.none)]
 
@@ -153,7 +163,12 @@ class TransactionExecutor:
 
     def _allow_appends(self, state: State, known: frozenset[Partition] = frozenset()) -> None:
         """Let the producer append to the partitions of the transaction, except those that it may append to already."""
-        for topic, partition in sorted(state.partitions - known):
+        self.allow(state, state.partitions - known)
+
+    def allow(self, state: State, partitions: Iterable[Partition]) -> None:
+        """Let the producer append to these partitions of its transaction. The caller holds the entry's lock, so that the end of
+        the transaction is not decided meanwhile."""
+        for topic, partition in sorted(partitions):
             target = self._logs.get(topic, partition)
             if target is not None:
                 try:
@@ -259,6 +274,9 @@ class TransactionExecutor:
             for group, keys in by_group.items():
                 self._groups.offsets.end_transaction(group, keys, entry.offsets.get(group, {}) if commit else {})
             entry.clear_offsets()
+            before = entry.transaction.state
+            if before is not None and before.producer_id != state.producer_id:
+                self._registry.set_holder(entry, before, state)
             entry.transaction.begin_change(state)
             entry.transaction.finish_change()
             self._registry.count(entry)
@@ -303,6 +321,10 @@ def _error_of(failure: StorageError | None) -> ErrorCode:
 def log_failure(failure: StorageError | None) -> None:
     if failure is not None:
         log.error("transaction_write_failed", error=str(failure))
+
+
+def _no_additions(entry: TransactionEntry) -> None:
+    """Nobody adds to transactions before the coordinator is put together."""
 
 
 def _ignore(error: ErrorCode) -> None:

@@ -12,6 +12,9 @@
 | Ongoing        | PARTICIPANT_ADDED | Ongoing        | the transaction grows                                      |
 | Ongoing        | COMMIT_DECIDED    | PrepareCommit  | the producer commits                                       |
 | Ongoing        | ABORT_DECIDED     | PrepareAbort   | the producer aborts                                        |
+| Empty          | ABORT_DECIDED     | PrepareAbort   | version 2: late batches of the producer are fenced         |
+| CompleteCommit | ABORT_DECIDED     | PrepareAbort   | the same                                                   |
+| CompleteAbort  | ABORT_DECIDED     | PrepareAbort   | the same                                                   |
 | Ongoing        | TIMED_OUT         | PrepareAbort   | the next epoch: a producer that still writes is fenced     |
 | Ongoing        | OPERATOR_ABORTED  | PrepareAbort   | the same                                                   |
 | PrepareCommit  | MARKERS_WRITTEN   | CompleteCommit | group offsets are committed                                |
@@ -20,7 +23,9 @@
 | CompleteCommit | ID_EXPIRED        | Dead           | the same                                                   |
 | CompleteAbort  | ID_EXPIRED        | Dead           | the same                                                   |
 
-A participant is a partition that gets records, or a group whose offsets are committed. Requests that do not fit the phase are
+A participant is a partition that gets records, or a group whose offsets are committed. A producer of transactions version 2
+(KIP-890) gets the next epoch with each end, and may abort where nothing is open, because it cannot know whether a batch that it
+sent has begun the transaction. Requests that do not fit the phase are
 refused (``transaction.py``); a pair that is not in the table and gets here is a bug in the broker (AssertionError).
 """
 
@@ -68,6 +73,9 @@ TABLE: dict[tuple[Phase, TransactionEvent], Phase] = {
     (_P.ONGOING, _E.PARTICIPANT_ADDED): _P.ONGOING,
     (_P.ONGOING, _E.COMMIT_DECIDED): _P.PREPARE_COMMIT,
     (_P.ONGOING, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
+    (_P.EMPTY, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
+    (_P.COMPLETE_COMMIT, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
+    (_P.COMPLETE_ABORT, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
     (_P.ONGOING, _E.TIMED_OUT): _P.PREPARE_ABORT,
     (_P.ONGOING, _E.OPERATOR_ABORTED): _P.PREPARE_ABORT,
     (_P.PREPARE_COMMIT, _E.MARKERS_WRITTEN): _P.COMPLETE_COMMIT,

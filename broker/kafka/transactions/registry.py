@@ -7,9 +7,10 @@ Tests: tests/kafka/transactions/test_coordinator.py.
 
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.coordinator_memory import PARTICIPANT_BYTES, TRANSACTION_BYTES
-from broker.kafka.transactions.entry import TransactionEntry
+from broker.kafka.transactions.entry import Reply, TransactionEntry
 from broker.kafka.transactions.transaction import State, Transaction
 from broker.runtime.threads import Lock
+from protocol.kafka.errors import ErrorCode
 
 
 class TransactionRegistry:
@@ -34,6 +35,16 @@ class TransactionRegistry:
 
     def get(self, transactional_id: str) -> TransactionEntry | None:
         return self._entries.get(transactional_id)
+
+    def active(self, transactional_id: str, refuse: Reply) -> TransactionEntry | None:
+        """For a request about an id that has a producer. If there is none, ``refuse`` is called with the reason."""
+        if not self.is_active:
+            refuse(ErrorCode.coordinator_not_available)
+            return None
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            refuse(ErrorCode.invalid_producer_id_mapping)
+        return entry
 
     def get_or_create(self, transactional_id: str) -> TransactionEntry | None:
         """None if there is no memory for another one."""

@@ -23,6 +23,7 @@ def row_of(transactional_id: str, state: State) -> TransactionRow:
         state.started_ms,
         state.updated_ms,
         last.producer_id,
+        state.next_producer_id,
     )
 
 
@@ -37,6 +38,7 @@ def state_of(row: TransactionRow) -> State:
         frozenset(row.groups),
         row.started_ms,
         row.updated_ms,
+        row.next_producer_id,
     )
 
 

@@ -12,9 +12,23 @@ Requests that do not fit are refused as follows, in this order:
 - while a change is pending, and in a Prepare... phase: CONCURRENT_TRANSACTIONS;
 - the end of a transaction that is not open: INVALID_TXN_STATE. But if it has ended in the same way already, the request is
   taken for a copy and answered without an error.
+
+An end by transactions version 2 (KIP-890, ``end_and_bump``) is decided together with the next epoch of the producer, or with a
+new producer id after the last epoch. So what the producer has sent before and arrives late is fenced. A producer that names what
+it was before that end is taken for one whose answer was lost:
+
+| the producer    | in the phase   | asks to commit        | asks to abort                            |
+|-----------------|----------------|-----------------------|------------------------------------------|
+| as it is now    | Ongoing        | is decided            | is decided                               |
+| as it is now    | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                |
+| as it is now    | any other      | INVALID_TXN_STATE     | is decided, although nothing is open     |
+| as it was       | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                |
+| as it was       | CompleteCommit | none: it has ended so | INVALID_TXN_STATE                        |
+| as it was       | CompleteAbort  | PRODUCER_FENCED       | none: it has ended so, or has timed out  |
+| as it was       | any other      | PRODUCER_FENCED       | PRODUCER_FENCED                          |
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -26,6 +40,7 @@ Partition = tuple[str, int]
 NONE = -1
 # Short.MAX_VALUE - 1 is the last epoch that a producer is given. One more is reserved to fence it.
 LAST_EPOCH = 2**15 - 2
+_FENCED_EPOCH = LAST_EPOCH + 1
 # Groups of one transaction. In Kafka they are partitions of its offsets topic, of which there are 50. Each change writes all.
 GROUPS_MAX = 1000
 
@@ -52,6 +67,15 @@ class State:
     groups: frozenset[str] = frozenset()
     started_ms: int = NONE
     updated_ms: int = NONE
+    # The producer id that the producer has once the decision is carried out, if its last epoch was used.
+    next_producer_id: int = NONE
+
+    @property
+    def successor(self) -> Claim:
+        """What the producer is once the decision is carried out."""
+        if self.next_producer_id != NONE:
+            return Claim(self.next_producer_id, 0)
+        return Claim(self.producer_id, self.epoch)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -159,6 +183,17 @@ class Transaction:
             return ErrorCode.concurrent_transactions
         return ErrorCode.invalid_txn_state
 
+    def verify(self, claim: Claim, partitions: Collection[Partition]) -> dict[Partition, ErrorCode]:
+        """Whether each of these takes part in the open transaction of this producer."""
+        error = self._refuse(claim)
+        state = self.state
+        if error or state is None:
+            return dict.fromkeys(partitions, error or ErrorCode.invalid_producer_id_mapping)
+        if state.phase in PREPARED:
+            return dict.fromkeys(partitions, ErrorCode.concurrent_transactions)
+        known = state.partitions if state.phase is Phase.ONGOING else frozenset()
+        return {key: ErrorCode.none if key in known else ErrorCode.transaction_abortable for key in partitions}
+
     def is_held_by(self, producer_id: int) -> bool:
         state = self.state
         return state is not None and state.producer_id == producer_id
@@ -185,6 +220,47 @@ class Transaction:
         if state.phase is next_phase(prepared, TransactionEvent.MARKERS_WRITTEN):
             return ErrorCode.none
         return ErrorCode.concurrent_transactions if state.phase is prepared else ErrorCode.invalid_txn_state
+
+    def end_and_bump(self, claim: Claim, commit: bool, new_producer_id: int, now_ms: int) -> State | ErrorCode:
+        """As ``end``, by transactions version 2: see the table above. ``new_producer_id`` is used if one is needed.
+
+        After ``none`` the producer is what ``state`` says.
+        """
+        state = self.state
+        event = TransactionEvent.COMMIT_DECIDED if commit else TransactionEvent.ABORT_DECIDED
+        if state is not None and state.phase is not Phase.DEAD and claim == state.last:
+            refused = self._refuse_copy(state, commit)
+            # An epoch above the last one fences, and is given to nobody.
+            if refused or state.epoch <= LAST_EPOCH:
+                return refused
+        else:
+            error = self._refuse(claim)
+            if error or state is None:
+                return error or ErrorCode.invalid_producer_id_mapping
+            if state.phase in PREPARED:
+                return ErrorCode.concurrent_transactions
+            if commit and state.phase is not Phase.ONGOING:
+                return ErrorCode.invalid_txn_state
+        is_last = state.epoch >= LAST_EPOCH
+        return attrs.evolve(
+            state,
+            phase=next_phase(state.phase, event),
+            epoch=_FENCED_EPOCH if is_last else state.epoch + 1,
+            last=claim,
+            next_producer_id=new_producer_id if is_last else NONE,
+            started_ms=state.started_ms if state.phase is Phase.ONGOING else now_ms,
+            updated_ms=now_ms,
+        )
+
+    def _refuse_copy(self, state: State, commit: bool) -> ErrorCode:
+        """The answer to a producer that names what it was before its transaction was ended."""
+        if self.pending is not None or state.phase in PREPARED:
+            return ErrorCode.concurrent_transactions
+        if state.phase is Phase.COMPLETE_COMMIT:
+            return ErrorCode.none if commit else ErrorCode.invalid_txn_state
+        if state.phase is Phase.COMPLETE_ABORT:
+            return ErrorCode.producer_fenced if commit else ErrorCode.none
+        return ErrorCode.producer_fenced
 
     # Other events ---------------------------------------------------------------------------------------------------
 
@@ -215,10 +291,13 @@ class Transaction:
         assert self.pending is None
         return attrs.evolve(
             state,
+            producer_id=state.successor.producer_id,
+            epoch=state.successor.epoch,
             phase=next_phase(state.phase, TransactionEvent.MARKERS_WRITTEN),
             partitions=frozenset(),
             groups=frozenset(),
             updated_ms=now_ms,
+            next_producer_id=NONE,
         )
 
     def is_unused(self, now_ms: int, expiration_ms: int) -> bool:
@@ -241,8 +320,12 @@ class Transaction:
 
     def _refuse_claim(self, claim: Claim) -> ErrorCode:
         state = self.state
-        if state is None or state.phase is Phase.DEAD or claim.producer_id != state.producer_id:
+        if state is None or state.phase is Phase.DEAD:
             return ErrorCode.invalid_producer_id_mapping
+        if claim.producer_id != state.producer_id:
+            # It may have been told what it will be before the decision is carried out.
+            is_early = claim.producer_id == state.next_producer_id != NONE
+            return ErrorCode.concurrent_transactions if is_early else ErrorCode.invalid_producer_id_mapping
         if claim.epoch != state.epoch:
             return ErrorCode.producer_fenced
         return ErrorCode.none

@@ -345,6 +345,10 @@ class Log:
     def allow_transaction(self, producer_id: int, epoch: int) -> None:
         self._transactions.allow(producer_id, epoch)
 
+    def allows_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer may append to its transaction now. Takes no lock."""
+        return self._transactions.writers.get(producer_id) == epoch
+
     def append_marker(
         self,
         producer_id: int,

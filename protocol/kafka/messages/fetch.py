@@ -1,4 +1,4 @@
-"""Fetch, both sides, by hand. The broker serves versions 4 to 12, the client of this project speaks 4 to 17.
+"""Fetch, versions 4 to 18, both sides, by hand. From version 13 on the topic's id stands in place of its name.
 
 The broker's side (``parse_request``, ``response_parts``) never sees a record. A partition brings the size of its records in
 bytes and the parts that hold them (buffers, or regions of a file that sendfile sends); the response is a list in which these
@@ -6,8 +6,11 @@ parts stand between the bytes that Kafka puts around them. A request for one par
 few struct calls and answered from a template; every other request takes the general way.
 
 The client's side (``request``, ``parse_response``) asks for one partition a request, because a reader that wants to be fast has
-a connection for each, and leaves the records of the answer in the frame. From version 13 on the topic's id stands in place of
-its name. The client uses no fetch sessions: they save bytes where a request names many partitions.
+a connection for each, and leaves the records of the answer in the frame. It uses no fetch sessions: they save bytes where a
+request names many partitions.
+
+Fields of which a client of this broker never needs the value are not written: tagged ones that lead to another leader (there is
+one node), and those of replicas, whose tagged fields in a request are skipped.
 """
 
 from __future__ import annotations
@@ -22,18 +25,19 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import request_header
 from protocol.wire import UNLIMITED, BytesLike, Reader, Writer, encode_uvarint
 
-MIN_VERSION, MAX_VERSION = 4, 12
-CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 4, 17
+MIN_VERSION, MAX_VERSION = 4, 18
+CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 4, 18
 FIRST_WITH_TOPIC_ID = 13  # from this version on a topic's id stands in place of its name
 
 _FLEXIBLE = 12
+_WITHOUT_REPLICA = 15  # from this version on only a tagged field says that the client is a replica
 _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
 
 
 class FetchPartition(NamedTuple):
-    """A field that the request's version does not have is -1."""
+    """A field that the request's version does not have is -1. ``topic`` is the name, or from version 13 on the id's 16 bytes."""
 
-    topic: str
+    topic: str | bytes
     partition: int
     current_leader_epoch: int
     fetch_offset: int
@@ -52,10 +56,11 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     partitions: list[FetchPartition]
-    forgotten: list[tuple[str, int]] = []  # noqa: RUF012  # no caller changes it
+    forgotten: list[tuple[str | bytes, int]] = []  # noqa: RUF012  # no caller changes it
     rack_id: str = ""
     replica_id: int = -1
     cluster_id: str | None = None
+    by_id: bool = False  # topics are named by their ids
 
 
 class PartitionData(NamedTuple):
@@ -113,6 +118,9 @@ _PARTITION_7 = struct.Struct(">iiqqii")
 _PARTITION_9 = struct.Struct(">iiiqqii")
 _PARTITION_11 = struct.Struct(">iiiqqiih")
 _PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
+# From v13 on: the replica (up to v14), then the rest up to and with the topic's id.
+_REPLICA = struct.Struct(">i")
+_HEAD_13 = struct.Struct(">iiibiiB16s")
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> FetchRequest:
@@ -124,6 +132,8 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
     session_id, session_epoch, epoch, log_start, last_epoch = 0, -1, -1, -1, -1
     forgotten = rest = 0
     try:
+        if version >= FIRST_WITH_TOPIC_ID:
+            return _parse_by_id(view, version, pos, max_entries)
         if version == 12:
             replica, wait, least, most, isolation, session_id, session_epoch, topics, size = _HEAD_12.unpack_from(
                 view, pos
@@ -164,20 +174,37 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
             partition = _new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch))
             return _new(
                 FetchRequest,
-                (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None),
+                (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None, False),
             )
     except (struct.error, UnicodeDecodeError):
         pass  # the general way raises the error, or reads a request with no or several partitions
     return _parse_any(Reader(view, pos, max_entries), version)
 
 
+def _parse_by_id(view: memoryview, version: int, pos: int, max_entries: int) -> FetchRequest:
+    """The same from version 13 on. Raises struct.error for a request that is shorter than one for one partition."""
+    replica, start = (-1, pos) if version >= _WITHOUT_REPLICA else (_REPLICA.unpack_from(view, pos)[0], pos + 4)
+    wait, least, most, isolation, session_id, session_epoch, topics, topic = _HEAD_13.unpack_from(view, start)
+    count, index, epoch, offset, last_epoch, log_start, size_max, tags, more_tags, forgotten, rack, rest = (
+        _PARTITION_12.unpack_from(view, start + _HEAD_13.size)
+    )
+    if topics == count == 2 and forgotten == rack == 1 and not tags and not more_tags and not rest:
+        partition = _new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch))
+        return _new(
+            FetchRequest,
+            (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None, True),
+        )
+    return _parse_any(Reader(view, pos, max_entries), version)
+
+
 def _parse_any(reader: Reader, version: int) -> FetchRequest:
-    flexible = version >= _FLEXIBLE
-    replica, wait, least, most, isolation = reader.i32(), reader.i32(), reader.i32(), reader.i32(), reader.i8()
+    flexible, by_id = version >= _FLEXIBLE, version >= FIRST_WITH_TOPIC_ID
+    replica = reader.i32() if version < _WITHOUT_REPLICA else -1
+    wait, least, most, isolation = reader.i32(), reader.i32(), reader.i32(), reader.i8()
     session_id, session_epoch = (reader.i32(), reader.i32()) if version >= 7 else (0, -1)
     partitions: list[FetchPartition] = []
     for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
-        topic = reader.compact_string() if flexible else reader.string()
+        topic = _read_topic(reader, version)
         for _ in range(reader.compact_array(16) if flexible else reader.array(16)):
             index = reader.i32()
             epoch = reader.i32() if version >= 9 else -1
@@ -189,20 +216,27 @@ def _parse_any(reader: Reader, version: int) -> FetchRequest:
                 reader.skip_tags()
         if flexible:
             reader.skip_tags()
-    forgotten = _read_forgotten(reader, flexible) if version >= 7 else []
-    rack_id = ""
+    forgotten = _read_forgotten(reader, version) if version >= 7 else []
+    rack_id, cluster_id = "", None
     if version >= 11:
         rack_id = reader.compact_string() if flexible else reader.string()
-    cluster_id = _read_cluster_id(reader) if flexible else None
-    return FetchRequest(
-        wait, least, most, isolation, session_id, session_epoch, partitions, forgotten, rack_id, replica, cluster_id
-    )
+    if flexible:
+        cluster_id, replica = _read_tags(reader, version, replica)
+    wanted = partitions, forgotten, rack_id, replica, cluster_id, by_id
+    return FetchRequest(wait, least, most, isolation, session_id, session_epoch, *wanted)
 
 
-def _read_forgotten(reader: Reader, flexible: bool) -> list[tuple[str, int]]:
-    forgotten: list[tuple[str, int]] = []
+def _read_topic(reader: Reader, version: int) -> str | bytes:
+    if version >= FIRST_WITH_TOPIC_ID:
+        return bytes(reader.take(16, "a topic id"))
+    return reader.compact_string() if version >= _FLEXIBLE else reader.string()
+
+
+def _read_forgotten(reader: Reader, version: int) -> list[tuple[str | bytes, int]]:
+    flexible = version >= _FLEXIBLE
+    forgotten: list[tuple[str | bytes, int]] = []
     for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
-        topic = reader.compact_string() if flexible else reader.string()
+        topic = _read_topic(reader, version)
         for _ in range(reader.compact_array(4) if flexible else reader.array(4)):
             forgotten.append((topic, reader.i32()))
         if flexible:
@@ -210,16 +244,23 @@ def _read_forgotten(reader: Reader, flexible: bool) -> list[tuple[str, int]]:
     return forgotten
 
 
-def _read_cluster_id(reader: Reader) -> str | None:
+def _read_tags(reader: Reader, version: int, replica: int) -> tuple[str | None, int]:
+    """The cluster's id and the replica's, ``replica`` unless a tagged field says it."""
     cluster_id: str | None = None
     for _ in range(reader.compact_tag_count()):
         tag = reader.uvarint()
         body = Reader(reader.take(reader.uvarint(), "a tagged field"))
         if tag == 0:
             cluster_id = body.compact_nullable_string()
-            if body.remaining:
-                raise ProtocolError("a cluster id that is not as long as it says")
-    return cluster_id
+        elif tag == 1 and version >= _WITHOUT_REPLICA:
+            replica = body.i32()
+            body.i64()  # its epoch
+            body.skip_tags()
+        else:
+            continue
+        if body.remaining:
+            raise ProtocolError("a tagged field that is not as long as it says")
+    return cluster_id, replica
 
 
 def request(
@@ -289,6 +330,7 @@ def request(
 _PREFIX_4 = struct.Struct(">iiiih")
 _PREFIX_7 = struct.Struct(">iiihiih")
 _PREFIX_12 = struct.Struct(">iiBihiBB")
+_PREFIX_13 = struct.Struct(">iiBihiB16s")  # with the topic's id in place of its name
 # One partition without aborted transactions: count, index, error, high watermark, last stable offset, (v5) log start,
 # null for the transactions, (v11) no preferred replica, size of the records.
 _DATA_4 = struct.Struct(">iihqqii")
@@ -302,6 +344,7 @@ _LENGTH_5 = _PREFIX_4.size + _DATA_5.size - 4
 _LENGTH_7 = _PREFIX_7.size + _DATA_5.size - 4
 _LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
 _LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
+_LENGTH_13 = _PREFIX_13.size + _DATA_12.size + len(_THREE_TAGS) - 4
 _ABORTED = struct.Struct(">qq")  # an aborted transaction: producer id, first offset
 
 
@@ -311,14 +354,26 @@ def response_parts(
     throttle_ms: int,
     error: int,
     session_id: int,
-    topics: Sequence[tuple[str, Sequence[PartitionData]]],
+    topics: Sequence[tuple[str | bytes, Sequence[PartitionData]]],
 ) -> list[Any]:
     """The response frame as parts to send one after the other: bytes, and between them the partitions' own parts.
 
-    The first part begins with the length of the whole frame.
+    ``topics`` are given as in the request: by name, or from version 13 on by the id's 16 bytes. The first part begins with the
+    length of the whole frame.
     """
     if len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((partition, code, high, stable, start, aborted, size, parts),) = topics[0]
+        if isinstance(topic, bytes):
+            if aborted is not None:
+                return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
+            size_varint = encode_uvarint(size + 1)
+            total = size + len(size_varint) + _LENGTH_13
+            head = (
+                _PREFIX_13.pack(total, correlation_id, 0, throttle_ms, error, session_id, 2, topic)
+                + _DATA_12.pack(2, partition, code, high, stable, start, 0, -1)
+                + size_varint
+            )
+            return [head, *parts, _THREE_TAGS] if size else [head + _THREE_TAGS]
         name = topic.encode()
         length = len(name)
         if aborted is None and length < 127:
@@ -356,7 +411,7 @@ def _response_parts_any(
     throttle_ms: int,
     error: int,
     session_id: int,
-    topics: Sequence[tuple[str, Sequence[PartitionData]]],
+    topics: Sequence[tuple[str | bytes, Sequence[PartitionData]]],
 ) -> list[Any]:
     flexible = version >= _FLEXIBLE
     parts: list[Any] = []
@@ -371,7 +426,9 @@ def _response_parts_any(
         out.i32(session_id)
     out.any_array(len(topics), flexible)
     for topic, partitions in topics:
-        if flexible:
+        if isinstance(topic, bytes):
+            out.raw(topic)
+        elif flexible:
             out.compact_string(topic)
         else:
             out.string(topic)

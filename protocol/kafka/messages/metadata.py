@@ -1,4 +1,4 @@
-"""Metadata, versions 0 to 9, by hand: clients ask for all topics again and again, and there may be thousands of them.
+"""Metadata, versions 0 to 13, by hand: clients ask for all topics again and again, and there may be thousands of them.
 
 The response is plain bytes. A broker may cache them until a topic changes, and send them again with
 ``frames.with_correlation_id``.
@@ -12,18 +12,28 @@ from typing import NamedTuple
 
 from protocol.wire import UNLIMITED, Reader, Writer
 
-MIN_VERSION, MAX_VERSION = 0, 9
+MIN_VERSION, MAX_VERSION = 0, 13
+FIRST_BY_TOPIC_ID = 12  # from this version on a client may ask for a topic by its id
 
 _FLEXIBLE = 9
+_WITH_TOPIC_ID = 10  # from this version on a topic has its id beside its name
+# These versions alone have the operations that the client may carry out on the cluster; DescribeCluster has them since.
+_FIRST_CLUSTER_OPERATIONS, _LAST_CLUSTER_OPERATIONS = 8, 10
+_WITH_ERROR = 13  # from this version on the answer has an error of its own, which only proxies set
+
+ZERO_ID = bytes(16)  # Kafka's "no topic id"
 
 # Kafka's value for a client that did not ask for its authorized operations.
 OPERATIONS_NOT_ASKED = -(2**31)
 
 
 class MetadataRequest(NamedTuple):
-    """``topics`` is None if the client asks for all topics, and empty if it asks for none."""
+    """``topics`` is None if the client asks for all topics, and empty if it asks for none.
 
-    topics: list[str] | None
+    A topic is given by its name, or by the 16 bytes of its id. A topic with neither has ``ZERO_ID``.
+    """
+
+    topics: list[str | bytes] | None
     allow_auto_topic_creation: bool
     include_cluster_authorized_operations: bool
     include_topic_authorized_operations: bool
@@ -47,11 +57,14 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
+    """``name`` is None, which versions before 12 cannot say, where only the id is known or to be told."""
+
     error: int
-    name: str
+    name: str | None
     is_internal: bool = False
     partitions: Collection[PartitionMetadata] = ()
     authorized_operations: int = OPERATIONS_NOT_ASKED
+    topic_id: bytes = ZERO_ID
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> MetadataRequest:
@@ -61,18 +74,25 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
     """
     reader = Reader(view, pos, max_entries)
     flexible = version >= _FLEXIBLE
-    topics: list[str] | None = None
+    topics: list[str | bytes] | None = None
     count = reader.compact_nullable_array(2) if flexible else reader.nullable_array(2)
     if count is not None:
         topics = []
         for _ in range(count):
-            topics.append(reader.compact_string() if flexible else reader.string())
+            if version >= _WITH_TOPIC_ID:
+                topic_id = bytes(reader.take(16, "a topic id"))
+                name = reader.compact_nullable_string()
+                topics.append(topic_id if name is None or topic_id != ZERO_ID else name)
+            else:
+                topics.append(reader.compact_string() if flexible else reader.string())
             if flexible:
                 reader.skip_tags()
     if version == 0 and not topics:
         topics = None  # v0 has no null: an empty list asks for all topics
     auto_create = reader.bool() if version >= 4 else True
-    cluster_operations = reader.bool() if version >= 8 else False
+    cluster_operations = False
+    if _FIRST_CLUSTER_OPERATIONS <= version <= _LAST_CLUSTER_OPERATIONS:
+        cluster_operations = reader.bool()
     topic_operations = reader.bool() if version >= 8 else False
     if flexible:
         reader.skip_tags()
@@ -110,8 +130,10 @@ def response(
     out.any_array(len(topics), flexible)
     for topic in topics:
         _write_topic(out, version, topic)
-    if version >= 8:
+    if _FIRST_CLUSTER_OPERATIONS <= version <= _LAST_CLUSTER_OPERATIONS:
         out.i32(cluster_authorized_operations)
+    if version >= _WITH_ERROR:
+        out.i16(0)
     if flexible:
         out.no_tags()
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
@@ -122,7 +144,7 @@ def response_size(version: int, topics: Iterable[TopicMetadata]) -> int:
     """An upper bound for the bytes that these topics take in a response, without the response's few other fields."""
     # Three arrays (before version 5 two) of one node each, all lengths in 4 bytes.
     per_partition = 52 if version >= 5 else 40
-    return sum(32 + 3 * len(topic.name) + per_partition * len(topic.partitions) for topic in topics)
+    return sum(48 + 3 * len(topic.name or "") + per_partition * len(topic.partitions) for topic in topics)
 
 
 def _write_broker(out: Writer, version: int, broker: BrokerInfo) -> None:
@@ -142,10 +164,14 @@ def _write_broker(out: Writer, version: int, broker: BrokerInfo) -> None:
 def _write_topic(out: Writer, version: int, topic: TopicMetadata) -> None:
     flexible = version >= _FLEXIBLE
     out.i16(topic.error)
-    if flexible:
-        out.compact_string(topic.name)
+    if version >= FIRST_BY_TOPIC_ID:
+        out.compact_nullable_string(topic.name)
+    elif flexible:
+        out.compact_string(topic.name or "")
     else:
-        out.string(topic.name)
+        out.string(topic.name or "")
+    if version >= _WITH_TOPIC_ID:
+        out.raw(topic.topic_id)
     if version >= 1:
         out.bool(topic.is_internal)
     out.any_array(len(topic.partitions), flexible)

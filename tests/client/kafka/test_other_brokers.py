@@ -90,9 +90,9 @@ def test_a_first_word_of_an_older_version() -> None:
 
 def test_a_version_that_nobody_shares_names_both_sides() -> None:
     refused = pytest.raises(
-        UnsupportedVersionError, match="serves versions 18 to 19 of FETCH, and this client needs one of 4 to 17"
+        UnsupportedVersionError, match="serves versions 19 to 20 of FETCH, and this client needs one of 4 to 18"
     )
-    with ScriptedBroker({ApiKey.FETCH: (18, 19)}) as broker, cluster(broker) as client, refused:
+    with ScriptedBroker({ApiKey.FETCH: (19, 20)}) as broker, cluster(broker) as client, refused:
         list(read(client))
 
 

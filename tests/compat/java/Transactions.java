@@ -166,6 +166,7 @@ public class Transactions {
                 }
                 producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
                 if (++ended % 3 == 0) {
+                    producer.flush();  // an abort drops what was not sent
                     producer.abortTransaction();
                     var committed = consumer.committed(consumer.assignment());
                     for (var one : consumer.assignment())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
@@ -13,6 +14,7 @@ from broker.kafka.groups.values import JoinRequest, SyncRequest
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
+from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import Parked
@@ -54,7 +56,10 @@ class GroupHarness:
         self.config = BrokerConfig(**settings)
         self.clock = TestClock()
         self.topics = {"orders", "payments"}
+        # What consumer groups see of topics.
+        self.infos: dict[str, TopicInfo] = {}
         self._directory = directory
+        self._ids_made: set[UUID] = set()
         self._ids = 0
         self._open()
 
@@ -63,7 +68,10 @@ class GroupHarness:
         path = str(self._directory / "catalogue.sqlite")
         self.database = FillingDatabase(path)
         self.catalogue = SqliteCatalogue(path, self.database)
-        self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
+        self.groups = GroupCoordinator(
+            self.clock, self.timer, self.catalogue, self.config, self.infos.get, lambda seconds: None
+        )
+        self.groups.topics.load(self.infos.values())
         self.groups.open(self.topics.__contains__)
 
     def restart(self, *, clean: bool = True) -> None:
@@ -74,8 +82,8 @@ class GroupHarness:
         self._open()
 
     def write(self) -> None:
-        """Run the writer until nothing is left to write."""
-        while self.groups.writer.step(0):
+        """Run the writer, and the thread of assignments, until nothing is left to do."""
+        while self.groups.writer.step(0) or self.groups.worker.step(0):
             pass
 
     def wait(self, seconds: float) -> None:
@@ -86,6 +94,26 @@ class GroupHarness:
             self.timer.step(0)
             self.write()
         self.clock.now = end
+
+    # Topics, as consumer groups see them ----------------------------------------------------------------------------
+
+    def topic(self, name: str, partitions: int) -> None:
+        """Make it, or let it grow."""
+        before = self.infos.get(name)
+        topic_id = UUID(int=1 + len(self._ids_made)) if before is None else before.topic_id
+        self._ids_made.add(topic_id)
+        self.infos[name] = TopicInfo(name, topic_id, partitions, {})
+        self.topics.add(name)
+        self.groups.topics.changed(name)
+        self.wait(1)
+        self.write()
+
+    def delete_topic(self, name: str) -> None:
+        del self.infos[name]
+        self.topics.discard(name)
+        self.groups.on_topic_deleted(name)
+        self.wait(1)
+        self.write()
 
     # Membership -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups import group_rows
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.group import Answer, Group, GroupKind, GroupType, SaveRows
@@ -110,16 +111,11 @@ class OtherRowGroup(RowGroup):
     type: ClassVar[GroupType] = GroupType.STREAMS
 
 
-def kind(group: type[RowGroup]) -> GroupKind:
-    return GroupKind(group.type, group, group.restore)
-
-
 class Registry:
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self.clock = TestClock()
         self.config = BrokerConfig()
-        self.kinds = [*kinds_of(self.config), kind(RowGroup), kind(OtherRowGroup)]
         self.answers: list[ErrorCode] = []
         self.open()
 
@@ -127,7 +123,10 @@ class Registry:
         self.timer = Timer(self.clock)
         self.database = FillingDatabase(self._path)
         self.catalogue = SqliteCatalogue(self._path, self.database)
-        self.groups = GroupRegistry(self.clock, self.timer, self.catalogue, self.config, self.kinds)
+        kinds = {kind.type: kind for kind in kinds_of(self.config, GroupConfigs(self.catalogue, self.config))}
+        kinds |= {group.type: GroupKind(group.type, group, group.restore) for group in (RowGroup, OtherRowGroup)}
+        del kinds[GroupType.CONSUMER]
+        self.groups = GroupRegistry(self.clock, self.timer, self.catalogue, self.config, kinds.values())
         self.groups.load(lambda topic: True)
 
     def restart(self) -> None:
@@ -317,7 +316,6 @@ def test_the_memory_of_a_group_is_counted_until_it_is_removed(registry: Registry
     ],
 )
 def test_rows_that_cannot_be_read_go_when_the_group_is_made_again(registry: Registry, rows: dict[str, bytes]) -> None:
-    registry.kinds = [kind for kind in registry.kinds if kind.type is not GroupType.CONSUMER]
     group_rows.Save("g", {**rows, "stale": b"x"})(registry.catalogue)
     registry.restart()
     assert registry.groups.get("g") is None

@@ -23,7 +23,7 @@ class Beside(Kafka):
 
     def tell(self, key: ApiKey, version: int, **fields: Any) -> None:
         """Ask, and do not wait for the answer."""
-        self._socket.sendall(control.encode_request(key, version, 7, "test", fields))
+        self._socket.sendall(control.encode_request(key, version, 7, "test", self.by_id(key, version, fields)))
 
     def __enter__(self) -> "Beside":
         return self

@@ -3,8 +3,12 @@
 import itertools
 import socket
 import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
 from typing import Any
+from uuid import UUID, uuid4
 
 from broker.client import Broker
 from broker.kafka.api import Api
@@ -14,6 +18,10 @@ from protocol.kafka.schema import control
 
 _LENGTH = struct.Struct(">i")
 _names = itertools.count()
+
+# From which version on topics are named by their ids, in which field of the request, and how they are named before.
+FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
+TOPICS_BY_ID = {ApiKey.PRODUCE: ("topic_data", "name"), ApiKey.FETCH: ("topics", "topic")}
 
 
 def versions(api: Api) -> range:
@@ -42,11 +50,33 @@ class Kafka:
         self.broker.stop()
 
     def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
-        """The parsed response. Fields that the version does not know are left out of the request."""
+        """The parsed response. Fields that the version does not know are left out of the request.
+
+        Where the version names topics by id, a topic's name stands for its id."""
+        fields = self.by_id(key, version, fields)
         frame = self.exchange(control.encode_request(key, version, 7, "test", fields))
         correlation_id, response = control.parse_response(key, version, frame)
         assert correlation_id == 7
         return response
+
+    def by_id(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request with the ids of its topics. A topic that is not there has an id that nobody knows."""
+        where, name = TOPICS_BY_ID.get(key, ("", ""))
+        if version < FIRST_BY_ID.get(key, version + 1) or where not in fields:
+            return dict(fields)
+        topics = [topic if "topic_id" in topic else topic | self._id(topic[name]) for topic in fields[where]]
+        return {**fields, where: topics}
+
+    def _id(self, name: str) -> dict[str, UUID]:
+        info = self.inside.logs.topic(name)
+        return {"topic_id": uuid4() if info is None else info.topic_id}
+
+    @contextmanager
+    def another_connection(self) -> Iterator["Kafka"]:
+        """The same broker over a connection of its own."""
+        other = copy(self)
+        with socket.create_connection(self.address) as other._socket:
+            yield other
 
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""

@@ -7,7 +7,7 @@ import pytest
 from broker.kafka.handlers.describe_cluster import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 
@@ -25,6 +25,7 @@ def test_the_cluster_is_this_broker_at_the_address_it_was_asked_at(kafka: Kafka,
     assert (response.cluster_id, response.controller_id) == ("a-cluster", 5)
     (broker,) = response.brokers
     assert (broker.broker_id, broker.host, broker.port, broker.rack) == (5, *kafka.address, None)
+    assert not get(broker, "is_fenced")
 
 
 @all_versions

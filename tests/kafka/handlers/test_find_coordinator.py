@@ -27,16 +27,17 @@ def test_this_node_coordinates_every_group(kafka: Kafka, version: int) -> None:
         assert [one.key for one in found] == ["g", "h"]
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, API.max_version + 1))
 def test_this_node_coordinates_transactions(kafka: Kafka, version: int) -> None:
     answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="t", key_type=1, coordinator_keys=["t"])
     found = answer.coordinators[0] if version >= 4 else answer
     assert (found.error_code, found.node_id, found.port) == (ErrorCode.none, 1, kafka.address[1])
 
 
-@pytest.mark.parametrize("version", range(1, 5))
-def test_what_nobody_coordinates_is_refused(kafka: Kafka, version: int) -> None:
-    answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="x", key_type=7, coordinator_keys=["x"])
+@pytest.mark.parametrize("kind", [2, 7])
+@pytest.mark.parametrize("version", range(1, API.max_version + 1))
+def test_what_nobody_coordinates_is_refused(kafka: Kafka, version: int, kind: int) -> None:
+    answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="x", key_type=kind, coordinator_keys=["x"])
     found = answer.coordinators[0] if version >= 4 else answer
     assert (found.error_code, found.node_id, found.port) == (ErrorCode.invalid_request, -1, -1)
-    assert "7" in found.error_message
+    assert str(kind) in found.error_message

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.handlers.list_offsets import API
+from broker.kafka.handlers.list_offsets import (
+    API,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST_TIERED,
+    SINCE_VERSION,
+)
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
@@ -101,8 +107,27 @@ def test_a_special_time_that_a_version_does_not_have_is_refused(kafka: Kafka, ve
     result = ask(kafka, topic, special, version=version)
     if special == MAX_TIMESTAMP and version >= 7:
         assert found(result) == (0, 1000)
+    elif version >= SINCE_VERSION[special]:
+        assert result.error_code == ErrorCode.none
     else:
         assert (ErrorCode.unsupported_version, -1, -1) == (result.error_code, result.offset, result.timestamp)
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+@pytest.mark.parametrize("version", range(8, API.max_version + 1))
+def test_without_tiers_everything_is_local(kafka: Kafka, version: int, isolation_level: int) -> None:
+    topic = kafka.topic()
+    for end in range(3):
+        kafka.fill(topic, 1000)
+        log = kafka.inside.logs.get(topic, 0)
+        assert log is not None
+        log.delete_records(end)
+        local = ask(kafka, topic, EARLIEST_LOCAL, version=version, isolation_level=isolation_level)
+        assert (local.error_code, *found(local), local.leader_epoch) == (ErrorCode.none, end, -1, 0)
+        for special in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            if version >= SINCE_VERSION[special]:
+                other = ask(kafka, topic, special, version=version, isolation_level=isolation_level)
+                assert (other.error_code, *found(other), other.leader_epoch) == (ErrorCode.none, -1, -1, -1)
 
 
 @all_versions

@@ -10,7 +10,7 @@ from broker.storage.log.append_rules import MOST_NAMED
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
-from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 TIMESTAMP = 1_000_000
@@ -25,7 +25,10 @@ def kafka() -> Iterator[Kafka]:
 def produce(kafka: Kafka, topic: str, batch: bytes | bytearray, version: int = API.max_version, acks: int = 1) -> Any:
     topics = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
     (answered,) = kafka.ask(ApiKey.PRODUCE, version, acks=acks, timeout=30_000, topic_data=topics).responses
-    assert topic == answered.name
+    if version < FIRST_BY_ID[ApiKey.PRODUCE]:
+        assert topic == answered.name
+    else:
+        assert kafka.inside.logs.topic(topic).topic_id == answered.topic_id
     (result,) = answered.partition_responses
     return result
 

@@ -30,16 +30,24 @@ def fields(me: Me) -> dict[str, Any]:
     return {"transactional_id": me.transactional_id, "producer_id": me.producer_id, "producer_epoch": me.epoch}
 
 
-def add_partitions(kafka: Kafka, me: Me, topic: str, partitions: Iterable[int] = (0,), version: int = 3) -> list[int]:
+def add_partitions(
+    kafka: Kafka, me: Me, topic: str, partitions: Iterable[int] = (0,), version: int = 3, verify_only: bool = False
+) -> list[int]:
+    topics = [{"name": topic, "partitions": list(partitions)}]
     answer = kafka.ask(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         version,
         v3_and_below_transactional_id=me.transactional_id,
         v3_and_below_producer_id=me.producer_id,
         v3_and_below_producer_epoch=me.epoch,
-        v3_and_below_topics=[{"name": topic, "partitions": list(partitions)}],
+        v3_and_below_topics=topics,
+        transactions=[fields(me) | {"verify_only": verify_only, "topics": topics}],
     )
-    (of_topic,) = answer.results_by_topic_v3_and_below
+    if version >= 4:
+        assert answer.error_code == ErrorCode.none
+        ((of_topic,),) = [each.topic_results for each in answer.results_by_transaction]
+    else:
+        (of_topic,) = answer.results_by_topic_v3_and_below
     assert of_topic.name == topic
     return [one.partition_error_code for one in of_topic.results_by_partition]
 
@@ -63,6 +71,13 @@ def commit_offsets(
     answer = kafka.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields(me), **request | more)
     ((error,),) = [[one.error_code for one in topic.partitions] for topic in answer.topics]
     return ErrorCode(error)
+
+
+def end_and_bump(kafka: Kafka, me: Me, commit: bool = True) -> Me:
+    """The producer as it is after the end of its transaction, by transactions version 2."""
+    answer = kafka.ask(ApiKey.END_TXN, 5, **fields(me), committed=commit)
+    assert answer.error_code == ErrorCode.none
+    return me._replace(producer_id=answer.producer_id, epoch=answer.producer_epoch)
 
 
 def end(kafka: Kafka, me: Me, commit: bool = True, version: int = 3) -> ErrorCode:

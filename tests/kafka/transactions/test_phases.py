@@ -15,13 +15,13 @@ from tests.kafka.transactions.test_transaction import ME, P0, P1, TIMEOUT_MS, in
 
 P, E = Phase, TransactionEvent
 
-# The valid previous states in Kafka's TransactionState, without those of transactions version 2 and with PrepareEpochFence,
-# which Kafka only keeps in memory, counted as PrepareAbort.
+# The valid previous states in Kafka's TransactionState, with PrepareEpochFence, which Kafka only keeps in memory, counted as
+# PrepareAbort.
 PREVIOUS = {
     P.EMPTY: {P.EMPTY, P.COMPLETE_COMMIT, P.COMPLETE_ABORT},
     P.ONGOING: {P.ONGOING, P.EMPTY, P.COMPLETE_COMMIT, P.COMPLETE_ABORT},
     P.PREPARE_COMMIT: {P.ONGOING},
-    P.PREPARE_ABORT: {P.ONGOING},
+    P.PREPARE_ABORT: {P.ONGOING, P.EMPTY, P.COMPLETE_COMMIT, P.COMPLETE_ABORT},
     P.COMPLETE_COMMIT: {P.PREPARE_COMMIT},
     P.COMPLETE_ABORT: {P.PREPARE_ABORT},
     P.DEAD: {P.EMPTY, P.COMPLETE_COMMIT, P.COMPLETE_ABORT},
@@ -36,7 +36,7 @@ def happens(phase: Phase, event: TransactionEvent) -> State | ErrorCode | None:
     if event is E.PARTICIPANT_ADDED:
         return transaction.add(ME, 50, partitions=[P1])
     if event in (E.COMMIT_DECIDED, E.ABORT_DECIDED):
-        return transaction.end(ME, event is E.COMMIT_DECIDED, 50)
+        return transaction.end_and_bump(ME, event is E.COMMIT_DECIDED, -1, 50)
     if event is E.TIMED_OUT:
         return transaction.expire(10 + TIMEOUT_MS)
     if event is E.OPERATOR_ABORTED:
@@ -116,6 +116,12 @@ class PhasesMachine(RuleBasedStateMachine):
     def it_is_decided(self, event: TransactionEvent) -> None:
         self.feed(event)
         self.is_open, self.decided, self.is_carried_out = False, event is E.COMMIT_DECIDED, False
+
+    @precondition(lambda self: not self.is_open and not self.is_being_ended)
+    @rule()
+    def nothing_is_aborted(self) -> None:
+        self.feed(E.ABORT_DECIDED)
+        self.decided, self.is_carried_out = False, False
 
     @precondition(lambda self: self.is_being_ended)
     @rule()

@@ -22,6 +22,7 @@ states = st.builds(
     st.frozensets(st.text(max_size=3), max_size=4),
     st.integers(-1, 1 << 50),
     st.integers(-1, 1 << 50),
+    st.integers(-1, 1 << 40),
 )
 
 

@@ -17,13 +17,13 @@ from protocol.kafka.schema.fields import FieldSpec, field_specs
 
 # What is served: Kafka's own ranges where the recommended set goes beyond what kio has.
 SERVED: dict[ApiKey, range] = {
-    ApiKey.PRODUCE: range(3, 10),
-    ApiKey.FETCH: range(4, 13),
-    ApiKey.LIST_OFFSETS: range(1, 8),
-    ApiKey.METADATA: range(10),
+    ApiKey.PRODUCE: range(3, 14),
+    ApiKey.FETCH: range(4, 19),
+    ApiKey.LIST_OFFSETS: range(1, 12),
+    ApiKey.METADATA: range(14),
     ApiKey.OFFSET_COMMIT: range(2, 9),
     ApiKey.OFFSET_FETCH: range(1, 9),
-    ApiKey.FIND_COORDINATOR: range(5),
+    ApiKey.FIND_COORDINATOR: range(7),
     ApiKey.JOIN_GROUP: range(10),
     ApiKey.HEARTBEAT: range(5),
     ApiKey.LEAVE_GROUP: range(6),
@@ -43,9 +43,9 @@ SERVED: dict[ApiKey, range] = {
     ApiKey.ELECT_LEADERS: range(3),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: range(2),
     ApiKey.OFFSET_DELETE: range(1),
-    ApiKey.DESCRIBE_CLUSTER: range(2),
+    ApiKey.DESCRIBE_CLUSTER: range(3),
     ApiKey.DESCRIBE_PRODUCERS: range(1),
-    ApiKey.DESCRIBE_LOG_DIRS: range(1, 5),
+    ApiKey.DESCRIBE_LOG_DIRS: range(1, 6),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     # Not served yet, but read and written by the same code: tagged structures, floats, durations of 64 bits.
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),

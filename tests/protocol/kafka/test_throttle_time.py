@@ -22,11 +22,12 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
     """A response as the handlers encode it; None for those that only the schema encodes."""
     ranges = dict.fromkeys(range(200), (0, 3))
     if api.key == ApiKey.PRODUCE:
-        results = [produce.PartitionResult(topic, 3) for topic in ("t", "u" * 200)]
+        topics: list[str | bytes] = [b"a" * 16, b"b" * 16] if version >= 13 else ["t", "u" * 200]
+        results = [produce.PartitionResult(topic, 3) for topic in topics]
         return [produce.response(7, version, results, throttle_ms)]
     if api.key == ApiKey.FETCH:
         data = fetch.PartitionData(3, 0, 1, 1, 0, None, 5, [b"12345"])
-        return fetch.response_parts(7, version, throttle_ms, 0, 0, [("t", [data])])
+        return fetch.response_parts(7, version, throttle_ms, 0, 0, [(b"a" * 16 if version >= 13 else "t", [data])])
     if api.key == ApiKey.METADATA:
         return [metadata.response(7, version, [], None, 1, [], throttle_ms=throttle_ms)]
     if api.key == ApiKey.API_VERSIONS:

@@ -2,6 +2,8 @@
 
 The row "" is the group: its epochs. The row ``m/<member id>`` is a member with its assignment, so that the members of a group go
 on with their heartbeats after a restart of the broker. A change writes the rows that it concerns.
+
+Tests: tests/kafka/groups/share/test_share_rows.py.
 """
 
 import json

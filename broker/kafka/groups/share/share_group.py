@@ -270,14 +270,12 @@ class ShareGroup:
         if self._state is not DEAD and self._target.begin(topics):
             self._finish_run(now)
 
-    def initialised(self, partitions: Iterable[NewPartitions], error: ErrorCode, now: float) -> None:
+    def initialised(self, partitions: tuple[NewPartitions, ...], error: ErrorCode, now: float) -> None:
         """What an ``Initialise`` asked for is durable, or could not be done (``error``)."""
-        if self._state is DEAD:
-            return
-        self._target.initialised(() if error else partitions)
-        if error:
-            self._retry(now)
-        self._finish_run(now)
+        if self._state is not DEAD and self._target.initialised(partitions, failed=bool(error)):
+            if error:
+                self._retry(now)
+            self._finish_run(now, failed=bool(error))
 
     def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
         saving: _Saving = save.then
@@ -412,8 +410,9 @@ class ShareGroup:
         self._unsaved.add(_GROUP)
         self._target.changed()
 
-    def _finish_run(self, now: float) -> None:
-        """All that the run needs is there: compute the target assignment, and make durable what has changed since the last."""
+    def _finish_run(self, now: float, *, failed: bool = False) -> None:
+        """All that the run needs is there: compute the target assignment, and make durable what has changed since the last.
+        ``failed``: partitions could not be initialised; ``expire`` asks for a run that tries it again."""
         changed = self._target.compute()
         if changed and self.epoch == self._target.epoch:
             self.epoch += 1  # partitions that were not initialised before
@@ -422,8 +421,7 @@ class ShareGroup:
             self._unsaved.add(_GROUP)
         for member in changed:
             self._unsaved.add(member.member_id)
-        if self._retry_at == inf:
-            self._target.run_again()
+        self._target.run_again(incomplete=not failed)
         ready = [
             member for member in map(self.members.get, self._parked) if member and not self._target.must_wait(member)
         ]

@@ -6,6 +6,8 @@ computes the assignment from those that are initialised. One run serves all chan
 
 A request may name topics with very many partitions. A run has at most ``INITIALISE_MAX`` of them initialised, and asks for
 another run.
+
+Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +39,8 @@ class TargetAssignment:
         self._initialised: dict[UUID, int] = {}
         # Something has changed since the run looked up the topics.
         self._changed_meanwhile = False
+        # What the run waits for.
+        self._awaited: tuple[NewPartitions, ...] = ()
 
     @property
     def phase(self) -> AssignmentPhase:
@@ -67,7 +71,10 @@ class TargetAssignment:
     # A run ----------------------------------------------------------------------------------------------------------
 
     def begin(self, topics: Topics) -> bool:
-        """Look up the topics. True if ``compute`` can be called now; False if it is to wait for ``initialised``."""
+        """Look up the topics. True if ``compute`` can be called now; False if it is to wait for ``initialised``, or if no run is
+        due: then it was asked for by a group of the same name that is gone."""
+        if self._phase is not SCHEDULED:
+            return False
         self._topics = {name: topics.topic(name) for name in self._members.topics}
         known = {topic[0] for topic in self._topics.values() if topic is not None}
         self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
@@ -76,14 +83,18 @@ class TargetAssignment:
             return True
         self._phase = next_phase(self._phase, AssignmentEvent.NEEDS_PARTITIONS)
         self._changed_meanwhile = False
+        self._awaited = partitions
         self._ask(Initialise(self._group_id, partitions))
         return False
 
-    def initialised(self, partitions: Iterable[NewPartitions]) -> None:
-        """These have a start offset now."""
-        assert self._phase is INITIALISING
-        for each in partitions:
-            self._initialised[each.topic_id] = each.end
+    def initialised(self, partitions: tuple[NewPartitions, ...], *, failed: bool) -> bool:
+        """These have a start offset now, or could not be given one. False if this is not what the run waits for."""
+        if self._phase is not INITIALISING or partitions is not self._awaited:
+            return False
+        if not failed:
+            for each in partitions:
+                self._initialised[each.topic_id] = each.end
+        return True
 
     def compute(self) -> list[ShareMember]:
         """Set the targets of all members. Returns the members whose target has changed."""
@@ -102,14 +113,12 @@ class TargetAssignment:
             self._members.set_target(member, targets[member.member_id])
         return changed
 
-    def run_again(self) -> bool:
-        """After ``compute``: ask for another run if this one has not seen everything, or could not initialise everything at
-        once. True if so."""
-        if not self._changed_meanwhile and not self.is_incomplete:
-            return False
-        self._changed_meanwhile = False
-        self.changed()
-        return True
+    def run_again(self, *, incomplete: bool) -> None:
+        """After ``compute``: ask for another run if this one has not seen everything, or (``incomplete``) has not initialised
+        everything."""
+        if self._changed_meanwhile or (incomplete and self.is_incomplete):
+            self._changed_meanwhile = False
+            self.changed()
 
     @property
     def is_incomplete(self) -> bool:

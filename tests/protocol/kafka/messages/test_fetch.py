@@ -1,5 +1,5 @@
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from protocol.kafka.schema import control
 from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
 
 VERSIONS = range(fetch.MIN_VERSION, fetch.MAX_VERSION + 1)
+TOPIC: list[str | bytes] = ["t", b"t" * 16]
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -22,9 +23,23 @@ every_version = pytest.mark.parametrize("version", VERSIONS)
 every_client_version = pytest.mark.parametrize("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
 
 
+def id_of(name: str) -> UUID:
+    """An id for each name."""
+    return uuid5(NAMESPACE_URL, name)
+
+
+def named(topic: Any) -> str | bytes:
+    """What a topic is called in a message of kio: its name, or its id."""
+    if hasattr(topic, "topic"):
+        return str(topic.topic)
+    return bytes(16) if topic.topic_id is None else bytes(topic.topic_id.bytes)
+
+
 def same_as_kio(request: FetchRequest, version: int, body: bytes) -> None:
     message = read_by_kio(schema_of(REQUEST, ApiKey.FETCH, version), body)
-    assert (message.replica_id, message.min_bytes, message.max_bytes, message.isolation_level) == (
+    replica_id = message.replica_id if version < 15 else message.replica_state.replica_id
+    assert (version >= fetch.FIRST_WITH_TOPIC_ID) == request.by_id
+    assert (replica_id, message.min_bytes, message.max_bytes, message.isolation_level) == (
         request.replica_id,
         request.min_bytes,
         request.max_bytes,
@@ -41,7 +56,7 @@ def same_as_kio(request: FetchRequest, version: int, body: bytes) -> None:
     )
     assert request.partitions == [
         (
-            topic.topic,
+            named(topic),
             data.partition,
             getattr(data, "current_leader_epoch", -1),
             data.fetch_offset,
@@ -53,7 +68,7 @@ def same_as_kio(request: FetchRequest, version: int, body: bytes) -> None:
         for data in topic.partitions
     ]
     assert request.forgotten == [
-        (topic.topic, partition)
+        (named(topic), partition)
         for topic in getattr(message, "forgotten_topics_data", ())
         for partition in topic.partitions
     ]
@@ -70,7 +85,11 @@ def one_partition(version: int, topic: str, **more: Any) -> bytes:
     }
     fields = {"max_wait": 500, "min_bytes": 1, "max_bytes": 1 << 22, "isolation_level": 1, "session_epoch": -1} | more
     frame = control.encode_request(
-        ApiKey.FETCH, version, 1, "c", fields | {"topics": [{"topic": topic, "partitions": [partition]}]}
+        ApiKey.FETCH,
+        version,
+        1,
+        "c",
+        fields | {"topics": [{"topic": topic, "topic_id": id_of(topic), "partitions": [partition]}]},
     )
     return frame[parse_request_header(frame).body_offset :]
 
@@ -154,10 +173,12 @@ TOPICS = st.lists(
 )
 
 
-def response_fields(topics: list[tuple[str, list[PartitionData]]]) -> list[dict[str, Any]]:
+def response_fields(topics: list[tuple[str | bytes, list[PartitionData]]]) -> list[dict[str, Any]]:
     return [
         {
-            "topic": topic,
+            "topic_id" if isinstance(topic, bytes) else "topic": UUID(bytes=topic)
+            if isinstance(topic, bytes)
+            else topic,
             "partitions": [
                 {
                     "partition_index": data.partition,
@@ -182,12 +203,14 @@ def response_fields(topics: list[tuple[str, list[PartitionData]]]) -> list[dict[
 @given(TOPICS | st.tuples(st.tuples(st.just("t"), st.tuples(DATA))).map(list), INT32, INT32, INT16, INT32)
 def test_a_response_is_written_as_the_schema_says(
     version: int,
-    topics: list[tuple[str, list[PartitionData]]],
+    topics: list[tuple[str | bytes, list[PartitionData]]],
     number: int,
     throttle_ms: int,
     error: int,
     session_id: int,
 ) -> None:
+    if version >= fetch.FIRST_WITH_TOPIC_ID:
+        topics = [(id_of(str(topic)).bytes, partitions) for topic, partitions in topics]
     fields = {
         "throttle_time": throttle_ms,
         "error_code": error,
@@ -207,7 +230,7 @@ def test_records_pass_through_untouched(version: int, count: int) -> None:
 
     regions = [Region(), Region()]
     partitions = [PartitionData(i, 0, 9, 9, 0, None, 1000, regions) for i in range(count)]
-    parts = fetch.response_parts(1, version, 0, 0, 0, [("t", partitions)])
+    parts = fetch.response_parts(1, version, 0, 0, 0, [(TOPIC[version >= 13], partitions)])
     assert regions * count == [part for part in parts if isinstance(part, Region)]
     total = sum(len(part) for part in parts if isinstance(part, bytes)) + 1000 * count
     assert parts[0][:4] == (total - 4).to_bytes(4, "big")
@@ -216,8 +239,9 @@ def test_records_pass_through_untouched(version: int, count: int) -> None:
 @every_version
 def test_a_partition_without_records_adds_no_part(version: int) -> None:
     empty = PartitionData(0, 0, 9, 9, 0, None, 0, [])
-    assert len(fetch.response_parts(1, version, 0, 0, 0, [("t", [empty])])) == 1
-    assert len(fetch.response_parts(1, version, 0, 0, 0, [("t", [empty, empty])])) == 1
+    topic = TOPIC[version >= 13]
+    assert len(fetch.response_parts(1, version, 0, 0, 0, [(topic, [empty])])) == 1
+    assert len(fetch.response_parts(1, version, 0, 0, 0, [(topic, [empty, empty])])) == 1
 
 
 # -- the client's side ------------------------------------------------------------------------------------------------

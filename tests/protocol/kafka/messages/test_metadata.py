@@ -1,4 +1,5 @@
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
         body = written_by_kio(instance(cls, fields))
         request = metadata.parse_request(memoryview(before + body), version, len(before))
         message = read_by_kio(cls, body)
-        names = None if message.topics is None else [topic.name for topic in message.topics]
+        names = None if message.topics is None else [name_or_id(topic) for topic in message.topics]
         assert (names or None if version == 0 else names) == request.topics
         assert getattr(message, "allow_auto_topic_creation", True) == request.allow_auto_topic_creation
         assert (
@@ -39,6 +40,13 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
                 metadata.parse_request(memoryview(body[:size]), version)
 
     check()
+
+
+def name_or_id(topic: Any) -> str | bytes:
+    topic_id = getattr(topic, "topic_id", None)
+    if topic_id is not None and topic_id.int:
+        return bytes(topic_id.bytes)
+    return metadata.ZERO_ID if topic.name is None else str(topic.name)
 
 
 @every_version
@@ -64,7 +72,15 @@ BROKERS = st.lists(
 )
 PARTITIONS = st.builds(PartitionMetadata, INT16, INT32, INT32, INT32, NODES, NODES, NODES)
 TOPICS = st.lists(
-    st.builds(TopicMetadata, INT16, st.text(max_size=9), st.booleans(), st.lists(PARTITIONS, max_size=2), INT32),
+    st.builds(
+        TopicMetadata,
+        INT16,
+        st.none() | st.text(max_size=9),
+        st.booleans(),
+        st.lists(PARTITIONS, max_size=2),
+        INT32,
+        st.just(metadata.ZERO_ID) | st.binary(min_size=16, max_size=16),
+    ),
     max_size=3,
 )
 
@@ -88,7 +104,8 @@ def test_a_response_is_written_as_the_schema_says(
         "topics": [
             {
                 "error_code": topic.error,
-                "name": topic.name,
+                "name": topic.name or "" if version < metadata.FIRST_BY_TOPIC_ID else topic.name,
+                "topic_id": UUID(bytes=topic.topic_id),
                 "is_internal": topic.is_internal,
                 "topic_authorized_operations": topic.authorized_operations,
                 "partitions": [

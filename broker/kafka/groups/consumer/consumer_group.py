@@ -1,0 +1,374 @@
+"""One consumer group (KIP-848): what clients ask of it, by Kafka's rules.
+
+Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
+rows to make durable, work to be done without the lock. ``wake`` says when ``expire`` is due. There is no lock, clock or
+catalogue here: the coordinator hands in the events of one group one after the other, under its lock for the group.
+
+Effects, in order: ``Answer``, ``JoinAnswer``, ``SyncAnswer`` (send it); ``SaveRows``, ``BecomeClassic`` (make
+it durable, then call ``saved``); ``AssignmentTask`` (``run``, then ``assignment_computed``); ``RegexTask`` (``run_slice`` until
+it is True, then ``regexes_resolved``). The two tasks run on a thread that may be busy for a while, with no lock held. Nothing
+else happens if one of them is lost, but members that have joined get no partitions.
+
+What a step costs under the lock: a heartbeat that changes nothing about 2 us, a member's own step what it has partitions for
+(1 us each), an inline assignment 1 ms, taking a large one 1 us a member, answering parked members 5 ms (``RELEASE_MAX``).
+
+Differences from Kafka, on purpose: a static member may join again under its own member id although it has not left, as its
+answer may have been lost (Kafka: UNRELEASED_INSTANCE_ID, which ends the client); a group that is full takes static members
+back; and a request that joins is answered with its partitions although the assignment is computed elsewhere.
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import ClassVar, Final
+
+from broker.errors import RequestError
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.consumer.assignment_task import AssignmentTask
+from broker.kafka.groups.consumer.classic_requests import ClassicRequests
+from broker.kafka.groups.consumer.conversion import become_classic, fill_from_classic, may_become_classic
+from broker.kafka.groups.consumer.heartbeats import Heartbeats
+from broker.kafka.groups.consumer.member_states import GroupState, group_state
+from broker.kafka.groups.consumer.membership import ConsumerGroupEffect, Membership
+from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.restore import restore_members
+from broker.kafka.groups.consumer.values import (
+    JOIN_EPOCH,
+    BecomeClassic,
+    ConsumerGroupDescription,
+    ConsumerGroupLimits,
+    ConsumerMemberDescription,
+    HeartbeatReply,
+    HeartbeatRequest,
+    HeartbeatResult,
+    TopicsImage,
+)
+from broker.kafka.groups.group import GroupType, SaveRows
+from broker.kafka.groups.values import (
+    JoinAnswer,
+    JoinReply,
+    JoinRequest,
+    JoinResult,
+    SyncAnswer,
+    SyncReply,
+    SyncRequest,
+    SyncResult,
+)
+from protocol.kafka.errors import ErrorCode
+
+CONSUMER_MEMBER: Final = 1
+CLASSIC_MEMBER: Final = 0
+
+
+class ConsumerGroup:
+    """A request that is against the rules gets an error code as its answer, and changes nothing."""
+
+    type: ClassVar[GroupType] = GroupType.CONSUMER
+
+    def __init__(self, group_id: str, limits: ConsumerGroupLimits) -> None:
+        self.group_id = group_id
+        self._effects: list[ConsumerGroupEffect] = []
+        self._core = Membership(group_id, limits, self._effects.append)
+        self._heartbeats = Heartbeats(self._core)
+        self._classic = ClassicRequests(self._core)
+        self._is_dead = False
+
+    @classmethod
+    def restore(
+        cls, group_id: str, limits: ConsumerGroupLimits, rows: Mapping[str, bytes], now: float
+    ) -> "ConsumerGroup":
+        """The group as it was when the rows were saved. Its members have a whole session timeout to send a heartbeat.
+
+        Raises StorageError if the rows cannot be read.
+        """
+        group = cls(group_id, limits)
+        restore_members(group._core, rows)
+        for member in group._core.members:
+            group._core.expect_heartbeat(member, now)
+        return group
+
+    @classmethod
+    def from_classic(
+        cls, classic: ClassicGroup, limits: ConsumerGroupLimits, topics: TopicsImage, now: float
+    ) -> "ConsumerGroup":
+        """What a classic group of consumers becomes when it gets a heartbeat of a consumer group's member.
+
+        Raises RequestError, with nothing changed, if it cannot be upgraded. Otherwise the caller puts the new group into the
+        place of the old one, hands the heartbeat to it, and sends the effects of the old one, whose parked requests are
+        answered with REBALANCE_IN_PROGRESS. The first save has every row."""
+        group = cls(classic.group_id, limits)
+        group._core.targets.see_topics(topics)
+        fill_from_classic(group._core, classic, topics, now)
+        classic.hand_over()
+        return group
+
+    def set_limits(self, limits: ConsumerGroupLimits) -> None:
+        """The operator has changed them."""
+        self._core.limits = self._core.targets.limits = limits
+        for member in self._core.members:
+            member.unchanged = None
+
+    # What the coordinator reads -------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> GroupState:
+        if self._is_dead:
+            return GroupState.DEAD
+        core, targets = self._core, self._core.targets
+        return group_state(len(core.members), targets.epoch, targets.assignment_epoch, core.are_all_reconciled())
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def member_count(self) -> int:
+        return len(self._core.members)
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._core.members) and not self._is_dead
+
+    @property
+    def is_dead(self) -> bool:
+        return self._is_dead
+
+    @property
+    def epoch(self) -> int:
+        return self._core.targets.epoch
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """Topics that its members subscribe to; None while an expression has not been matched."""
+        return self._core.targets.subscribed_topics()
+
+    @property
+    def wake(self) -> float:
+        """When ``expire`` is due: no deadline is earlier."""
+        return self._core.schedule.wake
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes, besides what every group takes."""
+        return self._core.members.size_bytes
+
+    @property
+    def has_pending_members(self) -> bool:
+        return False
+
+    @property
+    def was_never_joined(self) -> bool:
+        """No client has ever been a member: only offsets of the group are worth keeping."""
+        return self._core.targets.epoch == 0
+
+    def may_read(self, topics: frozenset[str]) -> bool:
+        """Whether a change of one of these topics may concern it."""
+        members = self._core.members
+        return bool(members.regexes) or not members.names.isdisjoint(topics)
+
+    def is_of_consumer_protocol(self, member_id: str) -> bool:
+        """False for a member of the classic protocol, and for one that does not exist."""
+        member = self._core.members.get(member_id)
+        return member is not None and member.classic is None
+
+    def take_effects(self) -> list[ConsumerGroupEffect]:
+        """What the events since the last call ask for, in order."""
+        effects = self._effects.copy()
+        self._effects.clear()
+        return effects
+
+    def describe(self) -> ConsumerGroupDescription:
+        core, targets = self._core, self._core.targets
+        members = tuple(
+            ConsumerMemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.rack_id,
+                member.epoch,
+                member.client_id,
+                member.client_host,
+                tuple(sorted(member.subscription.names)),
+                member.subscription.regex or None,
+                member.assigned,
+                targets.of(member),
+                CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+            )
+            for member in core.members
+        )
+        assignor = core.members.preferred_assignor(core.limits.assignors)
+        return ConsumerGroupDescription(
+            self.group_id, self.state_name, targets.epoch, targets.assignment_epoch, assignor, members
+        )
+
+    # Requests of consumers ------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        request: HeartbeatRequest,
+        topics: TopicsImage,
+        to: HeartbeatReply,
+        now: float,
+        free_bytes: float = inf,
+    ) -> HeartbeatResult | None:
+        """The answer if it is known now; None if it comes as an ``Answer``.
+
+        The request has passed ``check_heartbeat``, and has a member id: a client of version 0 that joins is given one by the
+        caller. ``free_bytes``: how much memory this group may take in addition, out of what all groups may take."""
+        member = self._core.members.get(request.member_id)
+        if member is not None and self._heartbeats.changes_nothing(member, request, topics, now):
+            self._core.expect_heartbeat(member, now)
+            return member.unchanged
+        if self._is_dead:
+            return HeartbeatResult(ErrorCode.coordinator_not_available)
+        result = None
+        try:
+            if request.member_epoch < JOIN_EPOCH:
+                self._heartbeats.leave(request, to, now)
+            else:
+                result = self._heartbeats.heartbeat(request, topics, to, now, free_bytes)
+        except RequestError as refusal:
+            result = HeartbeatResult(ErrorCode(refusal.code), refusal.message or None)
+        self._settle(now, may_downgrade=request.member_epoch < JOIN_EPOCH)
+        return result
+
+    def check_commit(self, member_id: str, instance_id: str | None, epoch: int, now: float) -> ErrorCode:
+        """Whether this member, or this consumer that is not a member, may commit offsets now.
+
+        A commit of a classic member counts as a heartbeat.
+        """
+        if self._is_dead:
+            return ErrorCode.coordinator_not_available
+        members = self._core.members
+        if epoch < 0 and not len(members):
+            return ErrorCode.none  # a consumer that assigns its partitions itself, or an operator
+        member = members.get(member_id)
+        if instance_id is not None and members.static(instance_id) not in (None, member):
+            return ErrorCode.fenced_instance_id
+        error = self._check_member_epoch(member_id, epoch)
+        if not error and member is not None and member.classic is not None:
+            self._core.expect_heartbeat(member, now)
+        return error
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a consumer may read the group's offsets. One that names no member may."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.none
+        return self._check_member_epoch(member_id or "", epoch)
+
+    def delete(self) -> ErrorCode:
+        """End the group if it has no members."""
+        if self._is_dead:
+            return ErrorCode.group_id_not_found
+        if len(self._core.members):
+            return ErrorCode.non_empty_group
+        self._close()
+        return ErrorCode.none
+
+    # Requests of classic members ------------------------------------------------------------------------------------
+
+    def classic_join(
+        self, request: JoinRequest, topics: TopicsImage, to: JoinReply, now: float, free_bytes: float = inf
+    ) -> None:
+        """JoinGroup. The answer comes as a ``JoinAnswer``. ``free_bytes`` as for ``heartbeat``."""
+        if self._is_dead:
+            self._effects.append(JoinAnswer(to, JoinResult(ErrorCode.coordinator_not_available, request.member_id)))
+            return
+        may_downgrade = self._classic.join(request, topics, to, now, free_bytes)
+        self._settle(now, may_downgrade=may_downgrade)
+
+    def classic_sync(self, request: SyncRequest, to: SyncReply, now: float) -> None:
+        """SyncGroup. The answer comes as a ``SyncAnswer``."""
+        if self._is_dead:
+            self._effects.append(SyncAnswer(to, SyncResult(ErrorCode.coordinator_not_available)))
+            return
+        self._classic.sync(request, to, now)
+        self._settle(now)
+
+    def classic_heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+        if self._is_dead:
+            return ErrorCode.coordinator_not_available
+        return self._classic.heartbeat(member_id, instance_id, generation, now)
+
+    def classic_leave(self, member_id: str, instance_id: str | None, now: float) -> ErrorCode:
+        """One member of a LeaveGroup."""
+        if self._is_dead:
+            return ErrorCode.coordinator_not_available
+        error = self._classic.leave(member_id, instance_id, now)
+        self._settle(now, may_downgrade=True)
+        return error
+
+    # Other events ---------------------------------------------------------------------------------------------------
+
+    def saved(self, save: SaveRows | BecomeClassic, error: ErrorCode, now: float) -> None:
+        """``save`` is durable, or could not be made so."""
+        self._core.saver.saved(save, error)
+
+    def topics_changed(self, topics: TopicsImage, now: float) -> None:
+        """A topic was made, deleted or has grown. Heartbeats bring the topics as well: it only happens sooner with this."""
+        if not self._is_dead:
+            self._core.targets.see_topics(topics)
+            self._core.targets.resolve_regexes(now)
+            self._core.advance(now)
+            self._settle(now)
+
+    def assignment_computed(self, task: AssignmentTask, now: float) -> None:
+        """``task`` has run. If it has failed, members that wait for it are told so, and the next heartbeat has another one
+        made."""
+        if not self._is_dead:
+            if self._core.targets.computed(task):
+                self._core.advance(now)
+            else:
+                self._core.parked.refuse_all(ErrorCode.unknown_server_error, now)
+            self._settle(now)
+
+    def regexes_resolved(self, task: RegexTask, now: float) -> None:
+        """``task`` has run. If it has failed it is tried again after a pause."""
+        if not self._is_dead:
+            self._core.targets.regexes_resolved(task, now)
+            self._core.advance(now)
+            self._settle(now)
+
+    def expire(self, now: float) -> None:
+        """Do everything that is due by ``now``."""
+        core, schedule = self._core, self._core.schedule
+        has_fenced = False
+        while (member_id := schedule.next_member(now)) is not None:
+            member = core.members.get(member_id)
+            assert member is not None
+            core.remove(member, ErrorCode.unknown_member_id, now)
+            has_fenced = True
+        if schedule.other <= now:
+            schedule.other = inf
+            core.targets.resolve_regexes(now)
+            core.advance(now)
+        schedule.wake = schedule.next()
+        self._settle(now, may_downgrade=has_fenced)
+
+    def shut_down(self) -> None:
+        """The broker stops. Requests that wait are answered; the group stays as it was saved."""
+        if not self._is_dead:
+            self._core.parked.refuse_all(ErrorCode.not_coordinator, 0.0)
+            self._close()
+
+    # Inside ---------------------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float, *, may_downgrade: bool = False) -> None:
+        """The end of an event: what it has changed is to be stored."""
+        if may_downgrade and may_become_classic(self._core):
+            self._effects.append(become_classic(self._core, now))
+            self._close()
+        else:
+            self._core.saver.flush()
+
+    def _check_member_epoch(self, member_id: str, epoch: int) -> ErrorCode:
+        member = self._core.members.get(member_id)
+        if member is None:
+            return ErrorCode.unknown_member_id
+        if epoch == member.epoch:
+            return ErrorCode.none
+        return ErrorCode.stale_member_epoch if member.classic is None else ErrorCode.illegal_generation
+
+    def _close(self) -> None:
+        self._is_dead = True
+        self._core.schedule.clear()

@@ -1,0 +1,136 @@
+"""Online upgrade and downgrade: a classic group of consumers becomes a consumer group and the other way round, with its
+members.
+
+Pure, under the group's lock. The first heartbeat of a consumer group's member upgrades a classic group (``group.consumer.
+migration.policy`` ``upgrade`` or ``bidirectional``); when the last such member has gone and classic ones are left the group is
+downgraded (``downgrade`` or ``bidirectional``).
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from uuid import UUID
+
+from broker.errors import RequestError
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.consumer.consumer_protocol import (
+    CONSUMER,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember
+from broker.kafka.groups.consumer.membership import Membership
+from broker.kafka.groups.consumer.rows import GROUP_ROW
+from broker.kafka.groups.consumer.values import Assignment, BecomeClassic, TopicsImage
+from broker.kafka.groups.values import GroupSnapshot, MemberSnapshot
+from protocol.errors import ProtocolError
+from protocol.kafka.errors import ErrorCode
+
+
+def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsImage, now: float) -> None:
+    """Put the members of a classic group into an empty membership.
+
+    Each has what its last assignment says, at the generation as its epoch. Raises RequestError if the group cannot be upgraded.
+    """
+    _check_upgrade(core, classic)
+    taken: set[tuple[UUID, int]] = set()
+    members = []
+    for each in classic.members:
+        protocols = tuple(sorted(each.protocols, key=lambda protocol: protocol[0] != classic.protocol_name))
+        try:
+            said = read_subscription(protocols, topics)
+            assigned, has_user_data = read_assignment(each.assignment, topics)
+        except ProtocolError as error:
+            raise _no_upgrade(core, "the embedded consumer protocol is malformed") from error
+        if has_user_data:
+            raise _no_upgrade(
+                core,
+                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+                "assignor before re-attempting the upgrade",
+            )
+        members.append(
+            ConsumerMember(
+                each.member_id,
+                each.group_instance_id,
+                said.rack_id,
+                each.client_id,
+                each.client_host,
+                each.rebalance_timeout_ms,
+                core.members.intern(said.subscription),
+                None,
+                ClassicMetadata(each.session_timeout_ms, protocols),
+                classic.generation,
+                classic.generation,
+                assigned=_not_taken(assigned, taken),
+            )
+        )
+    for member in members:
+        core.add(member)
+        core.ownership.take(member, member.assigned)
+        core.targets.assignments[member.member_id] = member.assigned
+        core.expect_heartbeat(member, now)
+    core.targets.restore(classic.generation, classic.generation, "")
+    core.saver.mark(GROUP_ROW)
+    core.saver.replace_classic()
+
+
+def may_become_classic(core: Membership) -> bool:
+    """Only classic members are left, and a classic group may have so many."""
+    members = core.members
+    return (
+        0 < len(members) == members.classic
+        and core.limits.migration_policy.downgrades
+        and len(members) <= core.limits.classic_max_size
+    )
+
+
+def become_classic(core: Membership, now: float) -> BecomeClassic:
+    """The group's last effect. Its generation is the assignment epoch: most members are there, and none is ahead of it."""
+    core.parked.refuse_all(ErrorCode.rebalance_in_progress, now)
+    members = []
+    for member in core.members:
+        assert member.classic is not None
+        protocols = member.classic.protocols
+        members.append(
+            MemberSnapshot(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.classic.session_timeout_ms,
+                member.rebalance_timeout_ms,
+                protocols,
+                write_assignment(member.assigned, protocols, core.targets.topics),
+            )
+        )
+    name = next(name for name, _ in members[0].protocols if all(name in dict(each.protocols) for each in members))
+    generation = core.targets.assignment_epoch
+    snapshot = GroupSnapshot(CONSUMER, generation, name, members[0].member_id, tuple(members))
+    return BecomeClassic(snapshot, core.stored_rows(), core.saver.next_note())
+
+
+def _check_upgrade(core: Membership, classic: ClassicGroup) -> None:
+    if not core.limits.migration_policy.upgrades:
+        raise _no_upgrade(core, "online upgrade is disabled")
+    if classic.protocol_type != CONSUMER:
+        raise _no_upgrade(core, "the group does not use the consumer embedded protocol")
+    if len(classic.members) > core.limits.max_size:
+        raise _no_upgrade(core, "the group size exceeds the consumer group maximum size")
+
+
+def _no_upgrade(core: Membership, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.group_id_not_found,
+        f"Cannot upgrade classic group {core.group_id} to consumer group because {reason}.",
+    )
+
+
+def _not_taken(assigned: Assignment, taken: set[tuple[UUID, int]]) -> Assignment:
+    """Clients assign in a classic group, and theirs may give a partition to two members. The first keeps it."""
+    found: dict[UUID, frozenset[int]] = {}
+    for topic_id, partitions in assigned.items():
+        free = frozenset(each for each in partitions if (topic_id, each) not in taken)
+        if free:
+            found[topic_id] = free
+            taken.update((topic_id, each) for each in free)
+    return found

@@ -1,0 +1,180 @@
+"""The members of one consumer group with their partitions, deadlines and rows: what every kind of request works on.
+
+Pure, under the group's lock. ``Heartbeats`` decides what a request of a consumer means, and ``ClassicRequests`` what one of a
+classic member means; both tell the membership.
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from collections.abc import Callable
+
+from broker.kafka.groups.consumer.assignment_task import AssignmentTask
+from broker.kafka.groups.consumer.consumer_schedule import ConsumerSchedule
+from broker.kafka.groups.consumer.member_states import MemberState
+from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers
+from broker.kafka.groups.consumer.ownership import Ownership
+from broker.kafka.groups.consumer.parked_members import ParkedMembers
+from broker.kafka.groups.consumer.reconciler import Target, reconcile
+from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.rows import (
+    GROUP_ROW,
+    GroupRow,
+    assignment_row,
+    encode_assignment,
+    encode_group,
+    encode_metadata,
+    metadata_row,
+)
+from broker.kafka.groups.consumer.saver import Saver
+from broker.kafka.groups.consumer.targets import Targets
+from broker.kafka.groups.consumer.values import (
+    LEAVE_FOR_A_WHILE_EPOCH,
+    NO_PARTITIONS,
+    BecomeClassic,
+    ConsumerGroupLimits,
+    TopicPartitions,
+)
+from broker.kafka.groups.group import Answer, SaveRows
+from broker.kafka.groups.values import JoinAnswer, SyncAnswer
+from protocol.kafka.errors import ErrorCode
+
+ConsumerGroupEffect = Answer | JoinAnswer | SyncAnswer | SaveRows | BecomeClassic | AssignmentTask | RegexTask
+
+
+class Membership:
+    def __init__(self, group_id: str, limits: ConsumerGroupLimits, emit: Callable[[ConsumerGroupEffect], None]) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.emit = emit
+        self.members = ConsumerMembers()
+        self.ownership = Ownership()
+        self.schedule = ConsumerSchedule()
+        self.parked = ParkedMembers()
+        self.saver = Saver(emit, self._encode)
+        self.targets = Targets(limits, self.members, self.schedule, emit, lambda: self.saver.mark(GROUP_ROW))
+
+    # Members --------------------------------------------------------------------------------------------------------
+
+    def add(self, member: ConsumerMember) -> None:
+        self.members.add(member)
+        self.mark(member)
+
+    def mark(self, member: ConsumerMember) -> None:
+        """Both rows of the member are to be written."""
+        self.saver.mark(metadata_row(member.member_id))
+        self.saver.mark(assignment_row(member.member_id))
+
+    def remove(self, member: ConsumerMember, error: ErrorCode, now: float) -> None:
+        """The member leaves or is fenced: what it had is free. A request of it that waits is answered with ``error``."""
+        self.ownership.release(member, member.assigned)
+        self.ownership.release(member, member.revoking)
+        self.members.remove(member)
+        self.targets.assignments.pop(member.member_id, None)
+        self.schedule.forget(member.member_id)
+        self.mark(member)
+        self.targets.bump()
+        self.parked.finish(member.member_id, error, now)
+
+    def replace(self, member: ConsumerMember, member_id: str, now: float) -> None:
+        """A static member has come back under a new member id, and takes over what it had."""
+        old_id = member.member_id
+        self.parked.finish(old_id, ErrorCode.fenced_instance_id, now)
+        self.schedule.forget(old_id)
+        self.mark(member)
+        self.members.rename(member, member_id)
+        self.targets.rename(old_id, member_id)
+        member.epoch = member.previous_epoch = 0
+        member.unchanged = None
+        self.mark(member)
+
+    def leave_for_a_while(self, member: ConsumerMember, now: float) -> None:
+        """A static member keeps its partitions until its session ends, but has given up what it was asked to."""
+        self.parked.finish(member.member_id, ErrorCode.unknown_member_id, now)
+        self.ownership.release(member, member.revoking)
+        self.members.assign(member, member.assigned, NO_PARTITIONS)
+        if member.epoch != LEAVE_FOR_A_WHILE_EPOCH:
+            member.previous_epoch, member.epoch = member.epoch, LEAVE_FOR_A_WHILE_EPOCH
+        member.unchanged = None
+        self.schedule.revocations.remove(member.member_id)
+        self.saver.mark(assignment_row(member.member_id))
+
+    def expect_heartbeat(self, member: ConsumerMember, now: float) -> None:
+        """The member has shown that it is alive: its session begins anew."""
+        timeout_ms = self.limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
+        self.schedule.set(self.schedule.sessions, member.member_id, now + timeout_ms / 1000)
+
+    def are_all_reconciled(self) -> bool:
+        return all(member.is_reconciled_to(self.targets.assignment_epoch) for member in self.members)
+
+    # Reconciliation -------------------------------------------------------------------------------------------------
+
+    def step(
+        self, member: ConsumerMember, owned: TopicPartitions | None, is_subscription_new: bool, now: float
+    ) -> bool:
+        """Bring the member one step nearer to its target. True if what is assigned to it has changed."""
+        subscribes = self.targets.subscribes(member)
+        if subscribes is None:
+            return False
+        target = Target(self.targets.assignment_epoch, self.targets.of(member), subscribes)
+        step = reconcile(member, target, self.ownership, owned, is_subscription_new)
+        if step is None or step.leaves_as_it_is(member):
+            return False
+        is_assignment_new = step.assigned != member.assigned
+        if is_assignment_new or step.revoking != member.revoking:
+            self.ownership.release(member, member.assigned)
+            self.ownership.release(member, member.revoking)
+            self.members.assign(member, step.assigned, step.revoking)
+            self.ownership.take(member, member.assigned)
+            self.ownership.take(member, member.revoking)
+        if step.epoch != member.epoch:
+            member.previous_epoch = member.epoch
+        member.state, member.epoch = step.state, step.epoch
+        member.unchanged = None
+        self.saver.mark(assignment_row(member.member_id))
+        if member.classic is None:
+            self._watch_revocation(member, now)
+        return is_assignment_new
+
+    def _watch_revocation(self, member: ConsumerMember, now: float) -> None:
+        """A member that has something to give up has its rebalance timeout for that."""
+        revocations = self.schedule.revocations
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            self.schedule.set(revocations, member.member_id, now + member.rebalance_timeout_ms / 1000)
+        else:
+            revocations.remove(member.member_id)
+
+    def awaits_release(self, member: ConsumerMember) -> bool:
+        """Whether something of the member's target still belongs to others."""
+        for topic_id, wanted in self.targets.of(member).items():
+            missing = wanted - member.assigned.get(topic_id, frozenset())
+            if missing and len(self.ownership.free_for(member, topic_id, missing)) < len(missing):
+                return True
+        return False
+
+    def advance(self, now: float) -> None:
+        """Go on with what waits: the assignment, and requests that wait for it."""
+        if len(self.members) and self.targets.topics.generation >= 0:
+            self.targets.ensure()
+        if len(self.parked) and self.parked.release(self.targets.assignment_epoch, now):
+            self.schedule.set_other(now)
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    def stored_rows(self) -> tuple[str, ...]:
+        """All rows that may be stored."""
+        rows = {GROUP_ROW: None}
+        for member in self.members:
+            rows[metadata_row(member.member_id)] = rows[assignment_row(member.member_id)] = None
+        rows.update(dict.fromkeys(self.saver.marked))
+        return tuple(rows)
+
+    def _encode(self, row: str) -> bytes | None:
+        if row == GROUP_ROW:
+            targets = self.targets
+            return encode_group(GroupRow(targets.epoch, targets.assignment_epoch, targets.topics_hash))
+        kind, _, member_id = row.partition("/")
+        member = self.members.get(member_id)
+        if member is None:
+            return None
+        member.saved_in = self.saver.number + 1
+        return encode_metadata(member) if kind == "m" else encode_assignment(member)

@@ -1,0 +1,214 @@
+"""The target assignment of one consumer group: which partitions each member is to have, and what that depends on.
+
+Owns the group's epochs. The *group epoch* is bumped when something changes that the assignment depends on: members,
+subscriptions, topics. The *assignment epoch* is the group epoch that the target assignment was computed for. Pure, under the
+group's lock.
+
+A target assignment that costs up to ``INLINE_COST_MAX`` is computed at once. A dearer one is an effect (``AssignmentTask``),
+computed without the lock while the group goes on. At most one is computed at a time, so what has changed meanwhile is in the
+next one: 500 members that join together cause a few computations, not 500.
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from collections.abc import Callable
+from math import inf
+from uuid import UUID
+
+from broker.kafka.groups.consumer.assignment_task import AssignmentTask, TaskMember, TopicsUsed, hash_of, topics_used
+from broker.kafka.groups.consumer.consumer_schedule import ConsumerSchedule
+from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers
+from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.resolutions import Resolutions
+from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, ConsumerGroupLimits, TopicsImage
+
+# About 1 ms on a slow core.
+INLINE_COST_MAX = 500
+NO_TOPICS = TopicsImage.of(-1, {})
+
+
+class Targets:
+    """``changed`` is called when the epochs have changed, which are to be stored then."""
+
+    def __init__(
+        self,
+        limits: ConsumerGroupLimits,
+        members: ConsumerMembers,
+        schedule: ConsumerSchedule,
+        emit: Callable[[AssignmentTask | RegexTask], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.epoch = 0
+        self.assignment_epoch = 0
+        # By member id. A member that is not in here has no partitions in the target.
+        self.assignments: dict[str, Assignment] = {}
+        # As of the last request.
+        self.topics = NO_TOPICS
+        # Of what the target assignment was computed from.
+        self.topics_hash = ""
+        self.resolutions = Resolutions(limits.regex_refresh_interval_ms / 1000)
+        self.limits = limits
+        self._members = members
+        self._schedule = schedule
+        self._emit = emit
+        self._changed = changed
+        # What the target assignment was computed from. None after a restart: only the hash of it is known.
+        self._used: TopicsUsed | None = {}
+        self._task: AssignmentTask | None = None
+        # Static members that were replaced while an assignment was computed: new member id -> old one.
+        self._replaced: dict[str, str] = {}
+
+    def restore(self, epoch: int, assignment_epoch: int, topics_hash: str) -> None:
+        self.epoch, self.assignment_epoch, self.topics_hash = epoch, assignment_epoch, topics_hash
+        self._used = None
+
+    def of(self, member: ConsumerMember) -> Assignment:
+        return self.assignments.get(member.member_id, NO_PARTITIONS)
+
+    def bump(self) -> None:
+        """Something has changed that the assignment depends on. Changes before the next computation are one."""
+        is_being_computed = self._task is not None and self._task.epoch == self.epoch
+        if self.epoch == self.assignment_epoch or is_being_computed:
+            self.epoch += 1
+            self._changed()
+
+    def rename(self, old_id: str, new_id: str) -> None:
+        """A static member has another member id now."""
+        if old_id in self.assignments:
+            self.assignments[new_id] = self.assignments.pop(old_id)
+        if self._task is not None:
+            self._replaced[new_id] = self._replaced.pop(old_id, old_id)
+
+    # Topics ---------------------------------------------------------------------------------------------------------
+
+    def subscribes(self, member: ConsumerMember) -> Callable[[UUID], bool] | None:
+        """Whether the member subscribes to a topic. None if that is not known, because its expression was not matched yet."""
+        names, regex = member.subscription
+        matched = self.resolutions.resolved.get(regex) if regex else frozenset()
+        if matched is None:
+            return None
+        name_of = self.topics.name_of
+
+        def subscribes(topic_id: UUID) -> bool:
+            name = name_of.get(topic_id)
+            return name is not None and (name in names or name in matched)
+
+        return subscribes
+
+    def see_topics(self, topics: TopicsImage) -> None:
+        """Take note of topics that were made or deleted or have grown."""
+        if topics.generation <= self.topics.generation:
+            return
+        self.topics = topics
+        self._bump_if_topics_changed()
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """All of them; None if expressions were not matched yet."""
+        regexes = self._members.regexes
+        if not regexes:
+            return self._members.names
+        if not self.resolutions.are_complete(regexes):
+            return None
+        return self._members.names.union(*(self.resolutions.resolved[regex] for regex in regexes))
+
+    def resolve_regexes(self, now: float) -> None:
+        """Have regular expressions matched if that is due."""
+        regexes = self._members.regexes
+        due = self.resolutions.due(regexes, self.topics)
+        if due <= now:
+            self._emit(self.resolutions.begin(regexes, self.topics, now))
+        elif due < inf:
+            self._schedule.set_other(due)
+
+    def regexes_resolved(self, task: RegexTask, now: float) -> None:
+        if task is not self.resolutions.task:
+            return
+        has_changed = self.resolutions.end(task, self._members.regexes, now)
+        if has_changed and self._used is not None:
+            self.bump()
+        else:
+            self._bump_if_topics_changed()
+        self.resolve_regexes(now)
+
+    def _bump_if_topics_changed(self) -> None:
+        if len(self._members) and self.epoch == self.assignment_epoch and self._have_topics_changed():
+            self.bump()
+
+    def _have_topics_changed(self) -> bool:
+        """Since the target assignment was computed."""
+        if self._used is not None:
+            by_name = self.topics.by_name
+            for name, used in self._used.items():
+                info = by_name.get(name)
+                if (None if info is None else (info[0], info[1])) != used:
+                    return True
+            return False
+        names = self.subscribed_topics()
+        if names is None:
+            return False  # looked at again when they are known
+        used_now = topics_used(names, self.topics)
+        if hash_of(used_now) != self.topics_hash:
+            return True
+        self._used = used_now
+        return False
+
+    # Computation ----------------------------------------------------------------------------------------------------
+
+    def ensure(self) -> bool:
+        """Have the target assignment computed if it is not up to date. True if it is."""
+        if self.epoch == self.assignment_epoch:
+            return True
+        if self._task is not None or not self.resolutions.are_complete(self._members.regexes):
+            return False
+        task = self._new_task()
+        if task.cost > INLINE_COST_MAX:
+            self._task = task
+            self._emit(task)
+            return False
+        task.run()
+        if task.error is not None:
+            raise task.error  # a bug in an assignor
+        self._take(task)
+        return True
+
+    def computed(self, task: AssignmentTask) -> bool:
+        """Take the result of a computation. False if it has failed."""
+        if task is not self._task:
+            return True  # the group was loaded again since
+        self._task = None
+        if task.error is not None:
+            return False
+        self._take(task)
+        if task.topics is not self.topics:
+            self._bump_if_topics_changed()
+        return True
+
+    def _new_task(self) -> AssignmentTask:
+        by_name, resolved = self.topics.by_name, self.resolutions.resolved
+        cost = len(self._members)
+        for subscription, members in self._members.subscriptions:
+            names = subscription.names | resolved.get(subscription.regex, frozenset())
+            cost += len(names) * members
+            cost += sum(by_name[name].partitions for name in names if name in by_name)
+        self._replaced.clear()
+        return AssignmentTask(
+            self.epoch,
+            self._members.preferred_assignor(self.limits.assignors),
+            [TaskMember(each.member_id, each.instance_id, each.subscription) for each in self._members],
+            resolved,
+            self.assignments.copy(),
+            self.topics,
+            cost,
+        )
+
+    def _take(self, task: AssignmentTask) -> None:
+        found = task.targets
+        assert found is not None
+        for new_id, old_id in self._replaced.items():
+            if old_id in found:
+                found[new_id] = found.pop(old_id)
+        self._replaced.clear()
+        self.assignments = {each.member_id: found.get(each.member_id, NO_PARTITIONS) for each in self._members}
+        self.assignment_epoch = task.epoch
+        self._used, self.topics_hash = task.used, task.topics_hash
+        self._changed()

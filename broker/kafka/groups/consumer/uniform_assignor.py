@@ -1,0 +1,183 @@
+"""The assignor ``uniform``: equally many partitions for every member, and as few moves as possible. Pure.
+
+If all members subscribe to the same topics, the numbers of partitions of two members differ by 1 at most, and only what a
+member has too many of moves. It costs O(members + partitions).
+
+Otherwise topics are gone through one by one: the partitions of one topic are spread over its subscribers so that what they have
+in all comes out as level as it can, like water in vessels. That is repeated until nothing changes, so in the end no single
+partition could move to a member that has two fewer. One round costs O(subscriptions * log(subscribers) + partitions), and there
+are at most ``_ROUNDS_MAX``.
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from broker.kafka.groups.consumer.assignor_input import AssignorInput
+
+_ROUNDS_MAX = 10
+
+_Holdings = list[dict[UUID, set[int]]]
+
+
+def assign(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
+    """The partitions of each member."""
+    if len(given.subscribers) == 1:
+        return _assign_homogeneous(given, given.subscribers[0].topic_ids)
+    return _assign_heterogeneous(given)
+
+
+# All subscribe to the same -------------------------------------------------------------------------------------------------
+
+
+def _assign_homogeneous(given: AssignorInput, topic_ids: tuple[UUID, ...]) -> list[dict[UUID, frozenset[int]]]:
+    left = {topic_id: set(range(given.partitions[topic_id])) for topic_id in topic_ids}
+    quota, extra = divmod(sum(map(len, left.values())), len(given.previous))
+    holdings: list[dict[UUID, frozenset[int]]] = []
+    needs: list[int] = []
+    for previous in given.previous:
+        kept = _valid(previous.items(), left)
+        count = sum(map(len, kept.values()))
+        allowed = quota
+        if count > quota and extra:
+            allowed += 1
+            extra -= 1
+        if count > allowed:
+            kept = _reduce(kept, allowed)
+        for topic_id, partitions in kept.items():
+            left[topic_id] -= partitions
+        holdings.append(kept)
+        needs.append(allowed - min(count, allowed))
+    for member in range(len(needs)):  # the rest of the members with one more: those that have the quota or less
+        if not extra:
+            break
+        if sum(map(len, holdings[member].values())) + needs[member] == quota:
+            needs[member] += 1
+            extra -= 1
+    given_out: dict[int, dict[UUID, set[int]]] = {}
+    takers = _takers(needs)
+    for topic_id, unassigned in left.items():
+        for partition in sorted(unassigned):
+            given_out.setdefault(next(takers), {}).setdefault(topic_id, set()).add(partition)
+    for member, new in given_out.items():
+        kept = holdings[member]
+        for topic_id, added in new.items():
+            kept[topic_id] = kept.get(topic_id, frozenset()) | added
+    return holdings
+
+
+def _valid(previous: Iterable[tuple[UUID, frozenset[int]]], left: dict[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
+    """What the member may still have of it."""
+    kept = {}
+    for topic_id, partitions in previous:
+        free = left.get(topic_id)
+        if free is not None:
+            still = partitions if partitions <= free else partitions & free
+            if still:
+                kept[topic_id] = still
+    return kept
+
+
+def _reduce(kept: dict[UUID, frozenset[int]], allowed: int) -> dict[UUID, frozenset[int]]:
+    """Only so many of them, of all topics in equal measure."""
+    order = sorted(
+        (rank, number, partition)
+        for number, partitions in enumerate(kept.values())
+        for rank, partition in enumerate(sorted(partitions))
+    )
+    topic_ids = list(kept)
+    reduced: dict[UUID, set[int]] = {}
+    for _, number, partition in order[:allowed]:
+        reduced.setdefault(topic_ids[number], set()).add(partition)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in reduced.items()}
+
+
+def _takers(needs: list[int]) -> Iterator[int]:
+    """The members that need something, in turns, each as often as it needs."""
+    left = needs.copy()
+    waiting = [member for member, need in enumerate(left) if need]
+    while waiting:
+        for member in waiting:
+            yield member
+            left[member] -= 1
+        waiting = [member for member in waiting if left[member]]
+
+
+# Each subscribes to something else -----------------------------------------------------------------------------------------
+
+
+def _assign_heterogeneous(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
+    subscribers = given.topic_subscribers()
+    left = {topic_id: set(range(count)) for topic_id, count in given.partitions.items()}
+    holdings: _Holdings = [{} for _ in given.previous]
+    for each in given.subscribers:
+        topic_ids = set(each.topic_ids)
+        for member in each.members:
+            mine = ((topic_id, had) for topic_id, had in given.previous[member].items() if topic_id in topic_ids)
+            for topic_id, partitions in _valid(mine, left).items():
+                holdings[member][topic_id] = set(partitions)
+                left[topic_id] -= partitions
+    loads = [sum(map(len, held.values())) for held in holdings]
+    # Topics with few subscribers first: the others can be spread around them.
+    topics = sorted(subscribers, key=lambda topic_id: len(subscribers[topic_id]))
+    for _ in range(_ROUNDS_MAX):
+        moved = False
+        for topic_id in topics:
+            if subscribers[topic_id]:
+                moved |= _level(topic_id, subscribers[topic_id], left[topic_id], holdings, loads)
+        if not moved:
+            break
+    return [
+        {topic_id: frozenset(partitions) for topic_id, partitions in held.items() if partitions} for held in holdings
+    ]
+
+
+def _level(topic_id: UUID, members: list[int], left: set[int], holdings: _Holdings, loads: list[int]) -> bool:
+    """Spread the partitions of one topic over its subscribers, given what they have of other topics. False if nothing moves."""
+    nothing: set[int] = set()
+    counts = [len(holdings[member].get(topic_id, nothing)) for member in members]
+    bases = [loads[member] - count for member, count in zip(members, counts, strict=True)]
+    wanted = _fill(bases, counts, sum(counts) + len(left))
+    if wanted == counts:
+        return False
+    for member, count, want in zip(members, counts, wanted, strict=True):
+        if want < count:
+            held = holdings[member][topic_id]
+            surplus = sorted(held)[want:]
+            held.difference_update(surplus)
+            left.update(surplus)
+            loads[member] += want - count
+    pool = iter(sorted(left))
+    for member, count, want in zip(members, counts, wanted, strict=True):
+        if want > count:
+            held = holdings[member].setdefault(topic_id, set())
+            held.update(next(pool) for _ in range(want - count))
+            loads[member] += want - count
+    left.clear()
+    return True
+
+
+def _fill(bases: list[int], counts: list[int], total: int) -> list[int]:
+    """How many of ``total`` each gets, so that the sums with ``bases`` are as level as they can be. Of equally good ways, the
+    one that is nearest to ``counts``."""
+    ascending = sorted(bases)
+    below = 0  # how much has been filled in when the level has reached ascending[number - 1]
+    number = 0
+    level = ascending[0]
+    for number, base in enumerate(ascending):
+        needed = (base - level) * number
+        if below + needed > total:
+            break
+        below += needed
+        level = base
+    else:
+        number = len(ascending)
+    rise, rest = divmod(total - below, number)
+    level += rise
+    wanted = [max(0, level - base) for base in bases]
+    eligible = [each for each, base in enumerate(bases) if base <= level]
+    eligible.sort(key=lambda each: counts[each] <= wanted[each])  # who has more already keeps it
+    for each in eligible[:rest]:
+        wanted[each] += 1
+    return wanted

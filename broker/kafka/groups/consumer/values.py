@@ -1,0 +1,175 @@
+"""The requests, answers, effects and settings of consumer groups (KIP-848). Plain values: nothing here decides anything.
+
+``Assignment`` and the mapping of a ``TopicsImage`` are never changed once they are made: threads share them without a lock.
+
+Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import attrs
+
+from broker.kafka.groups.values import GroupSnapshot
+from protocol.kafka.errors import ErrorCode
+
+# What a member sends as its epoch to join, to leave, and (a static member) to leave for a while.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_FOR_A_WHILE_EPOCH: Final = -2
+
+# Topic id -> partitions.
+Assignment = Mapping[UUID, frozenset[int]]
+NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+# As a request or an answer has it.
+TopicPartitions = tuple[tuple[UUID, tuple[int, ...]], ...]
+
+
+class TopicInfo(NamedTuple):
+    topic_id: UUID
+    partitions: int
+    racks: tuple[str, ...] = ()
+
+
+@attrs.frozen(eq=False)
+class TopicsImage:
+    """All topics at one moment. ``generation`` is greater in every later image that differs."""
+
+    generation: int
+    by_name: Mapping[str, TopicInfo]
+    name_of: Mapping[UUID, str]
+
+    @classmethod
+    def of(cls, generation: int, topics: Mapping[str, TopicInfo]) -> "TopicsImage":
+        return cls(generation, topics, {info.topic_id: name for name, info in topics.items()})
+
+
+class MigrationPolicy(Enum):
+    """``group.consumer.migration.policy``: which conversions between classic and consumer groups are allowed."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+@attrs.frozen
+class ConsumerGroupLimits:
+    """What the operator sets for all consumer groups, or for one of them. The defaults are Kafka's."""
+
+    max_size: int = 2**31 - 1
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    # The first is used if no member names one.
+    assignors: tuple[str, ...] = ("uniform", "range")
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    # Members that a classic group may have, for the downgrade.
+    classic_max_size: int = 2**31 - 1
+    # Regular expressions are matched again at least this often, because rights on topics may have changed.
+    regex_refresh_interval_ms: int = 600_000
+    # Of the group's members, with what they subscribe to and what is assigned to them.
+    max_bytes: int = 2**31 - 1
+
+
+@attrs.define(eq=False)
+class HeartbeatRequest:
+    """One ConsumerGroupHeartbeat; None (and -1) where the member says that nothing has changed.
+
+    ``context`` is handed back in ``RegexTask``: on whose behalf topics are looked for. The group does not look into it.
+    """
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: Sequence[str] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: TopicPartitions | None = None
+    context: object = None
+
+
+@attrs.frozen
+class HeartbeatResult:
+    """``assignment``: topic ids with their partitions in ascending order; None if the member's assignment has not changed."""
+
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: TopicPartitions | None = None
+
+
+# Where an answer goes. The group keeps it and hands it back in an effect; it never calls one.
+HeartbeatReply = Callable[[HeartbeatResult], None]
+
+
+@attrs.frozen
+class SaveNote:
+    """``then`` of a ``SaveRows``. ``number`` counts the saves of the group. ``replaces_classic``: the group was a classic one
+    until now, whose stored generation is to be deleted in the same change."""
+
+    number: int
+    replaces_classic: bool = False
+
+
+@attrs.frozen(eq=False)
+class BecomeClassic:
+    """Effect: only classic members are left, so the group becomes a classic one (the online downgrade). It is the last effect
+    of the consumer group, which is dead from now on.
+
+    The catalogue writes ``snapshot`` as the generation of a classic group and deletes ``rows``, in one change. Under the
+    entry's lock the group is replaced by ``ClassicGroup.restore(group_id, limits, snapshot, now)``, and ``rebalance`` of that
+    is called. Once the change is durable, or has failed, ``saved`` of the old group is called with this effect. If it has
+    failed, the rows have to be deleted with the next generation that is saved."""
+
+    snapshot: GroupSnapshot
+    rows: tuple[str, ...]
+    then: SaveNote
+
+
+@attrs.frozen
+class ConsumerMemberDescription:
+    """``member_type``: 0 for a classic member, 1 for one of the consumer protocol, as ConsumerGroupDescribe (1) has it."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: Assignment
+    target_assignment: Assignment
+    member_type: int
+
+
+@attrs.frozen
+class ConsumerGroupDescription:
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ConsumerMemberDescription, ...]
+
+
+def as_topic_partitions(assignment: Assignment) -> TopicPartitions:
+    """As an answer has it."""
+    return tuple((topic_id, tuple(sorted(partitions))) for topic_id, partitions in assignment.items())

@@ -1,0 +1,217 @@
+"""What clients ask of consumer groups whose coordinator assigns the partitions (KIP-848). Part of the ``GroupCoordinator``.
+
+A heartbeat that changes nothing is answered at once. One that changes something is answered when that is durable, on the
+catalogue writer's thread; one that joins, or subscribes to something else, when its partitions are known as well. Assignments
+of large groups and matches of regular expressions are computed by the ``GroupWorker``.
+
+Any thread may call any method, inline on a processor: none of them waits.
+
+Tests: tests/kafka/groups/test_consumer_coordinator.py.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.errors import RequestError
+from broker.kafka.configs.group_settings import GroupConfigs
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.consumer import ConsumerGroup
+from broker.kafka.groups.consumer.assignment_task import AssignmentTask
+from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
+from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.values import (
+    JOIN_EPOCH,
+    BecomeClassic,
+    ConsumerGroupDescription,
+    HeartbeatReply,
+    HeartbeatRequest,
+    HeartbeatResult,
+    TopicsImage,
+)
+from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.group_worker import GroupWorker, Task
+from broker.kafka.groups.kinds import classic_limits, consumer_limits
+from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, send
+from broker.kafka.groups.topic_images import TopicImages
+from protocol.kafka.errors import ErrorCode
+
+# Of these topics, those that may be described on behalf of what a request had as its ``context``. None: nobody knows that now.
+Visible = Callable[[object, frozenset[str]], frozenset[str] | None]
+_TAKE_TURNS = "Let its members leave first, or set group.protocol to classic in this client, as it is in theirs."
+# Groups that are told of changed topics before commits may pass.
+_PART = 100
+
+
+class ConsumerCoordinator:
+    def __init__(
+        self, registry: GroupRegistry, topics: TopicImages, worker: GroupWorker, configs: GroupConfigs
+    ) -> None:
+        self.visible: Visible = lambda context, names: names
+        self._registry = registry
+        self._topics = topics
+        self._worker = worker
+        self._configs = configs
+        self._assignors = registry.config.group_consumer_assignors
+        registry.carry_out[AssignmentTask] = self._compute
+        registry.carry_out[RegexTask] = self._match
+        registry.carry_out[BecomeClassic] = self._become_classic
+        topics.on_change.append(self._topics_changed)
+        configs.on_change.append(self._configs_changed)
+
+    @property
+    def topics(self) -> TopicsImage:
+        """The topics as groups see them now."""
+        return self._topics.now
+
+    def heartbeat(
+        self, group_id: str, request: HeartbeatRequest, version: int, reply: HeartbeatReply
+    ) -> HeartbeatResult | None:
+        """The answer if it is known now; None if ``reply`` gets it later, or has got it."""
+        registry = self._registry
+        if not registry.is_active:
+            return HeartbeatResult(ErrorCode.coordinator_not_available)
+        refusal = check_heartbeat(group_id, request, version, self._assignors)
+        if refusal is not None:
+            return refusal
+        is_join = request.member_epoch == JOIN_EPOCH
+        while True:
+            entry = registry.get(group_id)
+            if entry is None:
+                if not is_join:
+                    return HeartbeatResult(ErrorCode.group_id_not_found, f"Group {group_id[:200]} not found.")
+                if not registry.has_memory_for_group(group_id):
+                    return HeartbeatResult(ErrorCode.coordinator_not_available, "No memory is left for groups.")
+                entry = registry.get_or_create(group_id, GroupType.CONSUMER)
+            with entry.lock:
+                if entry.is_removed:
+                    continue
+                group = entry.group
+                now = registry.clock.monotonic()
+                last: Sequence[Send] = ()
+                if not isinstance(group, ConsumerGroup):
+                    if not is_join:
+                        return HeartbeatResult(ErrorCode.group_id_not_found, _not_a_consumer_group(group_id))
+                    try:
+                        last = self._admit(entry, now)
+                    except RequestError as error:
+                        return HeartbeatResult(ErrorCode(error.code), error.message)
+                    group = entry.group
+                    assert isinstance(group, ConsumerGroup)
+                result = group.heartbeat(request, self._topics.now, reply, now, registry.memory.free_bytes)
+                answers = registry.settle(entry)
+                if is_join:
+                    registry.drop_if_unused(entry)
+            send(last)
+            send(answers)
+            return result
+
+    def describe(self, group_id: str) -> ConsumerGroupDescription | ErrorCode:
+        error = self._registry.refusal(group_id)
+        entry = self._registry.get(group_id)
+        if error or entry is None:
+            return error or ErrorCode.group_id_not_found
+        with entry.lock:
+            group = entry.group
+            return group.describe() if isinstance(group, ConsumerGroup) else ErrorCode.group_id_not_found
+
+    # Changes of the protocol ------------------------------------------------------------------------------------------
+
+    def _admit(self, entry: GroupEntry, now: float) -> Sequence[Send]:
+        """A client of the newer protocol joins a group of another kind: it becomes a consumer group, with its members if it has
+        any (the online upgrade). Returns answers to those. Raises RequestError if it cannot be."""
+        registry, group = self._registry, entry.group
+        if registry.admit(entry, GroupType.CONSUMER):
+            return ()
+        if not isinstance(group, ClassicGroup) or group.is_dead:
+            raise RequestError(ErrorCode.group_id_not_found, _not_a_consumer_group(group.group_id))
+        limits = consumer_limits(registry.config, self._configs, group.group_id)
+        try:
+            return registry.replace(entry, ConsumerGroup.from_classic(group, limits, self._topics.now, now))
+        except RequestError as error:
+            raise RequestError(error.code, f"{error.message} {_TAKE_TURNS}") from error
+
+    def _become_classic(self, entry: GroupEntry, effect: BecomeClassic) -> Sequence[Send]:
+        """Only members of the classic protocol are left (the online downgrade)."""
+        registry, before = self._registry, entry.group
+        now = registry.clock.monotonic()
+        group = ClassicGroup.restore(before.group_id, classic_limits(registry.config), effect.snapshot, now)
+        answers = registry.replace(entry, group)
+        registry.save(entry, effect, before)
+        group.rebalance(now)
+        return answers
+
+    # Work without the group's lock ------------------------------------------------------------------------------------
+
+    def _compute(self, entry: GroupEntry, task: AssignmentTask) -> Sequence[Send]:
+        def run() -> bool:
+            task.run()
+            return True
+
+        group = entry.group
+        assert isinstance(group, ConsumerGroup)
+        done = partial(self._worked, entry, group, lambda now: group.assignment_computed(task, now))
+        self._worker.submit(Task(group.group_id, task.cost, run, done))
+        return ()
+
+    def _match(self, entry: GroupEntry, task: RegexTask) -> Sequence[Send]:
+        group = entry.group
+        assert isinstance(group, ConsumerGroup)
+
+        def done() -> None:
+            self._hide(task)
+            self._worked(entry, group, lambda now: group.regexes_resolved(task, now))
+
+        cost = len(task.patterns) * len(task.topics.by_name)
+        self._worker.submit(Task(group.group_id, cost, task.run_slice, done))
+        return ()
+
+    def _hide(self, task: RegexTask) -> None:
+        """Take out of the matches what the member may not describe."""
+        if task.matches is None:
+            return
+        visible = self.visible(task.context, frozenset().union(*task.matches.values()))
+        if visible is None:
+            task.matches = None
+        else:
+            task.matches = {pattern: names & visible for pattern, names in task.matches.items()}
+
+    def _worked(self, entry: GroupEntry, group: ConsumerGroup, take: Callable[[float], None]) -> None:
+        """On the worker's thread: the group takes the result."""
+        with entry.lock:
+            if entry.group is not group or entry.is_removed:
+                return
+            take(self._registry.clock.monotonic())
+            answers = self._registry.settle(entry)
+        send(answers)
+
+    # Changes of topics and settings -----------------------------------------------------------------------------------
+
+    def _topics_changed(self, names: frozenset[str]) -> None:
+        """On the catalogue writer's thread. Heartbeats see the new topics as well; this is for them to come sooner."""
+        entries = [entry for entry in self._registry.entries() if entry.group.type is GroupType.CONSUMER]
+        self._tell(entries, names)
+
+    def _tell(self, entries: list[GroupEntry], names: frozenset[str]) -> None:
+        for entry in entries[:_PART]:
+            with entry.lock:
+                group = entry.group
+                if not isinstance(group, ConsumerGroup) or entry.is_removed or not group.may_read(names):
+                    continue
+                group.topics_changed(self._topics.now, self._registry.clock.monotonic())
+                answers = self._registry.settle(entry)
+            send(answers)
+        if len(entries) > _PART and self._registry.is_active:
+            self._registry.writer.call_soon(partial(self._tell, entries[_PART:], names))
+
+    def _configs_changed(self, group_id: str) -> None:
+        entry = self._registry.get(group_id)
+        if entry is None:
+            return
+        with entry.lock:
+            group = entry.group
+            if isinstance(group, ConsumerGroup):
+                group.set_limits(consumer_limits(self._registry.config, self._configs, group_id))
+
+
+def _not_a_consumer_group(group_id: str) -> str:
+    return f"Group {group_id[:200]} is not a consumer group: it has members of another protocol. {_TAKE_TURNS}"

@@ -1,0 +1,71 @@
+"""The topics as consumer groups see them: an unchangeable image, made anew when topics have changed.
+
+Whoever changes a topic tells ``changed`` its name, from any thread. The catalogue writer's thread makes the next image, of all
+changes that have come by then, and tells ``on_change`` which names are concerned. Making it copies two tables, which takes 0.2 ms
+for 10,000 topics; so it is done at most ``_PER_SECOND`` times a second however often topics change. Everybody reads ``now``.
+"""
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from broker.kafka.groups.consumer.values import TopicInfo, TopicsImage
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from broker.storage import topic
+
+_PER_SECOND = 20
+
+
+class TopicImages:
+    """``look_up``: the topic of that name as it is now. ``soon`` runs a function on the thread that makes the images."""
+
+    def __init__(
+        self,
+        look_up: Callable[[str], topic.TopicInfo | None],
+        soon: Callable[[Callable[[], None]], None],
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
+        self.now = TopicsImage.of(0, {})
+        self.on_change: list[Callable[[frozenset[str]], None]] = []
+        self._look_up = look_up
+        self._soon = soon
+        self._clock = clock
+        self._timer = timer
+        self._not_before = 0.0
+        self._lock = Lock()  # for the names that have changed
+        self._names: set[str] = set()
+
+    def load(self, topics: Iterable[topic.TopicInfo]) -> None:
+        """At the start, before anybody changes a topic or reads the image."""
+        self.now = TopicsImage.of(1, {info.name: TopicInfo(info.topic_id, info.partitions) for info in topics})
+
+    def changed(self, name: str) -> None:
+        """A topic was made or deleted, or has more partitions. With no lock held that ``look_up`` takes."""
+        with self._lock:
+            is_first = not self._names
+            self._names.add(name)
+        if is_first:
+            now = self._clock.monotonic()
+            if now >= self._not_before:
+                self._soon(self._update)
+            else:
+                self._timer.at(self._not_before, lambda: self._soon(self._update))
+
+    def _update(self) -> None:
+        self._not_before = self._clock.monotonic() + 1 / _PER_SECOND
+        with self._lock:
+            names, self._names = frozenset(self._names), set()
+        before = self.now
+        by_name, name_of = dict(before.by_name), dict[UUID, str](before.name_of)
+        for name in names:
+            known, info = by_name.pop(name, None), self._look_up(name)
+            if known is not None:
+                name_of.pop(known.topic_id, None)
+            if info is not None:
+                by_name[name] = TopicInfo(info.topic_id, info.partitions)
+                name_of[info.topic_id] = name
+        self.now = TopicsImage(before.generation + 1, by_name, name_of)
+        for listener in self.on_change:
+            listener(names)

@@ -1,0 +1,64 @@
+"""ShareFetch (KIP-932): the records that a member of a share group gets, and its acknowledgements of others.
+
+Inline where the request is short, and nothing has to be read from the disk. ``broker/kafka/share/fetch_call.py`` does the rest.
+"""
+
+from broker.errors import RequestError
+from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import require
+from broker.kafka.context import KafkaContext
+from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT
+from broker.kafka.share.fetch_call import FetchCall
+from broker.network.service import Outbox
+from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
+from broker.security.acl import Operation, ResourceType
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import (
+    MAX_VERSION,
+    MIN_VERSION,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    fetch_parts,
+    parse_fetch,
+)
+
+
+def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareFetchRequest:
+    return parse_fetch(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+
+
+def _handle(
+    context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: ShareFetchRequest | FetchCall | None
+) -> None:
+    if isinstance(prepared, FetchCall):
+        prepared.handed_over()
+        return
+    blocking = prepared is None
+    parsed = prepared or parse_fetch(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
+    call = None
+    try:
+        check(context, request, parsed)
+        if parsed.acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+            raise RequestError(ErrorCode.invalid_request, "There is no such acquire mode.")
+        call = FetchCall(context, request, outbox, parsed, blocking=blocking)
+        call.begin()
+    except RequestError as error:
+        context.errors.add(API.label, error.code)
+        outbox.send(request, fetch_parts(request.correlation_id, error.code, error.message, 0, []))
+
+
+def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
+    """Who is asking. Raises RequestError."""
+    require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)
+    if not parsed.group_id or not parsed.member_id:
+        raise RequestError(ErrorCode.invalid_request, "A group id and a member id are needed.")
+
+
+API = Api(
+    key=ApiKey.SHARE_FETCH,
+    min_version=MIN_VERSION,
+    max_version=MAX_VERSION,
+    handle_raw=_handle,
+    prepare=_prepare,
+)

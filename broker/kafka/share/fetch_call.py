@@ -1,0 +1,431 @@
+"""One ShareFetch, from its session to its answer.
+
+Its acknowledgements come first, and when they are durable it fetches: it takes what its session's queue has
+(``partition_entry.py``) until it has enough. It is answered when there are records or an error, and else *parked* until something
+comes or its time is over. What has to wait for the disk is handed over to a handler.
+
+| state | event | next |
+|---|---|---|
+| BEGUN | the acknowledgements are durable | FETCHING |
+| BEGUN | the session is closed by it | ANSWERED |
+| FETCHING | records, an error, or no time to wait | ANSWERED |
+| FETCHING | nothing yet | PARKED |
+| FETCHING | cold | HANDED_OVER |
+| PARKED | something may be there | FETCHING |
+| PARKED | the deadline | FETCHING |
+| HANDED_OVER | a handler has it | FETCHING |
+
+From any state the connection may close: ABANDONED. The states are left on one thread at a time: the connection's processor, or
+the handler that it was handed over to; ``wake``, the timer and the acknowledgements get there through the outbox.
+
+Tests: tests/kafka/handlers/test_share_fetch.py, tests/kafka/handlers/test_share_waiting.py.
+"""
+
+from enum import Enum
+
+from broker.errors import Refusal, RequestError, StorageError
+from broker.kafka.api import KafkaRequest
+from broker.kafka.authorization import may
+from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
+from broker.kafka.metering import Metered
+from broker.kafka.share.acknowledging import Acknowledging
+from broker.kafka.share.partition_entry import Link, PartitionEntry
+from broker.kafka.share.reading import Cold, Taken, Wanted, available_bytes, take
+from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
+from broker.network.service import Handover, Outbox, Part
+from broker.network.work import BULK, INLINE_ENTRIES
+from broker.runtime.disk import FileRegion
+from broker.runtime.threads import get_ident
+from broker.runtime.timers import TimerHandle
+from broker.security.acl import Operation, ResourceType
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import (
+    FetchedPartition,
+    ShareFetchRequest,
+    TopicPartition,
+    fetch_parts,
+)
+
+LABEL = "ShareFetch"
+
+
+class State(Enum):
+    BEGUN = "BEGUN"
+    FETCHING = "FETCHING"
+    PARKED = "PARKED"
+    HANDED_OVER = "HANDED_OVER"
+    ANSWERED = "ANSWERED"
+    ABANDONED = "ABANDONED"
+
+
+class FetchCall:
+    def __init__(
+        self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: ShareFetchRequest, *, blocking: bool
+    ) -> None:
+        """``blocking``: it begins on a handler's thread."""
+        self._context = context
+        self._request = request
+        self._outbox = outbox
+        self._parsed = parsed
+        self._may_block = blocking
+        self._settings = context.share.settings(parsed.group_id)
+        self._wanted = Wanted(
+            parsed.member_id,
+            self._settings,
+            min(parsed.max_bytes, context.config.fetch_max_bytes),
+            0 if parsed.is_renew else parsed.max_records,
+            parsed.batch_size,
+            parsed.acquire_mode,
+        )
+        self._session: ShareSession | None = None
+        self._acknowledging: Acknowledging | None = None
+        self._timer: TimerHandle | None = None
+        self._over = False  # nobody waits any more
+        self._taken: list[Taken] = []
+        self._errors: dict[TopicPartition, tuple[int, str | None]] = {}
+        self._asked: dict[PartitionEntry, None] = {}  # that woke this one, or that it has looked at
+        self._woken = False
+        self.state = State.BEGUN
+
+    # -- the session, and acknowledgements ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Raises RequestError for an answer with that error alone; Abandoned."""
+        parsed, share = self._parsed, self._context.share
+        connection = self._request.connection
+        has_acknowledgements = any(one.acknowledgements for one in parsed.partitions)
+        if parsed.epoch == OPEN_EPOCH:
+            if has_acknowledgements:
+                raise RequestError(
+                    ErrorCode.invalid_request, "A request that opens a share session acknowledges nothing."
+                )
+            session = share.open_session(parsed.group_id, parsed.member_id, connection)
+        else:
+            session = share.sessions.use(parsed.group_id, parsed.member_id, parsed.epoch)
+            if session.waiter is not None:
+                session.waiter.give_up_soon()  # of another connection
+        self._session = session
+        if parsed.epoch != CLOSE_EPOCH:
+            self._update(session)
+        if not has_acknowledgements:
+            self._acknowledged()
+            return
+        self._acknowledging = Acknowledging(self._context, session, self._acknowledged_on_any_thread)
+        self._acknowledging.run(
+            connection,
+            parsed.partitions,
+            self._request.work(self._context),
+            may_renew=parsed.is_renew and self._settings.renew_acknowledge_enable,
+        )
+
+    def _update(self, session: ShareSession) -> None:
+        """Partitions come to the session, and leave it."""
+        share = self._context.share
+        new = {
+            one.partition: None
+            for one in self._parsed.partitions
+            if one.partition not in session.links and one.partition not in session.refused
+        }
+        if new:
+            share.sessions.make_room(session, len(new))
+            session.refused.update(new)
+        for partition in self._parsed.forgotten:
+            share.drop(session, partition)
+
+    def _acknowledged_on_any_thread(self) -> None:
+        self._may_block = False
+        self._outbox.call(self._request.connection, self._acknowledged)
+
+    def _acknowledged(self) -> None:
+        if self.state is not State.BEGUN:
+            return
+        if self._parsed.epoch == CLOSE_EPOCH:
+            assert self._session is not None
+            self._context.share.close_session(self._session)
+            self._answer()
+        else:
+            self._go_on()
+
+    # -- fetching -----------------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Fetch, and answer or wait."""
+        self.state = State.FETCHING
+        try:
+            self._fetch()
+        except Cold:
+            self.state = State.HANDED_OVER
+            self._outbox.hand_over(self._request, Handover(BULK, self))
+            return
+        if self._taken or self._errors or self._has_no_time:
+            self._answer()
+        else:
+            self._outbox.call(self._request.connection, self._park)
+
+    @property
+    def _has_no_time(self) -> bool:
+        """It is answered with what there is."""
+        session = self._session
+        return (
+            self._over
+            or self._parsed.max_wait_ms <= 0
+            or self._wanted.has_enough
+            or session is None
+            or session.closed
+            or bool(self._acknowledging is not None and self._acknowledging.errors)
+            or (not session.links and not session.refused)
+        )
+
+    def handed_over(self) -> None:
+        """On a handler's thread."""
+        if self.state is State.HANDED_OVER:
+            self._may_block = True
+            self._go_on()
+
+    def _fetch(self) -> None:
+        """Raises Cold."""
+        session = self._session
+        assert session is not None
+        if not self._may_block and max(len(session.refused), len(session.ready)) > INLINE_ENTRIES:
+            raise Cold
+        self._look_at_refused(session)
+        self._begin(session)
+        wanted = self._wanted
+        if wanted.has_enough or (self._parsed.min_bytes > 1 and not self._has_no_time and not self._is_enough(session)):
+            return
+        now = self._context.clock.monotonic()
+        first_seen: set[Link] = set()
+        while not wanted.has_enough:
+            try:
+                link = session.ready.popleft()
+            except IndexError:
+                return
+            if link in first_seen:  # each has had its turn
+                session.ready.appendleft(link)
+                return
+            first_seen.add(link)
+            self._take(session, link, now)
+
+    def _take(self, session: ShareSession, link: Link, now: float) -> None:
+        """What there is of one share partition."""
+        entry = link.entry
+        if link.closed:
+            return
+        try:
+            if entry.forgotten:
+                self._refuse(session, link)
+                return
+            if self._context.authorizer is not None and not self._may_read(entry.log.topic):
+                self._refuse(session, link)
+                return
+            if entry.log.offline is not None:
+                raise entry.log.why_unavailable()
+            self._asked[entry] = None
+            taken = take(link, self._wanted, now, first=not self._taken, may_block=self._may_block)
+            if taken is not None:
+                self._taken.append(taken)
+        except Cold:
+            session.ready.appendleft(link)
+            raise
+        except Refusal as error:
+            self._failed(session, link, code_of(error))
+        except StorageError as error:
+            self._context.complain("read_failed", entry.log.topic, entry.log.partition, error)
+            self._failed(session, link, ErrorCode.kafka_storage_error)
+
+    def _begin(self, session: ShareSession) -> None:
+        """Find out where the group begins in partitions that have just come to the session. Raises Cold."""
+        if not session.unbegun:
+            return
+        if not self._may_block:
+            raise Cold
+        entries, session.unbegun = session.unbegun, []
+        for entry, error in self._context.share.begin(entries, self._settings).items():
+            link = session.links.get((entry.key.topic_id, entry.key.partition))
+            if isinstance(error, StorageError):
+                self._context.complain("read_failed", entry.log.topic, entry.log.partition, error)
+            if link is not None:
+                code = code_of(error) if isinstance(error, Refusal) else ErrorCode.kafka_storage_error
+                self._failed(session, link, code)
+
+    def _failed(self, session: ShareSession, link: Link, code: int) -> None:
+        """It is told, and asked again with the next fetch."""
+        partition = link.entry.key.topic_id, link.entry.key.partition
+        self._set_aside(session, link)
+        gone = self._context.share.topic_name(partition[0]) is None
+        self._errors[partition] = ErrorCode.unknown_topic_id if gone else code, None
+
+    def _refuse(self, session: ShareSession, link: Link) -> None:
+        """The share partition is another one now, or may not be read."""
+        self._set_aside(session, link)
+        self._look_at(session, (link.entry.key.topic_id, link.entry.key.partition))
+
+    def _set_aside(self, session: ShareSession, link: Link) -> None:
+        partition = link.entry.key.topic_id, link.entry.key.partition
+        if session.links.get(partition) is link:
+            del session.links[partition]
+            session.refused[partition] = None
+            self._context.share.set_aside(session, link)
+
+    def _look_at_refused(self, session: ShareSession) -> None:
+        """Partitions that could not be fetched before, and new ones."""
+        if session.refused:
+            for partition in self._request.work(self._context).each(list(session.refused)):
+                self._look_at(session, partition)
+
+    def _look_at(self, session: ShareSession, partition: TopicPartition) -> None:
+        if partition in self._errors:
+            return
+        name = self._context.share.topic_name(partition[0])
+        if name is None:
+            self._errors[partition] = ErrorCode.unknown_topic_id, None
+        elif not self._may_read(name):
+            self._errors[partition] = ErrorCode.topic_authorization_failed, "Not authorized."
+        elif (log := self._context.share.log(partition)) is None:
+            self._errors[partition] = ErrorCode.unknown_topic_or_partition, None
+        elif log.offline is not None:
+            self._errors[partition] = ErrorCode.kafka_storage_error, None
+        elif partition in session.refused and self._context.share.add(session, partition):
+            del session.refused[partition]
+
+    def _may_read(self, topic: str) -> bool:
+        return may(self._context, self._request.connection, Operation.READ, ResourceType.TOPIC, topic)
+
+    def _is_enough(self, session: ShareSession) -> bool:
+        """Whether there are ``min_bytes`` to be acquired. If not, the share partitions may ask others."""
+        left = self._parsed.min_bytes
+        looked_at: list[tuple[Link, int]] = []
+        while left > 0 and session.ready and len(looked_at) < len(session.links):
+            link = session.ready.popleft()
+            looked_at.append((link, link.entry.readable_end))
+            try:
+                if link.closed:
+                    continue
+                left -= available_bytes(link, self._wanted)
+            except (Refusal, StorageError):
+                left = 0
+        if left <= 0:
+            session.ready.extendleft(one for one, _ in reversed(looked_at))
+            return True
+        for link, end in looked_at:
+            self._asked[link.entry] = None
+            link.entry.unwanted(link, end)
+        return False
+
+    # -- waiting ------------------------------------------------------------------------------------------------------------
+
+    def _park(self) -> None:
+        """On the connection's processor."""
+        session = self._session
+        assert session is not None
+        if self.state is not State.FETCHING:
+            return
+        self.state = State.PARKED
+        self._may_block = False
+        self._request.connection.data = self
+        session.waiter = self
+        if self._timer is None:
+            deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
+            self._timer = self._context.timer.at(deadline, self.give_up_soon)
+        self._pass_on()
+        # What came between the fetch and this has woken nobody.
+        if self._context.stopping or self._request.connection.finished or session.closed:
+            self.give_up()
+        elif session.ready and self._parsed.min_bytes <= 1:
+            self._look()
+
+    def wake(self, entry: PartitionEntry) -> None:
+        """Any thread."""
+        self._asked[entry] = None
+        if not self._woken:
+            self._woken = True
+            self._outbox.call(self._request.connection, self._look)
+
+    def _look(self) -> None:
+        self._woken = False
+        if self.state is State.PARKED:
+            self._stop_waiting()
+            self._go_on()
+
+    def give_up_soon(self) -> None:
+        """Any thread: the time is over."""
+        self._outbox.call(self._request.connection, self.give_up)
+
+    def give_up(self) -> None:
+        """On the processor: answer with what there is."""
+        self._over = True
+        if self.state is State.PARKED:
+            self._stop_waiting()
+            self._go_on()
+
+    def _stop_waiting(self) -> None:
+        if self._session is not None and self._session.waiter is self:
+            self._session.waiter = None
+
+    def _pass_on(self) -> None:
+        """Whoever waits for the same share partitions may have what this one has left."""
+        while self._asked:
+            try:
+                entry = self._asked.popitem()[0]
+            except KeyError:
+                return
+            entry.wake_next()
+
+    # -- the end ------------------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """The connection is closed, on its processor. The service closes its sessions, which gives back what was acquired."""
+        self.state = State.ABANDONED
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pass_on()
+
+    def _answer(self) -> None:
+        if self.state is State.ABANDONED:
+            return
+        self.state = State.ANSWERED
+        if self._timer is not None:
+            self._timer.cancel()
+        self._request.connection.data = None
+        partitions = self._partitions()
+        parts = self._parts(partitions)
+        size = sum(part.size if isinstance(part, FileRegion) else len(part) for part in parts)
+        if self._taken and type(self._outbox) is Metered and not self._outbox.fetched(size - 4):
+            # The client has used up its quota: it gets the records later.
+            for taken in self._taken:
+                taken.entry.undo(self._parsed.member_id, taken.acquired)
+            parts = self._parts([one._replace(acquired=(), size=0, parts=()) for one in partitions])
+        else:
+            thread = get_ident()
+            for taken in self._taken:
+                taken.entry.log.state.sent_bytes[thread] += taken.size
+        errors = self._context.errors
+        for one in partitions:
+            for code in (one.error, one.acknowledge_error):
+                if code:
+                    errors.add(LABEL, code)
+        self._outbox.send(self._request, parts)
+        self._pass_on()
+
+    def _parts(self, partitions: list[FetchedPartition]) -> list[Part]:
+        return fetch_parts(self._request.correlation_id, 0, None, self._settings.record_lock_duration_ms, partitions)
+
+    def _partitions(self) -> list[FetchedPartition]:
+        found = {
+            (taken.entry.key.topic_id, taken.entry.key.partition): FetchedPartition(
+                (taken.entry.key.topic_id, taken.entry.key.partition),
+                acquired=taken.acquired,
+                size=taken.size,
+                parts=taken.parts,
+            )
+            for taken in self._taken
+        }
+        for partition, (code, message) in self._errors.items():
+            found[partition] = FetchedPartition(partition, code, message)
+        if self._acknowledging is not None:
+            for partition, (code, message) in self._acknowledging.results.items():
+                one = found.get(partition, FetchedPartition(partition))
+                found[partition] = one._replace(acknowledge_error=code, acknowledge_message=message)
+        return list(found.values())

@@ -1,0 +1,371 @@
+"""The records of share groups: all share partitions of the broker, their sessions, and what is stored of them.
+
+Membership is in ``broker.kafka.groups``; here a group is a name, and a member is an id that has opened a session. A share
+partition is in memory while a session fetches from it or one of its records is in flight; otherwise the catalogue's row is all
+there is of it.
+
+Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from broker.errors import Refusal, StorageError
+from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
+from broker.kafka.share.share_partition import SharePartition
+from broker.kafka.share.share_sessions import ShareSession, ShareSessions
+from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
+from broker.kafka.share.share_state import decode, restored, state_of
+from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
+from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import CatalogueWriter, Done
+from broker.network.service import Connection
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
+from broker.storage.log_manager import LogManager
+from protocol.kafka.messages.share_fetch import TopicPartition
+
+# Links of a session that are given up at once; a session with more is closed on the catalogue-writer thread.
+_AT_ONCE = 200
+
+
+class ShareOffset(NamedTuple):
+    """``start``: the share-partition start offset. ``lag``: how many offsets from there on are not done with; -1: not known."""
+
+    start: int
+    lag: int
+
+
+class ShareService:
+    """``settings``: those of a group."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        writer: CatalogueWriter,
+        settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._timer = timer
+        self._catalogue = catalogue
+        self._writer = writer
+        self.settings = settings
+        self.store = ShareStore(writer, clock, timer)
+        self.sessions = ShareSessions()
+        self._lock = Lock()
+        self._beginning = Lock()  # held while it is found out where groups begin
+        self._entries: dict[Key, PartitionEntry] = {}
+        self._rows: dict[Key, bytes] = {}  # what is stored of share partitions that are not in memory
+        self.acknowledge_requests = 0
+        self._counts = [0] * 5  # of share partitions that are not in memory any more
+
+    # -- the broker's life --------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError."""
+        rows = load(self._catalogue)
+        gone = [key for key in rows if self.topic_name(key.topic_id) is None]
+        if gone:
+            delete_now(self._catalogue, gone)
+        self._rows = {key: row for key, row in rows.items() if key not in set(gone)}
+
+    def flush(self) -> None:
+        """Hand what is left to the catalogue writer."""
+        self.store.flush()
+
+    # -- topics -----------------------------------------------------------------------------------------------------------
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        info = self._logs.topics_by_id.get(topic_id)
+        return None if info is None else info.name
+
+    def log(self, partition: TopicPartition) -> Log | None:
+        return self._logs.partitions_by_id.get(partition)
+
+    def topic_deleted(self, topic_id: bytes) -> None:
+        """Nothing of it is kept. Those who wait for its records are told."""
+        self._forget([key for key in self._keys() if key.topic_id == topic_id], ignore)
+
+    # -- share partitions ---------------------------------------------------------------------------------------------------
+
+    def entry(self, group_id: str, partition: TopicPartition) -> PartitionEntry | None:
+        """The share partition, if it is in memory."""
+        return self._entries.get(Key(group_id, *partition))
+
+    def _get_or_make(self, group_id: str, partition: TopicPartition, log: Log) -> PartitionEntry:
+        """The lock is held."""
+        key = Key(group_id, *partition)
+        entry = self._entries.get(key)
+        if entry is None or entry.log is not log:
+            self.store.spare(key)
+            stored = self._rows.pop(key, None)
+            entry = PartitionEntry(key, log, self._clock, self._timer, self.store, stored, self._unload)
+            self._entries[key] = entry
+        return entry
+
+    def begin(
+        self, entries: Iterable[PartitionEntry], settings: ShareSettings
+    ) -> dict[PartitionEntry, Refusal | StorageError]:
+        """Find out where the group begins. That is durable when this returns, so that a group that has begun at the end of a log
+        gets what comes after it, whatever happens. For threads that may block. Returns what went wrong."""
+        failures: dict[PartitionEntry, Refusal | StorageError] = {}
+        found: dict[PartitionEntry, SharePartition] = {}
+        new: dict[PartitionEntry, bytes] = {}
+        with self._beginning:
+            for entry in entries:
+                if entry.partition is not None or entry in found:
+                    continue
+                try:
+                    found[entry] = self._restored(entry, settings)
+                    if entry.stored is None:
+                        new[entry] = state_of(found[entry]).encode()
+                except (Refusal, StorageError) as error:
+                    failures[entry] = error
+            try:
+                if new:
+                    self._catalogue.alter_documents([(KIND, entry.key.text, state) for entry, state in new.items()])
+            except StorageError as error:
+                failures.update(dict.fromkeys(new, error))
+            for entry, partition in found.items():
+                if entry not in failures:
+                    entry.begin(partition)
+                    if (state := new.get(entry)) is not None:
+                        entry.saved(partition.version, state)
+            gone = [entry.key for entry in new if entry.forgotten]
+        if gone:
+            self.store.delete(gone, ignore)
+        return failures
+
+    def _restored(self, entry: PartitionEntry, settings: ShareSettings) -> SharePartition:
+        if entry.stored is None:
+            return SharePartition(self._first_offset(entry.log, settings), settings)
+        return restored(decode(entry.stored), settings, entry.log.log_end_offset)
+
+    def _first_offset(self, log: Log, settings: ShareSettings) -> int:
+        """As ``share.auto.offset.reset`` says."""
+        if settings.auto_offset_reset == "earliest":
+            return log.log_start_offset
+        if settings.auto_offset_reset != "latest":
+            found = log.offset_for_timestamp(self._clock.time_ms() - settings.reset_duration_ms)
+            if found is not None:
+                return found[0]
+        return log.high_watermark
+
+    def _unload(self, entry: PartitionEntry) -> None:
+        """Keep only the row, if nothing else is needed."""
+        with self._lock, entry.lock:
+            if entry.is_unused and self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
+                if entry.partition is not None:
+                    self._counts = [a + b for a, b in zip(self._counts, entry.partition.counts, strict=True)]
+                if entry.stored is not None and not entry.forgotten:
+                    self._rows[entry.key] = entry.stored
+                entry.forgotten = True  # whoever still has it is not to store anything
+
+    # -- sessions -----------------------------------------------------------------------------------------------------------
+
+    def open_session(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
+        """Raises RequestError."""
+        session, old = self.sessions.open(group_id, member_id, connection)
+        if old is not None:
+            # What the member holds it goes on holding.
+            session.left = {**old.left, **{link.entry: None for link in old.links.values()}}
+            self.sessions.partitions.give_back(old.size)
+            if old.waiter is not None:
+                old.waiter.give_up_soon()
+            links = list(old.links.values())
+            self._in_pieces(len(links), lambda start, end: self._detach(links[start:end]))
+        if connection.closed:  # it may have been told of that before it was there
+            self.close_session(session)
+        return session
+
+    def add(self, session: ShareSession, partition: TopicPartition) -> bool:
+        """The session fetches from there, too. False if there is no such partition."""
+        log = self.log(partition)
+        if log is None:
+            return False
+        with self._lock:  # so that it is not unloaded in between
+            link = Link(session, self._get_or_make(session.group_id, partition, log))
+            link.entry.attach(link)
+        session.links[partition] = link
+        if link.entry.partition is None:
+            session.unbegun.append(link.entry)
+        return True
+
+    def drop(self, session: ShareSession, partition: TopicPartition) -> None:
+        """The session fetches no longer from there. The member may still acknowledge what it holds."""
+        link = session.links.pop(partition, None)
+        if link is None:
+            if session.refused.pop(partition, 0) is None:
+                self.sessions.partitions.give_back(1)
+            return
+        self.sessions.partitions.give_back(1)
+        self.set_aside(session, link)
+        self._unload(link.entry)
+
+    @staticmethod
+    def set_aside(session: ShareSession, link: Link) -> None:
+        """The session does not fetch from there now."""
+        entry = link.entry
+        entry.detach(link)
+        with entry.lock:
+            if entry.partition is not None and entry.partition.holds(session.member_id):
+                session.left[entry] = None
+
+    def close_session(self, session: ShareSession) -> None:
+        """What the member holds goes to others."""
+        if not self.sessions.close(session):
+            return
+        self.sessions.partitions.give_back(session.size)
+        links, left = list(session.links.values()), list(session.left)
+        session.links, session.left, session.refused = {}, {}, {}
+        session.ready.clear()
+        session.unbegun.clear()
+        if session.waiter is not None:
+            session.waiter.give_up_soon()
+        entries = [*(link.entry for link in links), *left]
+        self._in_pieces(len(links), lambda start, end: self._detach(links[start:end]))
+        self._in_pieces(len(entries), lambda start, end: self._leave(entries[start:end], session.member_id))
+
+    def _in_pieces(self, count: int, work: Callable[[int, int], None]) -> None:
+        """``work(start, end)``, here if there is little of it, and otherwise on the catalogue-writer thread, between writes."""
+        if count <= _AT_ONCE:
+            work(0, count)
+            return
+        for start in range(0, count, _AT_ONCE):
+            self._writer.call_soon(partial(work, start, start + _AT_ONCE))
+
+    @staticmethod
+    def _detach(links: Sequence[Link]) -> None:
+        for link in links:
+            link.entry.detach(link)
+
+    def _leave(self, entries: Sequence[PartitionEntry], member_id: str) -> None:
+        for entry in entries:
+            entry.member_left(member_id)
+            entry.wake_next()  # if it was this member's turn
+            self._unload(entry)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Its sessions end with it."""
+        if self.sessions.has_any(connection):
+            for session in self.sessions.of_connection(connection):
+                self.close_session(session)
+
+    def member_left(self, group_id: str, member_id: str) -> None:
+        """The member has left the group, or was fenced."""
+        session = self.sessions.of_member(group_id, member_id)
+        if session is not None:
+            self.close_session(session)
+
+    # -- administration -----------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> list[Key]:
+        with self._lock:
+            return [*self._entries, *self._rows]
+
+    def offsets(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
+        """By topic and partition, of all share partitions that the group has begun with."""
+        found = {}
+        for key in self._keys():
+            name = self.topic_name(key.topic_id) if key.group_id == group_id else None
+            log = None if name is None else self.log((key.topic_id, key.partition))
+            if name is not None and log is not None and (offset := self._offset(key, log)) is not None:
+                found[name, key.partition] = offset
+        return found
+
+    def _offset(self, key: Key, log: Log) -> ShareOffset | None:
+        entry, row = self._entries.get(key), self._rows.get(key)
+        if entry is not None:
+            with entry.lock:
+                if entry.partition is not None:
+                    done = sum(end - first for first, end in entry.partition.done())
+                    start = max(entry.partition.start, log.log_start_offset)
+                    return ShareOffset(start, max(0, log.high_watermark - start - done))
+                row = entry.stored
+        if row is None:
+            return None
+        try:
+            state = decode(row)
+        except StorageError:
+            return ShareOffset(-1, -1)
+        start = max(state.start, log.log_start_offset)
+        return ShareOffset(start, max(0, log.high_watermark - start - sum(end - first for first, end in state.done)))
+
+    def reset(self, group_id: str, topic_id: bytes, partition: int, offset: int, done: Done) -> bool:
+        """The group begins there, whatever was acknowledged. ``done`` is called when that is durable. False: there is no such
+        partition. Raises StorageError, Refusal."""
+        log = self.log((topic_id, partition))
+        if log is None:
+            return False
+        with self._lock:
+            entry = self._get_or_make(group_id, (topic_id, partition), log)
+        failure = self.begin([entry], self.settings(group_id)).get(entry)
+        if failure is not None:
+            raise failure
+        with entry.lock:
+            if entry.partition is not None:
+                entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
+
+        def saved(error: StorageError | None) -> None:
+            self._unload(entry)
+            done(error)
+
+        entry.save(saved)
+        entry.refill()
+        return True
+
+    def forget(self, group_id: str, topic_ids: Iterable[bytes] | None, done: Done) -> None:
+        """Nothing of the group is kept, of these topics or of all. ``done`` is called when that is durable."""
+        wanted = None if topic_ids is None else set(topic_ids)
+        self._forget(
+            [key for key in self._keys() if key.group_id == group_id and (wanted is None or key.topic_id in wanted)],
+            done,
+        )
+
+    def _forget(self, keys: Sequence[Key], done: Done) -> None:
+        if not keys:
+            done(None)
+            return
+        entries = []
+        with self._lock:
+            for key in keys:
+                self._rows.pop(key, None)
+                entry = self._entries.pop(key, None)
+                if entry is not None:
+                    entries.append(entry)
+                    with entry.lock:
+                        entry.forgotten = True
+        self.store.delete(keys, done)
+        for entry in entries:
+            entry.refill(always=True)
+
+    def initialised(self, group_id: str, topics: Iterable[tuple[bytes, int]]) -> Mapping[TopicPartition, bool]:
+        """Of the partitions of these topics (id, number of partitions), whether the group has begun with them."""
+        with self._lock:
+            return {
+                (topic_id, number): (key := Key(group_id, topic_id, number)) in self._rows or key in self._entries
+                for topic_id, partitions in topics
+                for number in range(partitions)
+            }
+
+    # -- figures ------------------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[PartitionEntry]:
+        with self._lock:
+            return list(self._entries.values())
+
+    def acknowledged(self) -> list[int]:
+        """By acknowledge type, how many records were acknowledged with it."""
+        counts = self._counts
+        for entry in self.entries():
+            if (partition := entry.partition) is not None:
+                counts = [a + b for a, b in zip(counts, partition.counts, strict=True)]
+        return counts

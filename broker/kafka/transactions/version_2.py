@@ -1,0 +1,172 @@
+"""What producers of transactions version 2 ask for (KIP-890), beside the classic flow in ``coordinator.py``.
+
+Such a producer sends no AddPartitionsToTxn and no AddOffsetsToTxn: its first batch for a partition, and its first commit of a
+group's offsets, add these to the transaction. The addition is durable before the batch is appended, as with the classic flow.
+Requests on several connections may add to one transaction at the same time, while each change of it takes an fsync: those that
+come meanwhile wait, and the next change makes all of them.
+
+With each end the producer gets a new epoch, so that no batch from before can be appended after it.
+
+Any thread may call any method; answers come by callback, on the thread that completes the request. Both kinds of producers may
+use a transactional id one after the other, and a transaction that one kind has begun may be ended by the other.
+
+Tests: tests/kafka/transactions/test_version_2.py.
+"""
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from broker.errors import StorageError
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.offset_coordinator import Committer
+from broker.kafka.groups.offsets import Offsets
+from broker.kafka.groups.registry import send
+from broker.kafka.transactions.entry import Addition, Reply, TransactionEntry
+from broker.kafka.transactions.executor import TransactionExecutor, log_failure
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.registry import TransactionRegistry
+from broker.kafka.transactions.transaction import LAST_EPOCH, NONE, Claim, Partition, State
+from broker.metadata.catalogue import Catalogue
+from broker.runtime.clock import Clock
+from protocol.kafka.errors import ErrorCode
+
+# ``reply(error, producer id, epoch)``: what the producer is after the end of its transaction.
+EndReply = Callable[[ErrorCode, int, int], None]
+
+
+class TransactionsVersion2:
+    def __init__(
+        self,
+        clock: Clock,
+        catalogue: Catalogue,
+        groups: GroupCoordinator,
+        registry: TransactionRegistry,
+        executor: TransactionExecutor,
+    ) -> None:
+        self._clock = clock
+        self._catalogue = catalogue
+        self._groups = groups
+        self._registry = registry
+        self._executor = executor
+        executor.go_on = self._go_on
+
+    # Additions --------------------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self, transactional_id: str, claim: Claim, partitions: Collection[Partition], reply: Reply
+    ) -> None:
+        """A batch is about to be appended to each of these. After ``none`` it may be, until the transaction is ended."""
+        entry = self._registry.active(transactional_id, reply)
+        if entry is not None:
+            self._add(entry, Addition(claim, partitions, (), reply))
+
+    def commit_offsets(
+        self, transactional_id: str, claim: Claim, group: str, committer: Committer, offsets: Offsets, reply: Reply
+    ) -> None:
+        """Add the group, and commit these offsets of it with the transaction."""
+        entry = self._registry.active(transactional_id, reply)
+        if entry is None:
+            return
+
+        def commit(error: ErrorCode) -> None:
+            with entry.lock:
+                error = error or entry.transaction.check_group(claim, group)
+                if not error and offsets:
+                    self._executor.add_offsets(entry, group, offsets, reply)
+                    return
+            reply(error)
+
+        error = self._groups.offsets.check_in_transaction(group, committer)
+        if error:
+            reply(error)
+        else:
+            self._add(entry, Addition(claim, (), (group,), commit))
+
+    def _add(self, entry: TransactionEntry, addition: Addition) -> None:
+        with entry.lock:
+            pending = entry.transaction.pending
+            if pending is not None and pending.phase is Phase.ONGOING and pending.successor == addition.claim:
+                entry.additions.append(addition)
+                return
+            answers = self._make(entry, [addition])
+        send(answers)
+
+    def _go_on(self, entry: TransactionEntry) -> None:
+        """The change is over for which these have waited. On the catalogue writer's thread."""
+        with entry.lock:
+            additions, entry.additions = entry.additions, []
+            answers = self._make(entry, additions) if additions else []
+        send(answers)
+
+    def _make(self, entry: TransactionEntry, additions: list[Addition]) -> list[partial[None]]:
+        """Make additions of one producer as one change. Returns the answers to send, if they are known already."""
+        claim = additions[0].claim
+        partitions = {key for addition in additions for key in addition.partitions}
+        groups = {group for addition in additions for group in addition.groups}
+        result = entry.transaction.add(claim, self._clock.time_ms(), partitions=partitions, groups=groups)
+        if isinstance(result, State):
+            if self._registry.has_memory_to_grow(entry, result):
+                self._executor.change(entry, result, partial(_answer_all, additions))
+                return []
+            result = ErrorCode.coordinator_not_available
+        elif not result:
+            # All of them take part already, but not every log may know it: one may have been made again since, or been offline.
+            state = entry.transaction.state
+            assert state is not None
+            self._executor.allow(state, partitions)
+        return [partial(addition.reply, result) for addition in additions]
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def end(self, transactional_id: str, claim: Claim, commit: bool, reply: EndReply) -> None:
+        """``reply`` is called when the transaction is committed or aborted and every reader sees that. Blocks if a new producer
+        id is needed."""
+        entry = self._registry.active(transactional_id, lambda error: reply(error, NONE, NONE))
+        if entry is None:
+            return
+        state = entry.transaction.state
+        new_id = NONE
+        if state is not None and state.epoch >= LAST_EPOCH:
+            try:
+                new_id = self._catalogue.allocate_producer_ids(1)
+            except StorageError as error:
+                log_failure(error)
+                reply(ErrorCode.coordinator_not_available, NONE, NONE)
+                return
+        successor = Claim(NONE, NONE)
+        with entry.lock:
+            result = entry.transaction.end_and_bump(claim, commit, new_id, self._clock.time_ms())
+            if isinstance(result, State):
+                if result.successor.epoch <= LAST_EPOCH:
+                    self._executor.end([(entry, result)], partial(_ended, result.successor, reply))
+                    return
+                result = ErrorCode.concurrent_transactions  # the last epoch was given away meanwhile: ask again
+            state = entry.transaction.state
+            if not result and state is not None:
+                successor = state.successor
+        reply(result, successor.producer_id, successor.epoch)
+
+    # Verification -----------------------------------------------------------------------------------------------------
+
+    def verify(
+        self, transactional_id: str, claim: Claim, partitions: Collection[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Whether each of these takes part in the open transaction of this producer."""
+        answers: list[ErrorCode] = []
+        entry = self._registry.active(transactional_id, answers.append)
+        if entry is None:
+            return dict.fromkeys(partitions, answers[0])
+        with entry.lock:
+            return entry.transaction.verify(claim, partitions)
+
+
+def _answer_all(additions: list[Addition], error: ErrorCode) -> None:
+    for addition in additions:
+        addition.reply(error)
+
+
+def _ended(successor: Claim, reply: EndReply, error: ErrorCode) -> None:
+    if error:
+        reply(error, NONE, NONE)
+    else:
+        reply(error, successor.producer_id, successor.epoch)

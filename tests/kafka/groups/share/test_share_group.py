@@ -1,0 +1,476 @@
+"""A share group: joining, epochs and fencing, leaving and time-outs, topics, durability, restarts."""
+
+import attrs
+import pytest
+
+from broker.errors import StorageError
+from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.share.share_group import RETRY_S, ShareGroup
+from broker.kafka.groups.share.share_states import ShareGroupState
+from broker.kafka.groups.share.target_assignment import INITIALISE_MAX
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.share.group_driver import LIMITS, SESSION_S, Driver, FakeTopics, flat
+
+NONE = ErrorCode.none
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_a_group_is_empty_until_somebody_joins(driver: Driver) -> None:
+    group = driver.group
+    assert (group.type, group.state_name, group.is_empty, group.was_never_joined) == (
+        GroupType.SHARE,
+        "Empty",
+        True,
+        True,
+    )
+    driver.join("a")
+    assert (group.state_name, group.is_empty, group.was_never_joined, group.member_count) == ("Stable", False, False, 1)
+    assert group.topics == {"orders"}
+    driver.leave("a")
+    assert (group.state_name, group.is_empty, group.was_never_joined, group.topics) == (
+        "Empty",
+        True,
+        False,
+        frozenset(),
+    )
+
+
+def test_a_join_is_answered_when_partitions_and_rows_are_durable(driver: Driver) -> None:
+    reply = driver.send("a", 0, "orders")
+    assert reply.is_waiting
+    assert driver.due == 1
+    driver.run()
+    (initialise,) = driver.initialise
+    assert [(each.name, each.first, each.end) for each in initialise.partitions] == [("orders", 0, 4)]
+    assert not driver.saves, "nothing is assigned that has no start offset"
+    driver.end_initialise()
+    assert reply.is_waiting
+    assert set(driver.saves[0].put) == {"", "m/a"}
+    driver.end_save()
+    assert (reply.result.error, reply.result.member_epoch) == (NONE, 1)
+    assert flat(reply.result.assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
+
+
+def test_members_that_join_together_are_assigned_by_one_run(driver: Driver) -> None:
+    replies = [driver.send(f"m{number}", 0, "orders") for number in range(4)]
+    assert driver.due == 1
+    driver.run()
+    driver.end_initialise()
+    assert len(driver.saves) == 1
+    driver.end_save()
+    partitions = [flat(reply.result.assignment)[driver.topics.id("orders")] for reply in replies]
+    assert sorted(partitions) == [[0], [1], [2], [3]]
+
+
+def test_a_heartbeat_that_changes_nothing_is_answered_at_once(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("a", 1)
+    assert (reply.result.error, reply.result.member_epoch, reply.result.assignment) == (NONE, 1, None)
+    assert not driver.saves
+    assert not driver.due
+
+
+def test_a_full_heartbeat_that_changes_nothing_is_answered_at_once_with_the_assignment(driver: Driver) -> None:
+    joined = driver.join("a")
+    reply = driver.send("a", 1, "orders")
+    assert reply.result.assignment == joined.assignment
+    assert not driver.saves
+    assert not driver.due
+
+
+def test_the_others_learn_of_a_new_member_with_their_next_heartbeat(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    reply = driver.send("a", 1)
+    assert reply.is_waiting, "the new epoch is made durable first"
+    assert set(driver.saves[0].put) == {"m/a"}
+    driver.work()
+    assert reply.result.member_epoch == 2
+    assert flat(reply.result.assignment) == {driver.topics.id("orders"): [0, 1]}
+
+
+def test_a_new_epoch_without_other_partitions_comes_without_an_assignment() -> None:
+    driver = Driver(FakeTopics(orders=1, payments=1))
+    driver.join("a", "orders")
+    driver.join("b", "payments")
+    result = driver.beat("a")
+    assert (result.member_epoch, result.assignment) == (2, None)
+
+
+def test_who_subscribes_to_other_topics_gets_their_partitions() -> None:
+    driver = Driver(FakeTopics(orders=1, payments=2))
+    driver.join("a", "orders")
+    result = driver.beat("a", "payments")
+    assert (result.member_epoch, flat(result.assignment)) == (2, {driver.topics.id("payments"): [0, 1]})
+    result = driver.beat("a", "payments", "orders", "payments", "nothing-yet")
+    assert set(flat(result.assignment)) == {driver.topics.id("orders"), driver.topics.id("payments")}
+
+
+def test_the_order_of_the_topics_does_not_matter() -> None:
+    driver = Driver(FakeTopics(orders=1, payments=2))
+    driver.join("a", "orders", "payments")
+    assert driver.beat("a", "payments", "orders").member_epoch == 1
+
+
+# Fencing ------------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_members_must_join_first(driver: Driver) -> None:
+    driver.join("a")
+    assert driver.send("b", 1).result.error == ErrorCode.unknown_member_id
+    assert driver.send("b", -1).result.error == ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize("epoch", [1, 4, 99])
+def test_only_the_epoch_and_the_one_before_are_accepted(driver: Driver, epoch: int) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.beat("a")
+    driver.join("c")
+    driver.beat("a")
+    assert driver.send("a", epoch).result.error == ErrorCode.fenced_member_epoch
+
+
+def test_who_has_not_received_the_new_epoch_gets_it_again_with_the_assignment(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    lost = driver.beat("a")
+    again = driver.send("a", 1).result
+    assert again.assignment == lost.assignment is not None
+    assert again.member_epoch == 2
+
+
+def test_a_member_that_joins_again_goes_on(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.beat("a")
+    result = driver.send("a", 0, "orders").result
+    assert (result.error, result.member_epoch) == (NONE, 2)
+    assert flat(result.assignment) == {driver.topics.id("orders"): [0, 1]}
+    assert driver.group.member_count == 2
+
+
+def test_a_second_request_of_a_member_takes_the_place_of_the_first(driver: Driver) -> None:
+    first, second = driver.send("a", 0, "orders"), driver.send("a", 0, "orders")
+    assert first.result.error == ErrorCode.coordinator_not_available
+    driver.work()
+    assert second.result.error == NONE
+    assert second.result.assignment is not None
+
+
+# Leaving ------------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_is_answered_when_it_is_durable(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    reply = driver.send("a", -1)
+    assert reply.is_waiting
+    assert driver.gone == ["a"], "what it has acquired is released at once"
+    driver.work()
+    assert (reply.result.error, reply.result.member_epoch) == (NONE, -1)
+    assert "m/a" not in driver.rows
+    assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
+
+
+def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
+    join, leave = driver.send("a", 0, "orders"), driver.send("a", -1)
+    assert join.result.error == ErrorCode.unknown_member_id
+    driver.work()
+    assert leave.result.error == NONE
+    assert set(driver.rows) == {""}
+
+
+def test_a_silent_member_is_removed(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.wait(SESSION_S - 1)
+    driver.beat("b")
+    driver.wait(1)
+    driver.work()
+    assert driver.gone == ["a"]
+    assert driver.send("a", 1).result.error == ErrorCode.unknown_member_id
+    assert set(driver.rows) == {"", "m/b"}
+    assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
+
+
+def test_a_session_counts_from_the_answer(driver: Driver) -> None:
+    reply = driver.send("a", 0, "orders")
+    driver.now += SESSION_S - 1  # the disk is slow
+    driver.work()
+    assert reply.result.error == NONE
+    driver.wait(SESSION_S - 1)
+    assert driver.group.member_count == 1
+
+
+# Limits -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_group_refuses_new_members_and_no_others() -> None:
+    driver = Driver(limits=attrs.evolve(LIMITS, max_size=2))
+    driver.join("a")
+    driver.join("b")
+    assert driver.send("c", 0, "orders").result.error == ErrorCode.group_max_size_reached
+    assert driver.beat("a", "orders").error == NONE
+    assert driver.group.member_count == 2
+
+
+def test_subscriptions_are_bounded_in_bytes() -> None:
+    driver = Driver(limits=attrs.evolve(LIMITS, max_bytes=20_000))
+    names = [f"topic-{number}" for number in range(1000)]
+    assert driver.send("a", 0, *names).result.error == ErrorCode.group_max_size_reached
+    driver.join("a")
+    assert driver.send("a", 1, *names).result.error == ErrorCode.group_max_size_reached
+    assert driver.group.topics == {"orders"}
+
+
+def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
+    assert driver.send("a", 0, "orders", free_bytes=100).result.error == ErrorCode.coordinator_not_available
+    assert driver.group.was_never_joined
+
+
+def test_members_with_the_same_topics_share_one_subscription(driver: Driver) -> None:
+    names = [f"topic-{number}" for number in range(1000)]
+    driver.join("a", *names)
+    one = driver.group.size_bytes
+    driver.join("b", *names)
+    assert driver.group.size_bytes < one + 5000
+    driver.leave("a")
+    driver.leave("b")
+    assert driver.group.size_bytes == 0
+
+
+def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> None:
+    driver = Driver(FakeTopics(orders=INITIALISE_MAX + 500))
+    reply = driver.send("a", 0, "orders")
+    driver.run()
+    driver.end_initialise()
+    driver.end_save()
+    topic = driver.topics.id("orders")
+    assert len(flat(reply.result.assignment)[topic]) == INITIALISE_MAX, "it need not wait for the rest"
+    driver.work()
+    result = driver.beat("a")
+    assert (result.member_epoch, len(flat(result.assignment)[topic])) == (2, INITIALISE_MAX + 500)
+
+
+# Topics -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
+    assert driver.join("a", "later").assignment == {}
+    driver.topics.create("later", 2)
+    driver.group.topics_changed(driver.topics, driver.now)
+    driver.settle()
+    driver.work()
+    assert flat(driver.beat("a").assignment) == {driver.topics.id("later"): [0, 1]}
+
+
+def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.grow("orders", 6)
+    driver.group.topics_changed(driver.topics, driver.now)
+    driver.settle()
+    driver.run()
+    (initialise,) = driver.initialise
+    assert [(each.first, each.end) for each in initialise.partitions] == [(4, 6)]
+    driver.work()
+    assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.delete("orders")
+    driver.group.topics_changed(driver.topics, driver.now)
+    driver.settle()
+    driver.work()
+    assert driver.beat("a").assignment == {}
+    driver.topics.create("orders", 1)
+    driver.group.topics_changed(driver.topics, driver.now)
+    driver.settle()
+    driver.work()
+    assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0]}
+
+
+def test_topics_of_others_change_nothing(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.create("payments", 1)
+    driver.group.topics_changed(driver.topics, driver.now)
+    driver.settle()
+    assert not driver.due
+
+
+def test_partitions_that_cannot_be_initialised_are_tried_again(driver: Driver) -> None:
+    reply = driver.send("a", 0, "orders")
+    driver.run()
+    driver.end_initialise(ErrorCode.not_coordinator)
+    driver.work()
+    assert (reply.result.error, reply.result.assignment) == (NONE, {})
+    driver.wait(RETRY_S)
+    driver.work()
+    assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
+
+
+def test_a_member_that_comes_while_partitions_are_initialised_waits_for_its_own_topics() -> None:
+    driver = Driver(FakeTopics(orders=1, payments=1))
+    first = driver.send("a", 0, "orders")
+    driver.run()
+    second = driver.send("b", 0, "payments")
+    driver.end_initialise()
+    driver.end_save()
+    assert first.result.error == NONE
+    assert second.is_waiting
+    driver.work()
+    assert flat(second.result.assignment) == {driver.topics.id("payments"): [0]}
+
+
+# Durability ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_is_not_told(driver: Driver) -> None:
+    reply = driver.send("a", 0, "orders")
+    driver.run()
+    driver.end_initialise()
+    driver.end_save(ErrorCode.not_coordinator)
+    assert reply.result.error == ErrorCode.not_coordinator
+    assert driver.rows == {}
+    again = driver.send("a", 0, "orders")
+    assert again.is_waiting
+    driver.work()
+    assert again.result.error == NONE
+    assert set(driver.rows) == {"", "m/a"}, "the next save has everything"
+
+
+def test_what_cannot_be_saved_is_saved_later_without_a_request(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    reply = driver.send("a", -1)
+    driver.run()
+    driver.end_save(ErrorCode.not_coordinator)
+    assert reply.result.error == ErrorCode.not_coordinator
+    assert "m/a" in driver.rows
+    driver.wait(RETRY_S)
+    driver.work()
+    assert "m/a" not in driver.rows
+
+
+def test_a_request_that_is_sent_again_waits_for_the_same_save(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    first, second = driver.send("a", 1), driver.send("a", 1)
+    assert first.result.error == ErrorCode.coordinator_not_available
+    assert second.is_waiting
+    assert len(driver.saves) == 1
+    driver.work()
+    assert second.result.member_epoch == 2
+
+
+def test_a_restart_brings_the_group_back(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.beat("a")
+    before, rows = driver.group.describe(), dict(driver.rows)
+    driver.restart()
+    assert driver.group.describe() == before
+    assert driver.group.state is ShareGroupState.STABLE
+    reply = driver.send("a", 2)
+    assert (reply.result.error, reply.result.assignment) == (NONE, None), "members just go on"
+    driver.work()
+    assert driver.rows == rows
+    assert driver.group.describe() == before, "nothing moves because of a restart"
+
+
+def test_a_member_that_had_not_advanced_does_so_after_a_restart(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.restart()
+    driver.work()
+    result = driver.beat("a")
+    assert (result.member_epoch, flat(result.assignment)) == (2, {driver.topics.id("orders"): [0, 1]})
+
+
+def test_members_have_a_whole_session_after_a_restart(driver: Driver) -> None:
+    driver.join("a")
+    driver.now += 1e6
+    driver.restart()
+    driver.wait(LIMITS.restored_session_s - 1)
+    assert driver.group.member_count == 1
+    driver.wait(1)
+    assert driver.group.member_count == 0
+
+
+def test_topics_that_have_changed_while_the_broker_was_down_are_seen(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.grow("orders", 5)
+    driver.restart()
+    driver.work()
+    assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3, 4]}
+
+
+def test_rows_that_cannot_be_read_are_an_error_of_the_machine(driver: Driver) -> None:
+    with pytest.raises(StorageError, match="share group 'g' cannot be read"):
+        ShareGroup.restore("g", LIMITS, driver.carry_out, {"": b"{}"}, 0.0)
+
+
+# Administration -----------------------------------------------------------------------------------------------------
+
+
+def test_only_an_empty_group_is_deleted(driver: Driver) -> None:
+    driver.join("a")
+    assert driver.group.delete() == ErrorCode.non_empty_group
+    driver.leave("a")
+    assert driver.group.delete() == NONE
+    assert driver.group.is_dead
+    assert driver.group.delete() == ErrorCode.group_id_not_found
+    assert driver.send("a", 0, "orders").result.error == ErrorCode.coordinator_not_available
+
+
+def test_start_offsets_are_only_set_in_an_empty_group(driver: Driver) -> None:
+    assert driver.group.begin_alter() == NONE
+    driver.settle()
+    driver.work()
+    assert set(driver.rows) == {""}, "now there is a group"
+    assert not driver.group.was_never_joined
+    driver.join("a")
+    assert driver.group.begin_alter() == ErrorCode.non_empty_group
+
+
+def test_partitions_are_initialised_again_whose_start_offsets_were_deleted(driver: Driver) -> None:
+    driver.join("a")
+    driver.leave("a")
+    driver.group.forget()
+    driver.send("a", 0, "orders")
+    driver.run()
+    assert driver.initialise[0].partitions[0].first == 0
+
+
+def test_nobody_commits_offsets_in_a_share_group(driver: Driver) -> None:
+    driver.join("a")
+    assert driver.group.check_commit("a", None, 1, driver.now) == ErrorCode.group_id_not_found
+    assert driver.group.check_commit("", None, -1, driver.now) == ErrorCode.group_id_not_found
+
+
+def test_when_the_broker_stops_those_that_wait_are_answered_and_nothing_is_written(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("b", 0, "orders")
+    driver.group.shut_down()
+    driver.settle()
+    assert reply.result.error == ErrorCode.not_coordinator
+    driver.group.assign(driver.topics, driver.now)
+    driver.settle()
+    assert not driver.saves
+    assert driver.group.is_dead
+
+
+def test_a_run_that_a_group_of_the_same_name_has_asked_for_does_nothing(driver: Driver) -> None:
+    driver.group.assign(driver.topics, driver.now)
+    driver.join("a")
+    driver.send("b", 0, "orders", "later")
+    driver.run()
+    driver.work()
+    driver.group.initialised((), NONE, driver.now)
+    driver.settle()
+    assert not driver.saves

@@ -1,0 +1,180 @@
+"""A member of a share group, on a connection of its own, that sends what a test wants."""
+
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from broker.kafka.share.share_settings import ShareSettings
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.records.batch import batches
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
+from tests.kafka.handlers.kafka_client import Kafka
+
+_LENGTH = struct.Struct(">i")
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+EARLIEST = ShareSettings(auto_offset_reset="earliest")
+
+Range = tuple[int, int, int]  # first offset, last, delivery count
+Acks = dict[int, list[tuple[int, int, Sequence[int]]]]  # by partition: first offset, last, types
+
+
+def write(
+    kafka: Kafka, topic: str, records: int = 1, partition: int = 0, value: bytes = b"value", **fields: Any
+) -> None:
+    """One batch of so many records."""
+    log = kafka.inside.logs.get(topic, partition)
+    assert log is not None
+    log.append(memoryview(build_batch([(None, value, [], 1_000_000)] * records, **fields)), now_ms=1_000_000)
+
+
+class Fetched:
+    """The answer to a ShareFetch."""
+
+    def __init__(self, response: Any) -> None:
+        self.error = int(response.error_code)
+        self.lock_s = response.acquisition_lock_timeout.total_seconds()
+        self.partitions = {one.partition_index: one for topic in response.responses for one in topic.partitions}
+
+    def ranges(self, partition: int = 0) -> list[Range]:
+        one = self.partitions.get(partition)
+        return [] if one is None else [(r.first_offset, r.last_offset, r.delivery_count) for r in one.acquired_records]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        """Of the batches that were sent, first and last."""
+        one = self.partitions.get(partition)
+        found = [] if one is None or not one.records else [header for _, header in batches(one.records)]
+        return [offset for header in found for offset in (header.base_offset, header.last_offset)]
+
+    def errors(self, partition: int = 0) -> tuple[int, int]:
+        """Of the fetch, and of the acknowledgements."""
+        one = self.partitions[partition]
+        return int(one.error_code), one.acknowledge_error_code
+
+    def all(self) -> Iterator[tuple[int, int]]:
+        """Partition and offset of each record."""
+        for partition in self.partitions:
+            for first, last, _ in self.ranges(partition):
+                for offset in range(first, last + 1):
+                    yield partition, offset
+
+
+class Member:
+    """``with Member(kafka, topic) as member``. It keeps the epoch of its session."""
+
+    def __init__(
+        self,
+        kafka: Kafka | tuple[str, int],
+        topic: str | UUID,
+        partitions: Sequence[int] = (0,),
+        group: str = "group",
+        member_id: str = "member",
+    ) -> None:
+        if isinstance(kafka, Kafka):
+            info = kafka.inside.logs.topic(topic) if isinstance(topic, str) else None
+            self.topic_id = topic if isinstance(topic, UUID) else UUID(int=5) if info is None else info.topic_id
+            self._address = kafka.address
+        else:
+            assert isinstance(topic, UUID)
+            self.topic_id = topic
+            self._address = kafka
+        self.partitions = list(partitions)
+        self.group, self.member_id = group, member_id
+        self.epoch = 0
+        self.socket = socket.create_connection(self._address)
+
+    def __enter__(self) -> "Member":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def _topics(self, partitions: Sequence[int], acks: Acks) -> list[Any]:
+        return [
+            {
+                "topic_id": self.topic_id,
+                "partitions": [
+                    {
+                        "partition_index": partition,
+                        "acknowledgement_batches": [
+                            {"first_offset": first, "last_offset": last, "acknowledge_types": tuple(types)}
+                            for first, last, types in acks.get(partition, ())
+                        ],
+                    }
+                    for partition in partitions
+                ],
+            }
+        ]
+
+    def send_fetch(self, acks: Acks | None = None, version: int = 2, **fields: Any) -> None:
+        acks = acks or {}
+        new = self.partitions if self.epoch == 0 else ()
+        request = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": self.epoch,
+            "max_wait": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            "share_acquire_mode": 0,
+            "is_renew_ack": False,
+            "topics": self._topics(sorted({*new, *acks}), acks),
+            "forgotten_topics_data": [],
+        } | fields
+        if self.epoch >= 0:
+            self.epoch += 1
+        self.send(control.encode_request(ApiKey.SHARE_FETCH, version, 7, "test", request))
+
+    def receive_fetch(self, version: int = 2) -> Fetched:
+        return Fetched(control.parse_response(ApiKey.SHARE_FETCH, version, self.receive())[1])
+
+    def fetch(self, acks: Acks | None = None, version: int = 2, **fields: Any) -> Fetched:
+        self.send_fetch(acks, version, **fields)
+        return self.receive_fetch(version)
+
+    def acknowledge(self, acks: Acks, version: int = 2, **fields: Any) -> Any:
+        """The response."""
+        request = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": self.epoch,
+            "is_renew_ack": False,
+            "topics": self._topics(sorted(acks), acks),
+        } | fields
+        if self.epoch >= 0:
+            self.epoch += 1
+        self.send(control.encode_request(ApiKey.SHARE_ACKNOWLEDGE, version, 7, "test", request))
+        return control.parse_response(ApiKey.SHARE_ACKNOWLEDGE, version, self.receive())[1]
+
+    def acknowledged(self, acks: Acks, version: int = 2, **fields: Any) -> dict[int, int]:
+        """The error of each partition."""
+        response = self.acknowledge(acks, version, **fields)
+        assert not response.error_code
+        return {one.partition_index: int(one.error_code) for topic in response.responses for one in topic.partitions}
+
+    def close(self) -> Fetched:
+        """The session."""
+        self.epoch = -1
+        return self.fetch(topics=[])
+
+    def send(self, request: bytes) -> None:
+        self.socket.sendall(request)
+
+    def receive(self) -> bytes:
+        length = self._receive(_LENGTH.size)
+        return length + self._receive(_LENGTH.unpack(length)[0])
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self.socket.recv(size - len(data))
+            assert piece, "the broker closed the connection"
+            data += piece
+        return bytes(data)
