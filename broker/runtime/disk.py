@@ -158,8 +158,9 @@ class SystemFile:
                 written = os.pwrite(self._fd, buffer, offset)
                 if written == size:
                     return written
-        elif len(buffers) <= _VECTOR_MAX and (size := sum(map(len, buffers))) <= WRITE_PIECE_BYTES:
-            if os.pwritev(self._fd, buffers, offset) == size:
+        elif len(buffers) <= _VECTOR_MAX:
+            size = sum(map(len, buffers))
+            if size <= WRITE_PIECE_BYTES and os.pwritev(self._fd, buffers, offset) == size:
                 return size
         return self._pwrite_pieces(buffers, offset)
 

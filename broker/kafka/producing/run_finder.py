@@ -6,6 +6,8 @@ A session that finds more than one request in what was received asks ``RunFinder
 The order of what is stored and answered is that in which the requests have come.
 
 On the connection's processor. Only requests that the processor would handle itself may be in a run.
+
+Tests: tests/kafka/producing/test_runs.py.
 """
 
 from collections.abc import Callable, Sequence
