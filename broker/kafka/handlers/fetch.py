@@ -208,11 +208,16 @@ class _Reading:
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str | bytes]:
     """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
     wanted: Sequence[Any] = parsed.partitions  # whose topics are all names, or all ids
+    if len(wanted) == 1:
+        topic = name = wanted[0].topic
+        if parsed.by_id:
+            info = context.logs.topics_by_id.get(topic)
+            if info is None:
+                return _NO_TOPICS
+            name = info.name
+        return _NO_TOPICS if may(context, request.connection, _READ, _TOPIC, name) else frozenset((topic,))
     if parsed.by_id:
         return denied_ids(context, request.connection, _READ, [one.topic for one in wanted])
-    if len(wanted) == 1:
-        topic = wanted[0].topic
-        return _NO_TOPICS if may(context, request.connection, _READ, _TOPIC, topic) else frozenset((topic,))
     return denied(context, request.connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
