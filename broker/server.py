@@ -52,6 +52,8 @@ _DRAIN_SHARE = 0.75
 # How long (s) the stopping thread waits, at most and at least, for another thread to end its step.
 _PATIENCE_S = 5.0
 _LEAST_PATIENCE_S = 0.05
+# How long (s) the thread that exports traces may take to end.
+_TRACES_PATIENCE_S = 3.0
 # How long (s) the last fsyncs and the checkpoint files may take after the logs' time to become durable is over.
 _SETTLE_S = 0.5
 
@@ -105,6 +107,7 @@ class BrokerServer:
         self._parts: dict[str, ServicePart] = {}  # by scheme
         self._traces: Traces | None = None
         self._trace_exporter: TraceExporter | None = None
+        self._trace_thread: ThreadHandle | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -249,7 +252,7 @@ class BrokerServer:
         self._sockets.quotas.connection_rate = security.quotas.connection_rate
         self._open_services(logs, self._catalogue, security)
         if self._trace_exporter is not None:
-            self._spawn("trace-exporter", self._trace_exporter)
+            self._trace_thread = runtime.threads.spawn("trace-exporter", self._trace_exporter, self._crashed)
         if tls:
             register_tls_metrics(self.metrics, tls.values())
             self._spawn("certificate-watcher", CertificateWatcher(list(tls.values())))
@@ -325,6 +328,7 @@ class BrokerServer:
                 log.warning("thread_left_behind", body=thread.name)
                 self.left_behind += 1
         self._threads = []
+        self._stop_traces(patience())
         for part in reversed(self._parts.values()):
             part.close()
         logs, self._logs = self._logs, None
@@ -343,6 +347,18 @@ class BrokerServer:
         directory, self._directory = self._directory, None
         if directory is not None and ended:  # else the disk hangs, and something may still write there
             directory.close()
+
+    def _stop_traces(self, patience_s: float) -> None:
+        """A collector that hangs keeps the broker from stopping for seconds at most. The thread touches no data: if it is left
+        behind, the stop is clean all the same."""
+        thread, self._trace_thread = self._trace_thread, None
+        exporter, self._trace_exporter = self._trace_exporter, None
+        if thread is None or exporter is None:
+            return
+        ended = thread.stop(min(_TRACES_PATIENCE_S, patience_s))
+        exporter.close()
+        if not ended and not thread.stop(_LEAST_PATIENCE_S):
+            log.warning("thread_left_behind", body="trace-exporter")
 
     def _spawn(self, name: str, body: Body) -> None:
         self._threads.append(self.runtime.threads.spawn(name, body, self._crashed))

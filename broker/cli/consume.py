@@ -2,7 +2,7 @@
 
 Without a group and without --follow it reads every partition from a chosen position to where it ended at the start
 (``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
-the group, and follows several partitions at a time, by kafka-python.
+the group, and follows several partitions at a time, by kafka-python. ``consume_share.py`` is for share groups.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -23,6 +23,7 @@ from broker.cli.client import (
     plain_errors,
     unescape,
 )
+from broker.cli.consume_share import consume_shared
 from broker.cli.kafka_errors import client_errors
 from broker.cli.place import Place
 from broker.cli.record_output import Renderer, by_template, json_line, text_line
@@ -45,6 +46,14 @@ _POLL_RECORDS = 5000
     help="Consume as a member of this group, from its committed offsets.",
 )
 @click.option(
+    "--share-group",
+    "-G",
+    metavar="NAME",
+    shell_complete=completing.groups,
+    help="Consume as a member of this share group, a queue: a record goes to one of its members, and is accepted once it is"
+    " printed.",
+)
+@click.option(
     "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
 )
 @click.option(
@@ -56,7 +65,8 @@ _POLL_RECORDS = 5000
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Start at the first record, or with --group where the group is: the default, by the name it has in Kafka's tool.",
+    help="Start at the first record, or with --group where the group is: the default, by the name it has in Kafka's tool. A"
+    " --share-group starts there if it is new, and otherwise at the end.",
 )
 @click.option("--from-time", "-t", type=Moment(), metavar="TIME", help="Start at this time: 2026-11-20T14:00, or -10m.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records, until Ctrl-C.")
@@ -84,6 +94,7 @@ def command(
     topics: tuple[str, ...],
     target: Target,
     group: str | None,
+    share_group: str | None,
     partitions: tuple[int, ...],
     offset: str | None,
     from_beginning: bool,
@@ -100,6 +111,17 @@ def command(
 
     By default it reads from the beginning to the current end, and stops there.
     """
+    if share_group is not None:
+        if group or partitions or offset is not None or from_time is not None:
+            raise click.UsageError(
+                "With --share-group, the group determines partitions and offsets: leave out --group, --partition, --offset"
+                " and --from-time."
+            )
+        render = _renderer(key_separator, headers, template, as_json or output == "json")
+        consume_shared(
+            target, share_group, topics, render, from_beginning=from_beginning, follow=follow, limit=max_messages
+        )
+        return
     if (offset is not None) + (from_time is not None) + from_beginning > 1:
         raise click.UsageError("Use only one of --offset, --from-time and --from-beginning.")
     if group and (partitions or offset is not None or from_time is not None):

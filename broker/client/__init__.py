@@ -1,5 +1,5 @@
-"""What users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``), and the writers and gates of
-the shuffle.
+"""What users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``), consumers of share groups,
+and the writers and gates of the shuffle.
 
 from broker.client import Broker
 
@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.client.embedded import Broker
+    from broker.client.kafka.share.async_share_consumer import AsyncShareConsumer
+    from broker.client.kafka.share.errors import AcknowledgementError
+    from broker.client.kafka.share.record import ShareRecord
+    from broker.client.kafka.share.share_consumer import ShareConsumer
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.errors import ShuffleError
     from broker.client.shuffle.local.exchange import LocalExchange
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from protocol.shuffle.ids import ResultPartitionID
 
 __all__ = [
+    "AcknowledgementError",
+    "AsyncShareConsumer",
     "Broker",
     "BufferOrEvent",
     "CheckpointedInputGate",
@@ -43,6 +49,8 @@ __all__ = [
     "LocalExchange",
     "RecordWriter",
     "ResultPartitionID",
+    "ShareConsumer",
+    "ShareRecord",
     "ShuffleAdmin",
     "ShuffleError",
     "ShuffleWriter",
@@ -58,6 +66,8 @@ __all__ = [
 
 # Imported at first use, so that a program that only reads does not load the server.
 _WHERE = {
+    "AcknowledgementError": "broker.client.kafka.share.errors",
+    "AsyncShareConsumer": "broker.client.kafka.share.async_share_consumer",
     "Broker": "broker.client.embedded",
     "BufferOrEvent": "broker.client.shuffle.reading.buffer_or_event",
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
@@ -65,6 +75,8 @@ _WHERE = {
     "LocalExchange": "broker.client.shuffle.local.exchange",
     "RecordWriter": "broker.client.shuffle.writing.record_writer",
     "ResultPartitionID": "protocol.shuffle.ids",
+    "ShareConsumer": "broker.client.kafka.share.share_consumer",
+    "ShareRecord": "broker.client.kafka.share.record",
     "ShuffleAdmin": "broker.client.shuffle.admin",
     "ShuffleError": "broker.client.shuffle.errors",
     "ShuffleWriter": "broker.client.shuffle.writing.shuffle_writer",

@@ -228,6 +228,16 @@ PULSAR_IN_MESSAGES = _counter("pulsar_in_messages", "Messages that were publishe
 PULSAR_IN_BYTES = _counter("pulsar_in_bytes", "Bytes that were published, by any protocol.", "topic")
 PULSAR_OUT_MESSAGES = _counter("pulsar_out_messages", "Messages that were sent to Pulsar's consumers.", "topic")
 PULSAR_OUT_BYTES = _counter("pulsar_out_bytes", "Bytes that were sent to Pulsar's consumers.", "topic")
+PULSAR_RATE_IN = _gauge("pulsar_rate_in", "Messages per second that were published, since the last scrape.", "topic")
+PULSAR_RATE_OUT = _gauge(
+    "pulsar_rate_out", "Messages per second that were sent to Pulsar's consumers, since the last scrape.", "topic"
+)
+PULSAR_THROUGHPUT_IN = _gauge(
+    "pulsar_throughput_in", "Bytes per second that were published, since the last scrape.", "topic"
+)
+PULSAR_THROUGHPUT_OUT = _gauge(
+    "pulsar_throughput_out", "Bytes per second that were sent to Pulsar's consumers, since the last scrape.", "topic"
+)
 PULSAR_STORAGE_SIZE = _gauge("pulsar_storage_size", "Size of the log of a topic in bytes.", "topic")
 PULSAR_MSG_BACKLOG = _gauge("pulsar_msg_backlog", "Messages that subscriptions have not acknowledged.", "topic")
 PULSAR_SUBSCRIPTION_BACK_LOG = _gauge(
@@ -236,6 +246,18 @@ PULSAR_SUBSCRIPTION_BACK_LOG = _gauge(
 PULSAR_SUBSCRIPTION_UNACKED = _gauge(
     "pulsar_subscription_unacked_messages",
     "Messages that were sent to consumers and not acknowledged.",
+    "topic",
+    "subscription",
+)
+PULSAR_SUBSCRIPTION_RATE_OUT = _gauge(
+    "pulsar_subscription_msg_rate_out",
+    "Messages per second that were sent to the consumers, since the last scrape.",
+    "topic",
+    "subscription",
+)
+PULSAR_SUBSCRIPTION_THROUGHPUT_OUT = _gauge(
+    "pulsar_subscription_msg_throughput_out",
+    "Bytes per second that were sent to the consumers, since the last scrape.",
     "topic",
     "subscription",
 )

@@ -114,6 +114,13 @@ class TraceExporter:
     def wakeup(self) -> None:
         self._event.set()
 
+    def close(self) -> None:
+        """From any thread, when the thread is to end: an export that is being tried again is given up, by libraries that can."""
+        try:
+            self._exporter.shutdown()
+        except Exception as error:  # the seam, as above
+            log.warning("traces_dropped", requests=0, reason=_reason(error), unlogged_before=0)
+
     def _report(self, requests: int, sent: bool, reason: str) -> None:
         """Say what was lost: of these requests, and of those for which there was no room."""
         dropped, self._dropped = self._traces.dropped - self._dropped, self._traces.dropped

@@ -2,7 +2,8 @@
 
 All of it is looked up when metrics are read: topics that are in use, one after the other, with their lock held for a copy of
 their producers and subscriptions, and each subscription's for about a microsecond a consumer. The walk is made at most every few
-seconds, and pauses now and then. The busiest topics and subscriptions have series of their own, and the rest is summed.
+seconds, and pauses now and then. Rates are what was counted between two walks. The busiest topics and subscriptions have series
+of their own, and the rest is summed.
 
 The label ``topic`` is the whole name, as in Pulsar: ``persistent://tenant/namespace/topic``.
 
@@ -11,6 +12,8 @@ Tests: tests/metrics/test_moving.py.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
+from math import inf
 
 import attrs
 
@@ -34,6 +37,8 @@ _SUBSCRIPTIONS_MAX = 1_000
 _LOOKED_MAX = 20_000
 # How old (s) the figures may be.
 _AGE_S = 5.0
+# A rate is measured over at least so long (s).
+_RATE_LEAST_S = 1.0
 # Topics or subscriptions between two pauses, some 0.2 ms, and how long (s) a pause is.
 _PIECE = 20
 _PAUSE_S = 0.0005
@@ -65,6 +70,13 @@ _GAUGES = {
     names.PULSAR_CONSUMERS: "consumers",
     names.PULSAR_SUBSCRIPTIONS: "subscriptions",
 }
+_RATES = {
+    names.PULSAR_RATE_IN: 0,
+    names.PULSAR_THROUGHPUT_IN: 1,
+    names.PULSAR_RATE_OUT: 2,
+    names.PULSAR_THROUGHPUT_OUT: 3,
+}
+_RATES_OF_SUBSCRIPTION = {names.PULSAR_SUBSCRIPTION_RATE_OUT: 0, names.PULSAR_SUBSCRIPTION_THROUGHPUT_OUT: 1}
 _OF_SUBSCRIPTION: Mapping[Metric, Callable[[SubscriptionFigures], float]] = {
     names.PULSAR_SUBSCRIPTION_BACK_LOG: lambda each: each.backlog,
     names.PULSAR_SUBSCRIPTION_UNACKED: lambda each: each.unacked,
@@ -76,18 +88,44 @@ _OF_SUBSCRIPTION: Mapping[Metric, Callable[[SubscriptionFigures], float]] = {
 Values = Mapping[Metric, Mapping[Labels, float]]
 
 
+Counts = tuple[float, ...]
+
+
+class _Growth:
+    """How fast counters of many things grow, from one walk to the next. What is seen for the first time has no rate yet: it may
+    have been counted long before."""
+
+    def __init__(self) -> None:
+        self._rates: dict[Labels, Counts] = {}
+        self._before: Mapping[Labels, Counts] = {}
+        self._measured_at = -inf
+
+    def of(self, counts: Mapping[Labels, Counts], now: float) -> Mapping[Labels, Counts]:
+        """Per second. Of two walks that follow each other at once, the second has the rates of the first."""
+        elapsed_s = now - self._measured_at
+        if elapsed_s >= _RATE_LEAST_S:
+            self._rates = {
+                labels: tuple(max(0.0, count - old) / elapsed_s for count, old in zip(present, before, strict=True))
+                for labels, present in counts.items()
+                if (before := self._before.get(labels)) is not None
+            }
+            self._before, self._measured_at = counts, now
+        return {labels: self._rates.get(labels) or (0.0,) * len(present) for labels, present in counts.items()}
+
+
 class PulsarMetrics:
     def __init__(self, context: PulsarContext, cache: EntryCache) -> None:
         self._context = context
         self._cache = cache
         self._chosen = Chosen(_TOPICS_MAX)
         self._counters = {metric: BoundedCounter() for metric in _COUNTERS}
+        self._growth, self._growth_of_subscriptions = _Growth(), _Growth()
         self._found = Cached(self._walk, context.clock.monotonic, _AGE_S)
 
     def register(self, registry: Registry) -> None:
         for metric in _COUNTERS:
             registry.read_counter(metric, partial(self._read, metric))
-        for metric in (*_GAUGES, *_OF_SUBSCRIPTION, names.PULSAR_TOPICS):
+        for metric in (*_GAUGES, *_RATES, *_OF_SUBSCRIPTION, *_RATES_OF_SUBSCRIPTION, names.PULSAR_TOPICS):
             registry.gauge(metric, partial(self._read, metric))
         registry.gauge(names.PULSAR_CACHE_BYTES, lambda: {(): self._cache.bytes})
 
@@ -97,6 +135,7 @@ class PulsarMetrics:
     def _walk(self) -> Values:
         topics: dict[str, _Topic] = {}
         subscriptions: list[tuple[Labels, SubscriptionFigures]] = []
+        sent: dict[Labels, Counts] = {}
         loaded: list[Topic | NonPersistentTopic] = [
             *self._context.topics.loaded(),
             *self._context.nonpersistent.loaded(),
@@ -126,26 +165,46 @@ class PulsarMetrics:
                 if not len(subscriptions) % _PIECE:
                     _pause()
                 seen = figures(one)
+                messages = one.messages_out_before + sum(each.messages_out for each in seen.consumers)
+                size = one.bytes_out_before + sum(each.bytes_out for each in seen.consumers)
                 subscriptions.append(((name, seen.name), seen))
-                found.messages_out += one.messages_out_before + sum(each.messages_out for each in seen.consumers)
-                found.bytes_out += one.bytes_out_before + sum(each.bytes_out for each in seen.consumers)
+                sent[name, seen.name] = messages, size
+                found.messages_out += messages
+                found.bytes_out += size
                 found.backlog += seen.backlog
         activity = {name: each.bytes_in + each.bytes_out for name, each in topics.items()}
-        chosen = self._chosen.choose(activity, self._context.clock.monotonic())
+        now = self._context.clock.monotonic()
+        chosen = self._chosen.choose(activity, now)
         values: dict[Metric, Mapping[Labels, float]] = {names.PULSAR_TOPICS: {(): len(topics)}}
         for metric, field in _COUNTERS.items():
             totals = {name: getattr(each, field) for name, each in topics.items()}
             values[metric] = _labelled(self._counters[metric].split(totals, chosen))
         for metric, field in _GAUGES.items():
             values[metric] = _labelled(summed({name: getattr(each, field) for name, each in topics.items()}, chosen))
+        counted: dict[Labels, Counts] = {
+            (name,): (each.messages_in, each.bytes_in, each.messages_out, each.bytes_out)
+            for name, each in topics.items()
+        }
+        rates = self._growth.of(counted, now)
+        for metric, number in _RATES.items():
+            values[metric] = _labelled(summed({name: rates[name,][number] for name in topics}, chosen))
         # Those that are furthest behind.
         subscriptions.sort(key=lambda each: -each[1].backlog)
-        for metric_of, read in _OF_SUBSCRIPTION.items():
-            shown = {labels: float(read(seen)) for labels, seen in subscriptions[:_SUBSCRIPTIONS_MAX]}
-            if len(subscriptions) > _SUBSCRIPTIONS_MAX:
-                shown[OTHER, OTHER] = sum(float(read(seen)) for _, seen in subscriptions[_SUBSCRIPTIONS_MAX:])
-            values[metric_of] = shown
+        for metric, read in _OF_SUBSCRIPTION.items():
+            values[metric] = _first({labels: float(read(seen)) for labels, seen in subscriptions})
+        rates_out = self._growth_of_subscriptions.of(sent, now)
+        for metric, number in _RATES_OF_SUBSCRIPTION.items():
+            values[metric] = _first({labels: rates_out[labels][number] for labels, _ in subscriptions})
         return values
+
+
+def _first(values: Mapping[Labels, float]) -> Mapping[Labels, float]:
+    """The first ones, and the rest as a sum."""
+    if len(values) <= _SUBSCRIPTIONS_MAX:
+        return values
+    shown = dict(islice(values.items(), _SUBSCRIPTIONS_MAX))
+    shown[OTHER, OTHER] = sum(islice(values.values(), _SUBSCRIPTIONS_MAX, None))
+    return shown
 
 
 def _pause() -> None:

@@ -4,6 +4,7 @@ Plain TCP and TLS. Errors of a connection are raised as ``OSError``, time-outs a
 peer's refusal of our certificate as ``TlsRefused``.
 """
 
+import select
 import socket
 import ssl
 import time
@@ -26,6 +27,9 @@ class Dialled(Protocol):
 
     def receive(self, view: memoryview, deadline: float) -> None:
         """Fill ``view``. ConnectionResetError if the other side closes before that."""
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until there is something to receive, the end of the connection included. False if ``deadline`` came first."""
 
     def close(self) -> None: ...
 
@@ -62,6 +66,14 @@ class _Tcp:
                 raise ConnectionResetError("the other side has closed the connection")
             position += received
 
+    def wait(self, deadline: float) -> bool:
+        left_s = max(0.0, deadline - time.monotonic())
+        if not hasattr(select, "poll"):  # Windows
+            return bool(select.select([self._socket], [], [], left_s)[0])
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(left_s * 1000))
+
     def close(self) -> None:
         self._socket.close()
 
@@ -97,6 +109,10 @@ class _Tls(_Tcp):
             super().receive(view, deadline)
         except ssl.SSLError as error:
             raise self._refused(error) from None
+
+    def wait(self, deadline: float) -> bool:
+        # What has been decrypted already is no longer in the kernel.
+        return bool(self._socket.pending()) or super().wait(deadline)  # type: ignore[attr-defined]
 
     @staticmethod
     def _refused(error: ssl.SSLError) -> Exception:

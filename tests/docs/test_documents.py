@@ -31,7 +31,7 @@ _PORT = re.compile(r"(?<![\d.:])(?:9092|9310|9094|6650|8080|9644)(?!\d)|(?<=:)(?
 SKIPPED = {
     "README.md": {"docker compose up broker": "it needs Docker; `make docker-check` does it"},
 }
-DOCUMENTS = ["README.md"]
+DOCUMENTS = ["README.md", "docs/QUEUES.md"]
 
 # A machine without it can run everything else.
 OPTIONAL_COMMANDS = ("curl",)

@@ -31,6 +31,7 @@ class Names:
     topic: str
     group: str
     txn: str
+    topic_id: bytes = b"there is no such topic"
 
 
 @attrs.frozen
@@ -527,6 +528,26 @@ ROWS = [
     Row(ApiKey.JOIN_GROUP, (group(READ),), _join),
     Row(ApiKey.SYNC_GROUP, (group(READ),), _sync),
     Row(ApiKey.HEARTBEAT, (group(READ),), _heartbeat),
+    Row(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        (group(DESCRIBE), topic(DESCRIBE)),
+        lambda names: {
+            "groups": [{"group_id": names.group, "topics": [{"topic_name": names.topic, "partitions": [0]}]}]
+        },
+    ),
+    Row(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        (group(READ), topic(READ)),
+        lambda names: {
+            "group_id": names.group,
+            "topics": [{"topic_name": names.topic, "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+        },
+    ),
+    Row(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        (group(DELETE), topic(READ)),
+        lambda names: {"group_id": names.group, "topics": [{"topic_name": names.topic}]},
+    ),
     Row(ApiKey.SHARE_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _share_heartbeat),
     Row(
         ApiKey.SHARE_GROUP_DESCRIBE,
@@ -583,7 +604,12 @@ ROWS = [
     Row(
         ApiKey.LIST_TRANSACTIONS,
         (silent(txn(DESCRIBE)),),
-        lambda _: {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
+        lambda _: {
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": ".*",
+        },
     ),
     # Security
     Row(

@@ -655,6 +655,32 @@ by(
 )
 
 
+@itself(
+    names.PULSAR_RATE_IN,
+    names.PULSAR_THROUGHPUT_IN,
+    names.PULSAR_RATE_OUT,
+    names.PULSAR_THROUGHPUT_OUT,
+    names.PULSAR_SUBSCRIPTION_RATE_OUT,
+    names.PULSAR_SUBSCRIPTION_THROUGHPUT_OUT,
+)
+def _rates(world: World) -> None:
+    consumer = world.subscribe()
+    assert consumer is not None
+    producer = world.pulsar().create_producer(world.pulsar_topic)
+    topic = consumer.topic()
+
+    def rate() -> float:
+        return sum(rate for labels, rate in world.registry.values(world.metric).items() if topic in labels)
+
+    with mock.patch.object(pulsar_metrics, "_RATE_LEAST_S", 0.001):
+        rate()  # from now on it is known
+        producer.send(b"value")
+        consumer.acknowledge(consumer.receive(int(DEADLINE_S * 1000)))
+        assert rate() > 0
+        time.sleep(0.01)  # nothing happens
+        until(lambda: rate() == 0)
+
+
 @itself(names.PULSAR_SUBSCRIPTION_BLOCKED)
 def _blocked_on_unacked(world: World) -> None:
     consumer = world.subscribe(consumer_type=pulsar.ConsumerType.Shared)

@@ -1,12 +1,22 @@
 """Spans as a collector would get them: of real requests, with an exporter into memory."""
 
 import errno
+import gzip
+import queue
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
@@ -196,3 +206,98 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"reactor-broker\[otel\]"):
         open_exporter(Traces(1.0), SystemClock(), "http://localhost:4318", 1, "0.1")
+
+
+class Hanging(InMemorySpanExporter):
+    """An exporter that does not come back, as one that tries again for a minute does not."""
+
+    def __init__(self, on_shutdown: bool) -> None:
+        super().__init__()
+        self.came = threading.Event()
+        self.given_up = threading.Event()
+        self._on_shutdown = on_shutdown
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.came.set()
+        self.given_up.wait(600)
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        if self._on_shutdown:
+            self.given_up.set()
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_an_exporter_that_hangs_does_not_keep_the_broker_from_stopping(
+    listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = Hanging(listens)
+    monkeypatch.setattr(server, "open_exporter", lambda *others: TraceExporter(*others[:2], exporter, *others[3:]))
+    broker = Broker(tracing_sample_ratio=1.0)
+    broker.start()
+    try:
+        Producer(settings(broker.bootstrap_servers)).list_topics(timeout=30)
+        assert exporter.came.wait(60)
+        running = broker.server
+    finally:
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        stopping.join(60)
+        ended = not stopping.is_alive()
+        exporter.given_up.set()
+    assert ended
+    # What is left behind touches no data: the stop was a clean one.
+    assert 0 == running.left_behind
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, "queue.Queue[ExportTraceServiceRequest]"]]:
+    """What OpenTelemetry's collector does with OTLP over HTTP: it parses what comes."""
+    received: queue.Queue[ExportTraceServiceRequest] = queue.Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            assert ("/v1/traces", "application/x-protobuf") == (self.path, self.headers["content-type"])
+            received.put(ExportTraceServiceRequest.FromString(body))
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        serving = threading.Thread(target=http.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}/v1/traces", received
+        finally:
+            http.shutdown()
+            serving.join()
+
+
+def test_a_collector_gets_what_it_understands(
+    collector: tuple[str, "queue.Queue[ExportTraceServiceRequest]"],
+) -> None:
+    url, received = collector
+    with Broker(tracing_sample_ratio=1.0, tracing_endpoint=url) as broker:
+        producer = Producer(settings(broker.bootstrap_servers, acks=-1))
+        producer.produce("orders", b"a secret")
+        assert 0 == producer.flush(30)
+        spans: dict[str, Any] = {}
+        while not {"accept", "acceptor", "Produce orders", "handle", "log append"} <= spans.keys():
+            for resource in received.get(timeout=60).resource_spans:
+                services = {each.key: each.value.string_value for each in resource.resource.attributes}
+                assert "reactor-broker" == services["service.name"]
+                spans |= {span.name: span for scope in resource.scope_spans for span in scope.spans}
+    produced, append = spans["Produce orders"], spans["log append"]
+    assert Span.SpanKind.SPAN_KIND_SERVER == produced.kind
+    assert produced.trace_id == append.trace_id
+    assert append.parent_span_id == spans["handle"].span_id
+    now_ns = time.time_ns()
+    assert now_ns - 600e9 < produced.start_time_unix_nano <= append.start_time_unix_nano <= now_ns

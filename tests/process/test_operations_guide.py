@@ -2,10 +2,12 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.compat.clients.librdkafka import settings
@@ -69,3 +71,16 @@ def test_the_guide_s_commands_do_what_it_says(tmp_path: Path) -> None:
         broker.start()
         assert 19 == len(read(broker.address, "orders", 0))
         assert 0 == run(deep, places, broker.address).returncode
+
+
+def test_the_systemd_unit_is_one_that_systemd_reads(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("there is no systemd-analyze (apt install systemd)")
+    unit = (GUIDE.parents[1] / "packaging" / "systemd" / "broker.service").read_text()
+    assert unit.count("/opt/broker/bin/broker") == 1
+    copy = tmp_path / "broker.service"
+    copy.write_text(unit.replace("/opt/broker/bin/broker", sys.executable))  # a program that is there
+    checked = subprocess.run([tool, "verify", "--man=no", str(copy)], check=False, capture_output=True, timeout=60)
+    said = [line for line in checked.stderr.decode().splitlines() if "broker.service" in line]
+    assert (0, []) == (checked.returncode, said)

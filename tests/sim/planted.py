@@ -17,7 +17,8 @@ from broker.kafka.service import KafkaSession
 from broker.kafka.transactions import executor
 from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
-from broker.kafka.transactions.transaction import Claim, Transaction
+from broker.kafka.transactions.transaction import Claim, State, Transaction
+from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
@@ -47,6 +48,7 @@ from broker.storage.log.watchers import Watchers
 from broker.storage.recovery import verification
 from broker.storage.recovery.on_disk import drop
 from broker.storage.upkeep.flusher import Flusher
+from protocol.kafka.errors import ErrorCode
 from tests.sim import planted_pulsar
 from tests.sim.disk import SimDisk
 
@@ -59,6 +61,7 @@ class Bug:
     attribute: str
     make: Callable[[Any], Any]  # from the right one to the wrong one
     scene: str = ""  # without which nothing of it can be seen
+    faults: tuple[str, ...] = ()  # that have to come in every seed, because they are rare and nothing else shows it
 
     @contextmanager
     def plant(self) -> Iterator[None]:
@@ -246,6 +249,30 @@ def _any_epoch(right: Any) -> Any:
     return refuse
 
 
+def _same_epoch(right: Any) -> Any:
+    def end_and_bump(self: Transaction, *args: Any) -> Any:
+        result = right(self, *args)
+        if isinstance(result, State) and self.state is not None:
+            return attrs.evolve(result, epoch=self.state.epoch, last=None)
+        return result
+
+    return end_and_bump
+
+
+def _one_addition(right: Any) -> Any:
+    def add_partitions(self: Any, name: str, claim: Claim, partitions: Any, reply: Any) -> None:
+        entry = self._registry.get(name)
+        state = None if entry is None else entry.transaction.state
+        if state is None or not state.partitions:
+            right(self, name, claim, partitions, reply)
+            return
+        with entry.lock:
+            self._executor.allow(state, partitions)
+        reply(ErrorCode.none)
+
+    return add_partitions
+
+
 def _lso_beyond(right: Any) -> Any:
     return property(lambda log: min(log.high_watermark, right.fget(log) + 1))
 
@@ -342,7 +369,14 @@ _ALL = [
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
     Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", verification, "_cut", _torn_tail_kept),
-    Bug("failed_write_left", "half a batch stays after a failed write", LogState, "undo_write", _failed_write_left),
+    Bug(
+        "failed_write_left",
+        "half a batch stays after a failed write",
+        LogState,
+        "undo_write",
+        _failed_write_left,
+        faults=("disk", "full"),
+    ),
     Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
     Bug("producers_forgotten", "recovery does not rebuild producer state", verification, "replay_batch", _uncounted),
     Bug(
@@ -437,6 +471,22 @@ _ALL = [
         scene="transactions",
     ),
     Bug("fencing_unchecked", "an older epoch may go on", Transaction, "_refuse", _any_epoch, scene="transactions"),
+    Bug(
+        "epoch_not_bumped",
+        "the end of a transaction gives no new epoch",
+        Transaction,
+        "end_and_bump",
+        _same_epoch,
+        scene="transactions",
+    ),
+    Bug(
+        "addition_forgotten",
+        "of the partitions that batches add, only the first is stored",
+        TransactionsVersion2,
+        "add_partitions",
+        _one_addition,
+        scene="transactions",
+    ),
     Bug(
         "lso_beyond",
         "one record is called stable that is not",

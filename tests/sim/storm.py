@@ -83,7 +83,6 @@ class Storm:
         self._host: Host = simulation.host
         self._rng = simulation.world.rng("storm")
         self._weather = weather
-        self._kinds = list(weather.weights)
         self._next = self._world.now + self._gap()
         self._calm_at: list[tuple[float, Callable[[], None]]] = []
         self.over = False
@@ -109,9 +108,10 @@ class Storm:
         if now < self._next:
             return
         self._next = now + self._gap()
-        if not self._kinds:
+        weights = self._weather.weights
+        if not weights:
             return
-        kind = self._rng.choices(self._kinds, [self._weather.weights[kind] for kind in self._kinds])[0]
+        kind = self._rng.choices(list(weights), list(weights.values()))[0]
         self.done[kind] = self.done.get(kind, 0) + 1
         getattr(self, f"_{kind}")()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from tests.sim.planted import PLANTED
 from tests.sim.simulation import DEFAULT_STEPS, Result, Simulation, simulate
+from tests.sim.storm import FAULTS
 
 
 @contextmanager
@@ -28,6 +29,7 @@ def first_to_find(name: str, seeds: Iterable[int], steps: int = DEFAULT_STEPS) -
         simulation = Simulation(seed, steps)
         if bug.scene and not simulation.has(bug.scene):
             continue
+        simulation.weather.weights.update({fault: FAULTS[fault] for fault in bug.faults})
         with bug.plant():
             result = simulation.run()
         if result.violation is not None:

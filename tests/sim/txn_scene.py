@@ -29,13 +29,15 @@ class TxnScene:
         partitions = [(TOPIC, number) for number in range(PARTITIONS)]
         self.zombie = Zombie("zombie", *common, ledger=ledger, partitions=partitions)
         timeout_ms = rng.choice((1_000, 3_000, 20_000))
+        several = [rng.choice((1, 1, 3)) for _ in range(rng.randrange(1, 3))]
         self.producers = [
             TxnProducer(
                 f"transactional-{n}",
                 *common,
                 ledger=ledger,
                 partitions=partitions,
-                identities=rng.choice((1, 1, 3)),
+                identities=identities,
+                version_2=identities == 1 and rng.random() < 0.6,
                 transactions=rng.randrange(2, 10),
                 timeout_ms=timeout_ms,
                 mortality=rng.choice((0.0, 0.01, 0.05)),
@@ -43,7 +45,7 @@ class TxnScene:
                 deserts=n == 1 and not clock_jumps,
                 on_death=self.zombie.haunt,
             )
-            for n in range(rng.randrange(1, 3))
+            for n, identities in enumerate(several)
         ]
         patience_s = timeout_ms / 1000 + 10.0
         self.readers = [TxnReader("txn-reader", *common, ledger=ledger, partitions=partitions, patience_s=patience_s)]

@@ -223,6 +223,10 @@ class Connection:
         self._served = bool(self.ranges)
         return self._buffer[: size + 4]
 
+    def answer_begins(self, deadline: float) -> bool:
+        """Wait for the first bytes of an answer, or for the connection's end, which ``receive`` reports. False: none came."""
+        return self._require_link().wait(deadline)
+
     def check_id(self, answered: int, expected: int) -> None:
         if answered != expected:
             self.close()

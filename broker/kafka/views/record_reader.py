@@ -161,9 +161,9 @@ class RecordReader:
     ) -> None:
         def look(data: bytes) -> None:
             self._budget.opened_bytes -= len(data)
-            for record in read_records(header, data):
+            for record in read_records(header, data, offsets.start):
                 if record.offset < offsets.start:
-                    continue
+                    continue  # offsets in a batch ascend, unless somebody has written them otherwise
                 if record.offset >= offsets.stop:
                     found.next_offset = offsets.stop
                     return
@@ -180,7 +180,7 @@ class RecordReader:
             if translated is None:
                 raise ProtocolError("an entry that cannot be taken apart")
             header, batch = read_header(translated), bytes(translated)
-        inspection.inspect(batch, header, log.config, log.around.large, look)
+        inspection.inspect(batch, header, log.config, log.around.large_shown, look)
 
     def _add(self, record: Record, header: BatchHeader, of_batch: Mapping[str, Any], found: Found) -> None:
         if header.is_control:

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from broker.kafka.context import KafkaContext
-from broker.kafka.groups.lag import Lags
+from broker.kafka.groups.lag import Lags, longest_s
+from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.phases import AT_REST
 from broker.kafka.views.groups import Groups
 from broker.kafka.views.records import Records
@@ -21,8 +22,11 @@ from broker.network.figures import Field, Figures
 from broker.network.routes import Route
 
 LAG = Field("group", "lag")
-# Partitions of groups that one sample looks at: some 10 ms.
+LAG_S = Field("group", "lag_s")
+# Partitions of groups that one sample looks at: some 10 ms. And those of groups that are behind, whose lag in time is looked up:
+# a small read each, unless the group stands still.
 _SAMPLED_MAX = 20_000
+_TIMED_MAX = 500
 
 
 class KafkaViews:
@@ -48,7 +52,7 @@ def _add_figures(context: ViewContext) -> None:
     figures.whole["groups"] = kafka.groups.count
     figures.whole["transactions_open"] = lambda: _open_transactions(kafka)
     lags = _GroupLags(context)
-    figures.sources.append(lambda: {LAG: lags.read()})
+    figures.sources.append(lags.read)
 
 
 def _open_transactions(kafka: KafkaContext) -> int:
@@ -57,20 +61,22 @@ def _open_transactions(kafka: KafkaContext) -> int:
 
 
 class _GroupLags:
-    """The lag of all groups in records. If they have very many partitions, a sample looks at some groups, in turns, and the
-    others keep what they had."""
+    """The lag of all groups, in records and in time. If they have very many partitions, a sample looks at some groups, in turns,
+    and the others keep what they had. In time a group has a lag only while there is room for its partitions."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context
         self._known: dict[str, float] = {}
+        self._known_s: dict[str, float] = {}
         self._next = ""  # the group with which the next sample begins
 
-    def read(self) -> Mapping[str, float]:
-        groups, left = self._context.kafka.groups, _SAMPLED_MAX
+    def read(self) -> Mapping[Field, Mapping[str, float]]:
+        groups, left, timed = self._context.kafka.groups, _SAMPLED_MAX, _TIMED_MAX
         names = sorted(groups.names())
         first = bisect_left(names, self._next)
         self._next = ""
         known = {name: self._known[name] for name in names if name in self._known}
+        known_s = {name: self._known_s[name] for name in names if name in self._known_s}
         for name in names[first:] + names[:first]:
             if left <= 0:
                 self._next = name
@@ -78,7 +84,25 @@ class _GroupLags:
             figures = groups.figures(name)
             if figures is not None:
                 offsets = groups.committed(name, figures.topics)
-                left -= 1 + sum(map(len, offsets.values()))
+                count = sum(map(len, offsets.values()))
+                left -= 1 + count
                 known[name] = self._context.lags.records(offsets)
-        self._known = known
-        return known
+                known_s.pop(name, None)
+                if not known[name]:
+                    if offsets:
+                        known_s[name] = 0.0
+                elif count <= timed:
+                    timed -= count
+                    longest = self._longest_s(offsets)
+                    if longest is not None:
+                        known_s[name] = longest
+        self._known, self._known_s = known, known_s
+        return {LAG: known, LAG_S: known_s}
+
+    def _longest_s(self, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> float | None:
+        lags, now_ms = self._context.lags, self._context.kafka.clock.time_ms()
+        return longest_s(
+            lags.in_time(lags.of(topic, partition, committed), now_ms)
+            for topic, partitions in offsets.items()
+            for partition, committed in partitions.items()
+        )

@@ -1,11 +1,14 @@
 """``/api/v1/settings``: the broker's settings with their values, and where each was set. Secrets are not shown.
 
+``listeners`` are all of them, as URLs. Kafka's admin API shows Kafka's own only, in the form that its tools understand.
+
 Tests: tests/kafka/views/test_settings.py.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from broker.config import BrokerConfig
 from broker.kafka.configs.resources import Settings as Entries
 from broker.kafka.configs.resources import Source
 from broker.kafka.context import KafkaContext
@@ -34,7 +37,13 @@ class Settings:
         self._context.callers.require(call, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         settings = Entries(self._context.kafka)
         entries = call.work.each(settings.broker_entries())
-        return json_answer({"settings": [_shown(entry, settings.default_of(entry["name"])) for entry in entries]})
+        shown = [_shown(entry, settings.default_of(entry["name"])) for entry in entries]
+        for each in shown:
+            if each["name"] == "listeners":
+                config = self._context.kafka.config
+                each["value"] = ",".join(map(str, config.listeners))
+                each["default"] = ",".join(map(str, BrokerConfig().listeners))
+        return json_answer({"settings": shown})
 
 
 def of_topic(kafka: KafkaContext, own: Mapping[str, str]) -> list[dict[str, Any]]:

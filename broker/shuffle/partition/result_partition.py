@@ -350,6 +350,11 @@ class ResultPartition:
         """
         return self.pipelined and self.holdings.unsent >= self.unsent_max and not self.readers.inside_record
 
+    @property
+    def waits_for_readers(self) -> bool:
+        """A writer that was held back is granted nothing before the readers have taken more."""
+        return self.pipelined and self.holdings.unsent * 2 > self.unsent_max and not self.readers.inside_record
+
     def must_wait(self) -> bool:
         """Whether its writer has to wait. If so, that is noted, and the writer is told when it may have changed."""
         # Marked before it is looked at, so that room that comes in between is announced.
@@ -365,9 +370,7 @@ class ResultPartition:
 
     def announce_room(self) -> None:
         """There may be room again: a writer that was held back is granted what it has used."""
-        if self.writer_waits and (
-            not self.pipelined or self.holdings.unsent * 2 <= self.unsent_max or self.readers.inside_record
-        ):
+        if self.writer_waits and not self.waits_for_readers:
             self.writer_waits = False
             if (listener := self.lease.listener) is not None:
                 listener.room_freed()

@@ -98,7 +98,7 @@ def _partition(name: str, partition: ResultPartition, readers_max: int) -> dict[
 
 def _why(partition: ResultPartition) -> str:
     """What a writer that waits for credit waits for."""
-    return "readers" if partition.full else "memory"
+    return "readers" if partition.waits_for_readers else "memory"
 
 
 def _readers(views: Iterable[View]) -> Iterable[dict[str, Any]]:

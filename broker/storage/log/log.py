@@ -65,6 +65,8 @@ class Surroundings:
     delete_later: Callable[[list[str], int], None]
     # Held while a batch is decompressed that is large inside (``inspection.py``).
     large: Lock = attrs.field(factory=Lock)
+    # The same for people who look at records: producers and consumers do not wait for them, nor they for these.
+    large_shown: Lock = attrs.field(factory=Lock)
     # Held while an entry is taken apart that is large inside, for a consumer (``entry_records.py``).
     large_entries: Lock = attrs.field(factory=Lock)
 

@@ -35,6 +35,9 @@ MAX_RECORDS_SIZE = 256 << 20
 # One byte each for length, attributes, timestamp, offset, key length, value length and number of headers.
 SMALLEST_RECORD = 7
 
+# Of so many records that are skipped, the offset of one is looked at.
+_STRIDE = 256
+
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
@@ -72,13 +75,18 @@ def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MA
     return data
 
 
-def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
-    """The records in ``data``, which is what ``unpack`` returned. Raises ProtocolError when it reaches bad bytes."""
+def read_records(header: BatchHeader, data: bytes, first_offset: int = 0) -> Iterator[Record]:
+    """The records in ``data``, which is what ``unpack`` returned, from ``first_offset`` on. Raises ProtocolError when it reaches
+    bad bytes."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
-    record_end = 0
+    left, record_end = header.record_count, 0
     try:
-        for timestamp_delta, offset_delta, pos, record_end in walk_records(data, header.record_count):
+        if first_offset > base_offset:
+            skipped, record_end = _skip_records(data, left, first_offset - base_offset)
+            left -= skipped
+        walked = walk_records(data, left, record_end)
+        for timestamp_delta, offset_delta, pos, record_end in walked:
             key, pos = _nullable(data, pos, record_end)
             value, pos = _nullable(data, pos, record_end)
             count, pos = varint(data, pos)
@@ -102,13 +110,52 @@ def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
         raise ProtocolError("a batch with more in it than its records")
 
 
-def walk_records(data: BytesLike, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """The timestamp delta, offset delta, position of the key, and end of each of ``count`` records.
+def _skip_records(data: BytesLike, count: int, first_delta: int) -> tuple[int, int]:
+    """How many of ``count`` records are before the first whose offset delta is at least ``first_delta``, and where that one
+    begins. Raises ProtocolError, IndexError.
+
+    Offset deltas ascend, so they are looked at in strides only. In a batch of a million records this takes a tenth of reading
+    them.
+    """
+    number = begin = 0
+    after, pos = 0, 0
+    while after < count and _offset_delta(data, pos) < first_delta:
+        number, begin = after, pos
+        after = min(count, number + _STRIDE)
+        pos = _after_records(data, begin, after - number)
+    while number < count and _offset_delta(data, begin) < first_delta:
+        number, begin = number + 1, _after_records(data, begin, 1)
+    return number, begin
+
+
+def _after_records(data: BytesLike, pos: int, count: int) -> int:
+    for _ in range(count):
+        size = data[pos]
+        if size < 0x80 and not size & 1:
+            pos += 1 + (size >> 1)
+        else:
+            size, pos = varint(data, pos)
+            if size < 0:
+                raise ProtocolError(f"a record of {size} bytes")
+            pos += size
+    if pos > len(data):
+        raise ProtocolError(f"a record that is {pos - len(data)} bytes longer than its batch")
+    return pos
+
+
+def _offset_delta(data: BytesLike, pos: int) -> int:
+    _, pos = varint(data, pos)  # its size
+    _, pos = varlong(data, pos + 1)  # the timestamp delta, after the attributes
+    return varint(data, pos)[0]
+
+
+def walk_records(data: BytesLike, count: int, pos: int = 0) -> Iterator[tuple[int, int, int, int]]:
+    """The timestamp delta, offset delta, position of the key, and end of each of ``count`` records, the first at ``pos``.
 
     The walk steps from record to record by their lengths and leaves what lies between key and end to the caller. Raises
     ProtocolError when it reaches a bad length. ``record_scan.check_records`` has a walk of its own; ``record_scan`` says why.
     """
-    pos, end = 0, len(data)
+    end = len(data)
     try:
         for _ in range(count):
             # One-byte varints, by far the most, are decoded in place: a call takes as long as the rest of the loop.

@@ -35,6 +35,7 @@ def test_topics_and_groups_have_series() -> None:
         grown(api)
         wait_for(lambda: api.get("/history?series=group:a%252Cb:lag")["series"])
         assert 6.0 == api.get("/history?series=group:a%252Cb:lag")["series"]["group:a,b:lag"][-1]
+        assert api.get("/history?series=group:a%252Cb:lag_s")["series"]["group:a,b:lag_s"][-1] >= 0.0
         name = quote("group:%252C-ü-中:lag")
         assert [7.0] == api.get(f"/history?series={name}")["series"]["group:%2C-ü-中:lag"][-1:]
         assert 2.0 == api.get("/history?series=topic:orders:messages_in")["series"]["topic:orders:messages_in"][-1]

@@ -100,12 +100,26 @@ def test_a_sample_of_very_many_groups_looks_at_some_in_turns(api: Api, monkeypat
     monkeypatch.setattr(routes, "_SAMPLED_MAX", 4)
     surroundings = api.http._surroundings
     lags = routes._GroupLags(ViewContext(api.kafka, surroundings.callers, surroundings.figures, Lags(api.kafka.logs)))
-    first = lags.read()
+    first = lags.read()[routes.LAG]
     assert 0 < len(first) < len(names)
     for _ in names:
-        found = lags.read()
+        found = lags.read()[routes.LAG]
     assert names == sorted(found)
     assert {"billing": 6.0}.items() <= found.items()
+
+
+def test_a_sample_looks_up_the_times_of_some_partitions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.kafka.groups.lag import Lags
+    from broker.kafka.views import routes
+    from broker.kafka.views.view_context import ViewContext
+
+    surroundings = api.http._surroundings
+    lags = routes._GroupLags(ViewContext(api.kafka, surroundings.callers, surroundings.figures, Lags(api.kafka.logs)))
+    behind = {name for name, lag in lags.read()[routes.LAG].items() if lag}
+    assert "billing" in behind & lags.read()[routes.LAG_S].keys()
+    assert lags.read()[routes.LAG_S]["billing"] > 0
+    monkeypatch.setattr(routes, "_TIMED_MAX", 0)
+    assert not behind & lags.read()[routes.LAG_S].keys()
 
 
 def test_a_name_may_have_any_characters(api: Api) -> None:

@@ -213,6 +213,18 @@ def test_a_batch_that_is_too_large_inside_is_not_opened(api: Api) -> None:
     assert ("after", None) == (good["value"]["text"], good["unreadable"])
 
 
+def test_who_looks_at_a_large_batch_and_producers_do_not_wait_for_each_other(api: Api) -> None:
+    topic(api, "large-inside")
+    append(api, "large-inside", build_batch([(None, b"x" * 100, [], 1)] * 20_000, compression=1))
+    log = api.kafka.logs.get("large-inside", 0)
+    assert log is not None
+    path = "/topics/large-inside/records?partition=0&offset=19990"
+    with log.around.large:
+        assert list(range(19_990, 20_000)) == [each["offset"] for each in api.get(path)["records"]]
+    with log.around.large_shown:
+        assert (0, 1) == log.offset_for_timestamp(1)
+
+
 def test_one_answer_opens_a_bounded_number_of_large_batches(api: Api) -> None:
     topic(api, "bombs")
     batch = bomb(30 << 20)

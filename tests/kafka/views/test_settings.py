@@ -11,6 +11,9 @@ def test_settings_that_are_not_the_default_are_marked_and_secrets_are_hidden() -
         settings = {each["name"]: each for each in answer["settings"]}
         assert ("7", "1", "static") == tuple(settings["num.partitions"][key] for key in ("value", "default", "source"))
         assert ("default", True) == (settings["log.retention.ms"]["source"], settings["log.retention.ms"]["live"])
+        # All of them, also those that Kafka's clients do not see.
+        assert "kafka://127.0.0.1:0,http://127.0.0.1:0" == settings["listeners"]["value"]
+        assert "kafka://127.0.0.1:9092" == settings["listeners"]["default"]
         secret = settings["pulsar_token_secret_key"]
         assert (True, None, "static") == (secret["secret"], secret["value"], secret["source"])
         assert "c2VjcmV0" not in json.dumps(answer)

@@ -61,6 +61,7 @@ class Call:
     context: Any = None  # the client's own
     patience_s: float = _PATIENCE_S
     expects_answer: bool = True
+    exactly: int = -1  # the version to ask in; -1: any
     version: int = 0
     correlation_id: int = 0
     sent_at: float = 0.0
@@ -366,6 +367,8 @@ class Client:
         if call.context is _GREETING or call.context is _LOGIN:
             oldest = 1 if call.key == ApiKey.SASL_HANDSHAKE else 0
             call.version = self.rng.randint(oldest, NEWEST[call.key])
+        elif call.exactly >= 0:
+            call.version = call.exactly
         elif call.key != ApiKey.END_TXNS:
             assert self._ranges is not None
             oldest, newest = self._ranges[int(call.key)]

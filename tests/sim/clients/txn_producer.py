@@ -1,5 +1,7 @@
 """Transactional producers: begin, write, send offsets, commit or abort; die in the middle, and come again under the same id.
 
+They do so by the classic flow or by transactions version 2 (KIP-890), and change from one to the other.
+
 One client may be several producers that end together by one EndTxns, as the tasks of a micro-batch do.
 """
 
@@ -27,6 +29,7 @@ _RETRIABLE = frozenset(
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.kafka_storage_error,
+        ErrorCode.not_enough_replicas,  # so Produce calls a coordinator that is not available
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.not_leader_or_follower,
     }
@@ -38,8 +41,11 @@ _FATAL = frozenset(
         ErrorCode.invalid_producer_epoch,
         ErrorCode.invalid_producer_id_mapping,
         ErrorCode.invalid_txn_state,
+        ErrorCode.transaction_abortable,
     }
 )
+# The versions that add to a transaction what is not in it, and of EndTxn the one that answers with the next epoch.
+VERSION_2 = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
 
 
 @attrs.define
@@ -52,6 +58,13 @@ class Identity:
     used: bool = False  # it has had a transaction
     before: tuple[int, int] | None = None  # as whom it wrote, if it says so when it comes again (KIP-360)
     sequences: dict[Partition, int] = attrs.Factory(dict)
+
+    def goes_on(self, producer_id: int, epoch: int) -> "Identity":
+        """It has got another epoch. Returns what it was."""
+        before = attrs.evolve(self, sequences=dict(self.sequences))
+        self.producer_id, self.epoch = producer_id, epoch
+        self.sequences.clear()
+        return before
 
     def header(self) -> dict[str, Any]:
         """What requests of one producer begin with, under the names of all versions."""
@@ -131,6 +144,7 @@ def error_of(key: ApiKey, body: Any) -> int:
 class TxnProducer(Client):
     """``on_death`` gets the identities of a producer that has died, once its successor has taken their place.
 
+    ``version_2``: whether it begins with transactions version 2, which several producers that end together do not have.
     ``transactions``: how many are to be committed; ``deserts``: then it begins another one and is never heard of again.
     """
 
@@ -140,6 +154,7 @@ class TxnProducer(Client):
         ledger: Ledger,
         partitions: Sequence[Partition],
         identities: int,
+        version_2: bool,
         transactions: int,
         timeout_ms: int,
         mortality: float,
@@ -155,6 +170,7 @@ class TxnProducer(Client):
         self._mortality = mortality
         self._deserts = deserts
         self._on_death = on_death
+        self._version_2 = version_2
         self._identities = [Identity(f"{self.name}-{n}") for n in range(identities)]
         self._dead: tuple[list[Identity], Txn] | None = None
         self._txn: Txn | None = None
@@ -191,7 +207,10 @@ class TxnProducer(Client):
         if not self.quiet and self.rng.random() < self._mortality:
             self._die()
             return None
-        return self._plan[0]()
+        call = self._plan[0]()
+        if self._version_2:
+            call.exactly = VERSION_2.get(call.key, -1)
+        return call
 
     def _init(self, identity: Identity) -> Call:
         return Call(
@@ -209,6 +228,8 @@ class TxnProducer(Client):
         rng = self.rng
         txn = self._txn = self.ledger.begin(self.name)
         self._plan = []
+        if len(self._identities) == 1 and rng.random() < 0.1:
+            self._version_2 = not self._version_2
         parties: list[Identity] = []
         for index, identity in enumerate(self._identities):
             chosen = rng.sample(self._partitions, rng.randrange(0 if index else 1, len(self._partitions) + 1))
@@ -218,14 +239,16 @@ class TxnProducer(Client):
             if not chosen:  # a task without rows
                 continue
             identity.used = True
-            self._plan.append(lambda identity=identity, chosen=chosen: add_partitions(identity, chosen))  # type: ignore[misc]
+            if not self._version_2:
+                self._plan.append(lambda identity=identity, chosen=chosen: add_partitions(identity, chosen))  # type: ignore[misc]
             for partition in chosen * rng.choice((1, 1, 2)):
                 self._plan.append(self._batch(txn, identity, partition, len(self._plan)))
         first = self._identities[0]
         if rng.random() < 0.6:
             txn.offset = txn.number + 1
             group = {**first.header(), "group_id": self.group}
-            self._plan.append(lambda: Call(ApiKey.ADD_OFFSETS_TO_TXN, group))
+            if not self._version_2:
+                self._plan.append(lambda: Call(ApiKey.ADD_OFFSETS_TO_TXN, group))
             self._plan.append(lambda: send_offset(first, self.group, self._partitions[0], txn.offset))
         commit = rng.random() < 0.8
         self._plan.append(lambda: self._end(txn, parties, commit))
@@ -314,7 +337,7 @@ class TxnProducer(Client):
         if error == ErrorCode.duplicate_sequence_number and call.key == ApiKey.PRODUCE:
             error = 0
         if not error:
-            self._succeeded(call)
+            self._succeeded(call, body)
         elif error in _FATAL:
             self._check_fatal(error, call)
             self.world.note(f"{self.name}: {ErrorCode(error).name}, {self._txn} is lost")
@@ -322,7 +345,7 @@ class TxnProducer(Client):
         else:
             self._excuse(error, call.key.name)
 
-    def _succeeded(self, call: Call) -> None:
+    def _succeeded(self, call: Call, body: Any) -> None:
         txn = self._txn
         assert txn is not None
         del self._plan[0]
@@ -332,6 +355,10 @@ class TxnProducer(Client):
         if self._plan:
             return
         self._txn = None
+        if call.exactly >= 0:
+            before = self._identities[0].goes_on(body.producer_id, body.producer_epoch)
+            if self.rng.random() < 0.5:
+                self._on_death([before], txn)  # what it has sent comes once more, late
         if call.context:
             txn.committed("EndTxn says so")
             self._left -= 1

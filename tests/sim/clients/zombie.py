@@ -7,7 +7,7 @@ from typing import Any
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.sim.clients.client import Call, Client
-from tests.sim.clients.txn_producer import Identity, add_partitions, error_of, produce, send_offset
+from tests.sim.clients.txn_producer import VERSION_2, Identity, add_partitions, error_of, produce, send_offset
 from tests.sim.ledger import Ledger, Partition, Txn
 from tests.sim.world import Violation
 
@@ -39,6 +39,9 @@ class Zombie(Client):
                 Call(ApiKey.END_TXN, {**header, "committed": True}),
                 Call(ApiKey.END_TXN, {**header, "committed": False}),
             ]
+            for call in calls[:4]:
+                if rng.random() < 0.5:
+                    call.exactly = VERSION_2.get(call.key, -1)
             self._calls.extend(rng.sample(calls, rng.randrange(1, len(calls) + 1)))
         self._idle_until = 0.0
 

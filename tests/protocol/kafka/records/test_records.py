@@ -1,3 +1,4 @@
+import contextlib
 import tracemalloc
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.kafka.records import compression
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, check_crc, read_header
-from protocol.kafka.records.records import Record, build_batch, records
+from protocol.kafka.records.records import Record, build_batch, read_records, records, unpack
 
 Given = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
@@ -149,3 +150,24 @@ def test_a_codec_that_does_not_exist_is_refused() -> None:
 def test_a_batch_may_come_from_a_generator() -> None:
     stream: Any = ((None, b"%d" % i, [], i) for i in range(3))
     assert [record.value for record in records(build_batch(stream))] == [b"0", b"1", b"2"]
+
+
+@given(st.lists(st.integers(1, 300), max_size=700), st.integers(0, 100), st.integers(-5, 100_000))
+def test_records_before_an_offset_can_be_left_out(steps: list[int], base_offset: int, first_offset: int) -> None:
+    """Offsets ascend with gaps, and values have one byte or two for their size."""
+    offsets, last = [], base_offset
+    for step in steps:
+        offsets.append(last)
+        last += step
+    given = [(None, bytes(step % 90), [], step) for step in steps]
+    data = bytes(build_batch(given, base_offset=base_offset, offsets=offsets))
+    header = read_header(data)
+    wanted = [record for record in records(data) if record.offset >= first_offset]
+    assert wanted == list(read_records(header, unpack(data, 0, header), first_offset))
+
+
+@given(st.binary(max_size=2000), st.integers(0, 500), st.integers(1, 600))
+def test_records_that_are_left_out_are_bounded_by_their_bytes(data: bytes, count: int, first_offset: int) -> None:
+    header = read_header(bytes(build_batch([])))._replace(record_count=count)
+    with contextlib.suppress(ProtocolError):
+        assert len(list(read_records(header, data, first_offset))) <= count

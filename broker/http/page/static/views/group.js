@@ -12,7 +12,8 @@ export function Group({ segments }) {
   const name = segments[1];
   const answer = useGet(pathOf("groups", name), {}, 3);
   const lag = `group:${name}:lag`;
-  const history = useHistory([lag]);
+  const lagInTime = `group:${name}:lag_s`;
+  const history = useHistory([lag, lagInTime]);
   return html`
     <p class="path"><a href=${to(["groups"])}>Groups</a></p>
     <div class="title"><h1 tabindex="-1">${name}</h1>${history.spanField}</div>
@@ -20,6 +21,7 @@ export function Group({ segments }) {
       <${About} group=${answer.data} />
       <div class="charts">
         <${Chart} title="Lag over time" history=${history} format=${compact} series=${[{ name: lag, label: "lag" }]} />
+        <${Chart} title="Lag in time" history=${history} format=${duration} series=${[{ name: lagInTime, label: "lag in time" }]} />
       </div>
       <${Partitions} group=${answer.data} />
       <${Members} members=${answer.data.members ?? []} />

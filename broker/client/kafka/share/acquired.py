@@ -1,0 +1,247 @@
+"""What becomes of each record that the broker has locked for this consumer. Pure; the caller holds the consumer's lock.
+
+An answer to ShareFetch names ranges of offsets that were acquired together. An ``AcquiredRange`` has a byte for each offset of
+one of them, its state, so that a batch of records is accepted, sent and settled by a few operations on bytes:
+
+| state | event | next state |
+|---|---|---|
+| BUFFERED | DELIVER | DELIVERED |
+| BUFFERED | RELEASE | PENDING_RELEASE |
+| DELIVERED | ACCEPT | PENDING_ACCEPT |
+| DELIVERED | RELEASE | PENDING_RELEASE |
+| DELIVERED | REJECT | PENDING_REJECT |
+| PENDING_ACCEPT | ACCEPT | PENDING_ACCEPT |
+| PENDING_ACCEPT | RELEASE | PENDING_RELEASE |
+| PENDING_ACCEPT | REJECT | PENDING_REJECT |
+| PENDING_RELEASE | ACCEPT | PENDING_ACCEPT |
+| PENDING_RELEASE | RELEASE | PENDING_RELEASE |
+| PENDING_RELEASE | REJECT | PENDING_REJECT |
+| PENDING_REJECT | ACCEPT | PENDING_ACCEPT |
+| PENDING_REJECT | RELEASE | PENDING_RELEASE |
+| PENDING_REJECT | REJECT | PENDING_REJECT |
+| PENDING_GAP | SEND | SENT_GAP |
+| PENDING_ACCEPT | SEND | SENT_ACCEPT |
+| PENDING_RELEASE | SEND | SENT_RELEASE |
+| PENDING_REJECT | SEND | SENT_REJECT |
+| SENT_GAP | SETTLE | SETTLED |
+| SENT_ACCEPT | SETTLE | SETTLED |
+| SENT_RELEASE | SETTLE | SETTLED |
+| SENT_REJECT | SETTLE | SETTLED |
+
+LOSE makes SETTLED of every state but the SENT ones: the lock is over, or the broker has given the record to this consumer again.
+
+An offset without a record (a control record, or one that compaction has removed) begins as PENDING_GAP, any other as BUFFERED.
+An event that changes nothing or is not in the table has no effect, except that the user is told of a late ACCEPT, RELEASE or
+REJECT (``decide`` returns False). An acknowledgement is settled by any answer, because what the broker has refused once it
+refuses again; the answer says whether it counted. A renewal changes no state: the record stays with the consumer.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from uuid import UUID
+
+TopicIdPartition = tuple[UUID, int]
+# First and last offset (inclusive) and their types: one for all, or one for each.
+AcknowledgementBatch = tuple[int, int, bytes]
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
+
+
+class RecordState(IntEnum):
+    """The states as bytes. The low bits of a decided record are the number that the protocol has for the decision."""
+
+    PENDING_GAP = GAP
+    PENDING_ACCEPT = ACCEPT
+    PENDING_RELEASE = RELEASE
+    PENDING_REJECT = REJECT
+    SENT_GAP = 0x10 | GAP
+    SENT_ACCEPT = 0x10 | ACCEPT
+    SENT_RELEASE = 0x10 | RELEASE
+    SENT_REJECT = 0x10 | REJECT
+    BUFFERED = 0x20
+    DELIVERED = 0x21
+    SETTLED = 0x30
+
+
+class RecordEvent(IntEnum):
+    DELIVER = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    SEND = 4
+    SETTLE = 5
+    LOSE = 6
+
+
+_S, _E = RecordState, RecordEvent
+_DECISIONS = {_E.ACCEPT: _S.PENDING_ACCEPT, _E.RELEASE: _S.PENDING_RELEASE, _E.REJECT: _S.PENDING_REJECT}
+
+TABLE: dict[tuple[RecordState, RecordEvent], RecordState] = {
+    (_S.BUFFERED, _E.DELIVER): _S.DELIVERED,
+    (_S.BUFFERED, _E.RELEASE): _S.PENDING_RELEASE,
+    **{
+        (state, event): after
+        for state in (_S.DELIVERED, _S.PENDING_ACCEPT, _S.PENDING_RELEASE, _S.PENDING_REJECT)
+        for event, after in _DECISIONS.items()
+    },
+    **{(_S(number), _E.SEND): _S(0x10 | number) for number in (GAP, ACCEPT, RELEASE, REJECT)},
+    **{(_S(0x10 | number), _E.SETTLE): _S.SETTLED for number in (GAP, ACCEPT, RELEASE, REJECT)},
+    **{(state, _E.LOSE): _S.SETTLED for state in (_S.BUFFERED, _S.DELIVERED, *map(_S, (GAP, ACCEPT, RELEASE, REJECT)))},
+}
+
+BUFFERED, _DELIVERED, _SETTLED = int(_S.BUFFERED), int(_S.DELIVERED), int(_S.SETTLED)
+_MAY_DECIDE = frozenset(int(state) for state, event in TABLE if event is _E.ACCEPT)
+_PENDING = re.compile(b"[%c-%c]+" % (GAP, REJECT))
+_SENT = re.compile(b"[%c-%c]+" % (_S.SENT_GAP, _S.SENT_REJECT))
+_HELD = re.compile(b"[%c%c]+" % (BUFFERED, _DELIVERED))
+
+
+def _translation(event: RecordEvent) -> bytes:
+    table = bytearray(range(256))
+    for (state, on), after in TABLE.items():
+        if on is event:
+            table[state] = after
+    return bytes(table)
+
+
+def _only(*states: RecordState) -> bytes:
+    """The translation of an event that is for records in some of its states only."""
+    table = bytearray(range(256))
+    for state in states:
+        table[state] = _S.PENDING_ACCEPT
+    return bytes(table)
+
+
+_DELIVERED_TO_ACCEPT = _only(_S.DELIVERED)
+_SEND, _SETTLE, _LOSE = _translation(_E.SEND), _translation(_E.SETTLE), _translation(_E.LOSE)
+_RELEASE_HELD = bytes.maketrans(bytes([BUFFERED, _DELIVERED]), bytes([RELEASE, RELEASE]))
+
+
+class AcquiredRange:
+    """``first`` to ``last`` (inclusive) of one partition. ``expires_at`` (monotonic, s): the end of the lock."""
+
+    __slots__ = ("delivery_count", "expires_at", "first", "last", "partition", "renew_asked", "states", "topic")
+
+    def __init__(
+        self, topic: str, partition: TopicIdPartition, first: int, last: int, delivery_count: int, expires_at: float
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first = first
+        self.last = last
+        self.delivery_count = delivery_count
+        self.expires_at = expires_at
+        self.states = bytearray(last - first + 1)  # gaps, until `received` says that there is a record
+        self.renew_asked: set[int] = set()
+
+    def received(self, offset: int) -> None:
+        """There is a record at ``offset``."""
+        self.states[offset - self.first] = BUFFERED
+
+    def deliver(self, offset: int) -> bool:
+        """Hand the record to the user. False if it was released meanwhile."""
+        index = offset - self.first
+        if self.states[index] != BUFFERED:
+            return False
+        self.states[index] = _DELIVERED
+        return True
+
+    def decide(self, offset: int, decision: int) -> bool:
+        """ACCEPT, RELEASE or REJECT. False if it is too late: the decision has been sent already, or the lock is lost."""
+        index = offset - self.first
+        if self.states[index] not in _MAY_DECIDE:
+            return False
+        self.states[index] = decision
+        return True
+
+    def accept_if_delivered(self, offset: int) -> None:
+        """Accept the record unless the user has decided about it."""
+        if self.states[offset - self.first] == _DELIVERED:
+            self.states[offset - self.first] = ACCEPT
+
+    def accept_delivered(self) -> None:
+        """Accept whatever the user has and has not decided about."""
+        self.states = self.states.translate(_DELIVERED_TO_ACCEPT)
+
+    def release_held(self) -> None:
+        """Release whatever is buffered, or with the user and undecided."""
+        self.states = self.states.translate(_RELEASE_HELD)
+
+    def release_all(self) -> None:
+        """The records cannot be read: another try may do better."""
+        self.states = bytearray([RELEASE]) * len(self.states)
+
+    def ask_renewal(self, offset: int) -> bool:
+        """False if the user does not have the record any more."""
+        if self.states[offset - self.first] != _DELIVERED:
+            return False
+        self.renew_asked.add(offset)
+        return True
+
+    # To the broker and back -----------------------------------------------------------------------------------------
+
+    def send(self) -> list[AcknowledgementBatch]:
+        """The decisions that have not been sent. They count as sent from now on."""
+        batches = [
+            (self.first + run.start(), self.first + run.end() - 1, _packed(run.group()))
+            for run in _PENDING.finditer(self.states)
+        ]
+        if batches:
+            self.states = self.states.translate(_SEND)
+        return batches
+
+    def settle(self) -> list[AcknowledgementBatch]:
+        """The broker has answered what was sent, or never will. Returns what that was."""
+        batches = [
+            (self.first + run.start(), self.first + run.end() - 1, _packed(bytes(byte & 0x0F for byte in run.group())))
+            for run in _SENT.finditer(self.states)
+        ]
+        if batches:
+            self.states = self.states.translate(_SETTLE)
+        return batches
+
+    def renewals(self, everything: bool) -> list[AcknowledgementBatch]:
+        """The renewals that the user has asked for, or those of all records that are held."""
+        asked, self.renew_asked = self.renew_asked, set()
+        if everything:
+            return [
+                (self.first + run.start(), self.first + run.end() - 1, bytes([RENEW]))
+                for run in _HELD.finditer(self.states)
+            ]
+        return [(offset, offset, bytes([RENEW])) for offset in sorted(asked) if self.holds(offset)]
+
+    def lose(self, first: int, last: int) -> None:
+        """The locks of these offsets are over: forget what has not been sent."""
+        start, stop = max(0, first - self.first), min(len(self.states), last + 1 - self.first)
+        if start < stop:
+            self.states[start:stop] = self.states[start:stop].translate(_LOSE)
+
+    # Questions ------------------------------------------------------------------------------------------------------
+
+    def holds(self, offset: int) -> bool:
+        return self.states[offset - self.first] in (BUFFERED, _DELIVERED)
+
+    @property
+    def has_pending(self) -> bool:
+        return _PENDING.search(self.states) is not None
+
+    @property
+    def has_held(self) -> bool:
+        """Whether any record is buffered, or with the user and undecided."""
+        return BUFFERED in self.states or _DELIVERED in self.states
+
+    @property
+    def is_settled(self) -> bool:
+        return self.states.count(_SETTLED) == len(self.states)
+
+    def state(self, offset: int) -> RecordState:
+        return RecordState(self.states[offset - self.first])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+
+def _packed(types: bytes) -> bytes:
+    """One type where all are the same, as the protocol allows: most batches then need one byte."""
+    return types[:1] if types.count(types[0]) == len(types) else bytes(types)

@@ -1,0 +1,238 @@
+"""One broker and what it has locked for this consumer: the connection, the session and the request in flight.
+
+Used by one thread at a time, the one whose turn it is. What it changes in ``holdings`` it changes under the consumer's lock,
+because users decide about records from any thread. A broken connection ends the session: what was in flight is settled with the
+error, and what the broker had locked may come again from it.
+
+Tests: tests/client/kafka/share/test_other_brokers.py.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from broker.client.kafka.config import Address
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import ConnectionLostError, KafkaClientError
+from broker.client.kafka.routing import Routing
+from broker.client.kafka.share import requests
+from broker.client.kafka.share.acquired import TopicIdPartition
+from broker.client.kafka.share.errors import unsupported
+from broker.client.kafka.share.holdings import Acknowledgements, Holdings, Settled
+from broker.client.kafka.share.requests import FetchLimits, ShareAnswer
+from broker.client.kafka.share.session import ShareSession
+from broker.runtime.threads import Lock
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
+
+# The broker has another session of this member, or none.
+_SESSION_LOST = frozenset(
+    {
+        ErrorCode.share_session_not_found,
+        ErrorCode.invalid_share_session_epoch,
+        ErrorCode.share_session_limit_reached,
+    }
+)
+
+# The records that were asked for and one batch more, which a broker sends even if it is larger than that.
+_FRAME_MAX = 128 << 20
+
+
+@attrs.frozen(eq=False)
+class _InFlight:
+    kind: Literal["fetch", "acknowledge", "renew"]
+    correlation_id: int
+    version: int
+    sent_at: float
+    wait_s: float
+    # Renewals only: other acknowledgements are marked as sent in the holdings.
+    renewals: Acknowledgements
+
+
+@attrs.frozen(eq=False)
+class Received:
+    """``records_until``: when the locks of the records in it end at the earliest (monotonic, s). ``renewal_errors``: the
+    partitions whose locks could not be renewed."""
+
+    kind: str
+    answer: ShareAnswer
+    settled: Sequence[Settled]
+    renewal_errors: Mapping[TopicIdPartition, int]
+    locked_from: float
+
+
+class BrokerLink:
+    """``not_before``: no request before this time (monotonic, s), because the broker throttles us or has failed."""
+
+    def __init__(self, address: Address, routing: Routing, group: str, member_id: str, lock: Lock) -> None:
+        self.address = address
+        self.holdings = Holdings()
+        self.session = ShareSession()
+        self.not_before = 0.0
+        self.failures = 0  # in a row
+        self._routing = routing
+        self._group, self._member_id = group, member_id
+        self._lock = lock
+        self._connection: Connection | None = None
+        self._in_flight: _InFlight | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._in_flight is not None
+
+    @property
+    def is_fetching(self) -> bool:
+        return self._in_flight is not None and self._in_flight.kind == "fetch"
+
+    @property
+    def renews(self) -> bool:
+        """Whether the broker can renew locks. Only once it has been asked for anything."""
+        return (
+            self._connection is not None
+            and self._connection.ranges.get(ApiKey.SHARE_ACKNOWLEDGE, (0, -1))[1] >= requests.FIRST_WITH_RENEWAL
+        )
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def fetch(self, wanted: Collection[TopicIdPartition], limits: FetchLimits) -> None:
+        """Ask for records of these partitions. The decisions about their records go with it."""
+        connection = self._connect()
+        version = self._version(connection, ApiKey.SHARE_FETCH, requests.FETCH_VERSIONS)
+        may_acknowledge = self.session.is_open
+        plan = self.session.fetch(wanted)
+        acknowledgements: Acknowledgements = {}
+        if may_acknowledge:
+            with self._lock:
+                acknowledgements = self.holdings.send(wanted)
+        fields = requests.share_fetch(version, self._group, self._member_id, plan, acknowledgements, limits)
+        self._send(connection, "fetch", ApiKey.SHARE_FETCH, version, fields, limits.max_wait_ms / 1000, {})
+
+    def acknowledge(self) -> bool:
+        """Send all decisions. False if there is none. The session must be open."""
+        connection = self._connect()
+        version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, requests.ACKNOWLEDGE_VERSIONS)
+        with self._lock:
+            acknowledgements = self.holdings.send()
+        if not acknowledgements:
+            return False
+        epoch = self.session.acknowledge()
+        fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, acknowledgements)
+        self._send(connection, "acknowledge", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, {})
+        return True
+
+    def renew(self, renewals: Acknowledgements) -> None:
+        """The session must be open, and ``renews`` true."""
+        connection = self._connect()
+        version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, (requests.FIRST_WITH_RENEWAL, 2))
+        epoch = self.session.acknowledge()
+        fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, renewals, renewal=True)
+        self._send(connection, "renew", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, renewals)
+
+    def close_session(self) -> None:
+        """Send the last decisions and give everything back. The session must be open."""
+        connection = self._connect()
+        version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, requests.ACKNOWLEDGE_VERSIONS)
+        with self._lock:
+            acknowledgements = self.holdings.send()
+        epoch = self.session.close()
+        fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, acknowledgements)
+        self._send(connection, "acknowledge", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, {})
+
+    def _send(
+        self,
+        connection: Connection,
+        kind: Literal["fetch", "acknowledge", "renew"],
+        key: ApiKey,
+        version: int,
+        fields: Mapping[str, Any],
+        wait_s: float,
+        renewals: Acknowledgements,
+    ) -> None:
+        config = self._routing.config
+        correlation_id = connection.next_id()
+        frame = control.encode_request(key, version, correlation_id, config.client_id, fields)
+        now = self._routing.clock.monotonic()
+        self._in_flight = _InFlight(kind, correlation_id, version, now, wait_s, renewals)
+        connection.send([frame], connection.deadline(config.request_timeout_ms))
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def answer_begins(self, deadline: float) -> bool:
+        """Wait for the answer to the request in flight until ``deadline``."""
+        assert self._connection is not None
+        return self._connection.answer_begins(deadline)
+
+    def receive(self) -> Received:
+        """The answer to the request in flight. Raises KafkaClientError; then call ``lost``."""
+        in_flight, connection = self._in_flight, self._connection
+        assert in_flight is not None
+        assert connection is not None
+        timeout_ms = self._routing.config.request_timeout_ms + in_flight.wait_s * 1000
+        frame = connection.receive(connection.deadline(timeout_ms), f"a share {in_flight.kind}")
+        read = requests.read_fetched if in_flight.kind == "fetch" else requests.read_acknowledged
+        try:
+            correlation_id, answer = read(in_flight.version, frame)
+        except ProtocolError as error:
+            raise connection.unreadable(f"a share {in_flight.kind}", error) from None
+        connection.check_id(correlation_id, in_flight.correlation_id)
+        self._in_flight = None
+        self.failures = 0
+        now = self._routing.clock.monotonic()
+        if answer.throttle_s:
+            self.not_before = now + answer.throttle_s
+        if answer.error in _SESSION_LOST:
+            self.session.lost()
+        else:
+            self.session.answered()
+        # While nobody received it, the answer may have waited here. The broker has kept it at most as long as it was allowed to.
+        locked_from = min(now, in_flight.sent_at + in_flight.wait_s + 1.0)
+        errors = {data.partition: data.acknowledge_error for data in answer.partitions}
+
+        def error_of(partition: TopicIdPartition) -> int:
+            return answer.error or errors.get(partition, 0)
+
+        with self._lock:
+            if answer.lock_s:
+                self.holdings.lock_s = answer.lock_s
+            if in_flight.kind != "renew":
+                return Received(in_flight.kind, answer, self.holdings.settle(error_of), {}, locked_from)
+            failed = {partition: error_of(partition) for partition in in_flight.renewals if error_of(partition)}
+            renewed = {where: what for where, what in in_flight.renewals.items() if where not in failed}
+            self.holdings.renewed(renewed, in_flight.sent_at + self.holdings.lock_s)
+        return Received(in_flight.kind, answer, (), failed, locked_from)
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Connection:
+        assert self._in_flight is None
+        if self._connection is None:
+            self._connection = self._routing.dial(self.address, _FRAME_MAX)
+        elif not self._connection.is_open:  # pragma: no cover  # whoever sees an error calls `lost`
+            raise ConnectionLostError(f"The connection to the broker at {self._connection.where} is closed.")
+        return self._connection
+
+    @staticmethod
+    def _version(connection: Connection, key: ApiKey, versions: tuple[int, int]) -> int:
+        if connection.ranges.get(key, (0, -1))[1] < versions[0]:
+            raise unsupported(connection.where)
+        return connection.version(key, *versions)
+
+    def lost(self, error: KafkaClientError | None, now: float) -> list[Settled]:
+        """Close the connection. What was in flight is settled: nobody knows whether it counted."""
+        self.disconnect()
+        self.session.lost()
+        self.failures += 1
+        config = self._routing.config
+        pause_ms = min(config.retry_backoff_ms * 2 ** min(self.failures - 1, 16), config.retry_backoff_max_ms)
+        self.not_before = now + pause_ms / 1000
+        with self._lock:
+            return self.holdings.settle(lambda _: (error and error.code) or ErrorCode.network_exception)
+
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._in_flight = None
+        if connection is not None:
+            connection.close()
