@@ -15,7 +15,6 @@ from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
-from broker.kafka.groups.share.share_coordinator import LogTopics
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
@@ -48,7 +47,6 @@ class KafkaPart:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
-        groups.share.topics = LogTopics(logs)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
         share = groups.share.state = ShareService(
             logs,

@@ -6,7 +6,7 @@ here, and one that may have to be throttled is answered through an outbox of its
 | quota | counted | throttled |
 |---|---|---|
 | producer_byte_rate | the request, when its handling begins | after a request that leaves a debt |
-| consumer_byte_rate | the response | while there is a debt; the response is empty, not counted, and nothing is read |
+| consumer_byte_rate | the response to a Fetch or ShareFetch | while there is a debt; the response is empty, not counted, and nothing is read |
 | request_percentage | the time of handling and of sending | after a request that leaves a debt, for one window at most |
 | controller_mutation_rate | partitions created or deleted | after a request that leaves a debt, or while there is one |
 
@@ -33,6 +33,7 @@ from protocol.kafka.throttle_time import with_throttle_time
 
 _INT_MAX = 2**31 - 1
 _PERCENT: Final = 100.0
+_FETCHES: Final = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Metering:
@@ -61,7 +62,7 @@ class Metering:
             produce_s = meters.produce.sensor.take(len(request.frame) - 4, meters.produce.quota, now)
             if not produce_s and meters.request is None:
                 return outbox
-        elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
+        elif meters.request is None and (meters.fetch if key in _FETCHES else meters.mutation) is None:
             return outbox
         if meters.request is not None:
             # For the response to this request, and until the next one.

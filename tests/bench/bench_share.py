@@ -4,8 +4,8 @@
 
 - *state*: the share partition alone, fetch and acknowledgement of 500 records at a time, and of one record at a time out of 500.
 - *acknowledge*: ShareAcknowledge of 500 records of each of 1 or 100 partitions, from the frame to the bytes of the answer,
-  without the socket. CPU of the thread that handles it; CPU of the whole process, so with the thread that writes the catalogue and its
-  fsyncs, of which there is one for each request here and one for many where many come at once; and the time on the clock.
+  without the socket. CPU of the thread that handles it; CPU of the whole process, so with the catalogue's thread and its fsyncs,
+  of which there is one for each request here and one for many where many come at once; and the time on the clock.
 - *fetch*: the same for ShareFetch.
 - *end to end*: one connection, over a socket, one record at a time: a ShareFetch of one record that acknowledges the one before.
 - *idle*: the memory of a share partition that a session has and nobody writes to, and the time of a fetch in that session.

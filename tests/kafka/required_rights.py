@@ -528,6 +528,26 @@ ROWS = [
     Row(ApiKey.JOIN_GROUP, (group(READ),), _join),
     Row(ApiKey.SYNC_GROUP, (group(READ),), _sync),
     Row(ApiKey.HEARTBEAT, (group(READ),), _heartbeat),
+    Row(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        (group(DESCRIBE), topic(DESCRIBE)),
+        lambda names: {
+            "groups": [{"group_id": names.group, "topics": [{"topic_name": names.topic, "partitions": [0]}]}]
+        },
+    ),
+    Row(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        (group(READ), topic(READ)),
+        lambda names: {
+            "group_id": names.group,
+            "topics": [{"topic_name": names.topic, "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+        },
+    ),
+    Row(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        (group(DELETE), topic(READ)),
+        lambda names: {"group_id": names.group, "topics": [{"topic_name": names.topic}]},
+    ),
     Row(ApiKey.SHARE_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _share_heartbeat),
     Row(
         ApiKey.SHARE_GROUP_DESCRIBE,
