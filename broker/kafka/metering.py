@@ -6,11 +6,12 @@ here, and one that may have to be throttled is answered through an outbox of its
 | quota | counted | throttled |
 |---|---|---|
 | producer_byte_rate | the request, when its handling begins | after a request that leaves a debt |
-| consumer_byte_rate | the response to a Fetch or ShareFetch | while there is a debt; the response is empty, not counted, and nothing is read |
+| consumer_byte_rate | the response | while there is a debt; the response is empty, not counted, and nothing is read |
 | request_percentage | the time of handling and of sending | after a request that leaves a debt, for one window at most |
 | controller_mutation_rate | partitions created or deleted | after a request that leaves a debt, or while there is one |
 
-A change of partitions while there is a debt is refused if the request's version has an error for that, and made otherwise.
+Fetch and ShareFetch count for consumer_byte_rate. A change of partitions while there is a debt is refused if the request's
+version has an error for that, and made otherwise.
 
 If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
 is not known yet whose quotas those would be, and a client id is anybody's to claim.

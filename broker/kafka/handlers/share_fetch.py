@@ -23,6 +23,9 @@ from protocol.kafka.messages.share_fetch import (
     parse_fetch,
 )
 
+# Characters of a group's and a member's id: they are kept for each share partition.
+_ID_MAX = 255
+
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareFetchRequest:
     return parse_fetch(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
@@ -53,6 +56,8 @@ def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchReques
     require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)
     if not parsed.group_id or not parsed.member_id:
         raise RequestError(ErrorCode.invalid_request, "A group id and a member id are needed.")
+    if len(parsed.group_id) > _ID_MAX or len(parsed.member_id) > _ID_MAX:
+        raise RequestError(ErrorCode.invalid_request, f"A group id or member id has at most {_ID_MAX} characters.")
 
 
 API = Api(
