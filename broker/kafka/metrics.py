@@ -16,6 +16,7 @@ import attrs
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.lag import Lags, PartitionLag
+from broker.kafka.share.share_metrics import ShareMetrics
 from broker.kafka.transactions.phases import AT_REST
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
@@ -76,6 +77,7 @@ class KafkaMetrics:
         registry.gauge(names.TRANSACTION_OPEN_SECONDS, self._open_seconds)
         registry.gauge(names.STABLE_OFFSET_HELD_SECONDS, self._held_seconds)
         registry.gauge(names.PARKED_FETCH_WATCHES, lambda: {(): context.watches.taken})
+        ShareMetrics(context.share, context.clock).register(registry)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
