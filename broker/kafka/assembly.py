@@ -48,9 +48,15 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer, groups.share_settings)
-        share.sessions.max_sessions = config.group_share_max_share_sessions
-        groups.share.state = share
+        share = groups.share.state = ShareService(
+            logs,
+            runtime.clock,
+            timer,
+            surroundings.catalogue,
+            groups.writer,
+            groups.share_settings,
+            config.group_share_max_share_sessions,
+        )
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
         logs.on_topic_changed.append(groups.topics.changed)
@@ -106,9 +112,9 @@ class KafkaPart:
         context.features.open()
         context.backups.remove_left_over()
         context.groups.topics.load(context.logs.topics())
+        context.share.open()  # before groups, which have it begin with partitions that it does not know
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
-        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context

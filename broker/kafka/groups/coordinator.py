@@ -137,7 +137,7 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 group.join(request, reply, now, free_bytes)
             elif isinstance(group, ConsumerGroup):
-                group.classic_join(request, self.topics.now, reply, now, free_bytes)
+                group.classic_join(request, self.topics.current(), reply, now, free_bytes)
             else:
                 reply(JoinResult(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER))
                 return

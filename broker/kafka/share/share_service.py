@@ -16,7 +16,7 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
-from broker.kafka.share.share_sessions import ShareSession, ShareSessions
+from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
@@ -54,6 +54,7 @@ class ShareService:
         catalogue: Catalogue,
         writer: CatalogueWriter,
         settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -62,7 +63,7 @@ class ShareService:
         self._writer = writer
         self.settings = settings
         self.store = ShareStore(writer, clock, timer)
-        self.sessions = ShareSessions()
+        self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
         self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
@@ -147,10 +148,9 @@ class ShareService:
             except StorageError as error:
                 failures.update(dict.fromkeys(new, error))
             for entry, partition in found.items():
-                if entry not in failures:
-                    entry.begin(partition)
-                    if (state := new.get(entry)) is not None:
-                        entry.saved(partition.version, state)
+                state = new.get(entry, entry.stored)
+                if entry not in failures and state is not None:
+                    entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
         if gone:
             self.store.delete(gone, ignore)
@@ -318,22 +318,27 @@ class ShareService:
         log = self.log((topic_id.bytes, partition))
         if log is None:
             return False
-        while True:
-            with self._lock:
-                entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
-            failure = self.begin([entry], self.settings(group_id)).get(entry)
-            if failure is not None:
-                raise failure
+        with self._lock:
+            entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
             with entry.lock:
-                # It may have been unloaded meanwhile, as nobody uses it.
-                if entry.partition is not None and not entry.forgotten:
-                    entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
-                    break
+                entry.pins += 1
+
+        def unpin() -> None:
+            with entry.lock:
+                entry.pins -= 1
+            self._unload(entry)
 
         def saved(error: StorageError | None) -> None:
-            self._unload(entry)
+            unpin()
             done(error)
 
+        failure = self.begin([entry], self.settings(group_id)).get(entry)
+        if failure is not None:
+            unpin()
+            raise failure
+        with entry.lock:
+            if entry.partition is not None:
+                entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
         entry.save(saved)
         entry.refill()
         return True

@@ -178,8 +178,10 @@ public class ShareConsumers {
         for (int i = 0; i < 2; i++) {
             var thread = new Thread(() -> {
                 try (var consumer = consumer(name, "implicit", "max.poll.records", 10)) {
-                    while (seen.size() < 500)
+                    while (seen.size() < 500) {
                         consumer.poll(Duration.ofMillis(100)).forEach(record -> seen.merge(record.value(), 1, Integer::sum));
+                        consumer.commitSync();  // before the last one is closed
+                    }
                 }
             });
             thread.start();

@@ -1,0 +1,250 @@
+"""The share consumer with this project's broker: locks and their renewal, strict counts, what happens when something dies, and
+the errors that say what is wrong."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.client import AcknowledgementError, Broker, ShareConsumer, ShareRecord
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.admin.configs import GROUP, alter_configs
+from broker.client.kafka.errors import AuthenticationError, BrokerAnswerError, KafkaClientError
+from protocol.kafka.records.records import build_batch
+
+LIMIT_S = 60.0
+LOCK_S = 1.0
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Broker]:
+    settings: dict[str, Any] = {
+        "group_share_min_record_lock_duration_ms": 1000,
+        "group_share_min_heartbeat_interval_ms": 100,
+    }
+    with Broker(**settings) as broker:
+        yield broker
+
+
+class Queue:
+    """A topic of one partition, and a group of the same name that begins at its first record."""
+
+    def __init__(self, running: Broker, **settings: str) -> None:
+        self.name = f"jobs-{next(_names)}"
+        self.servers = running.bootstrap_servers
+        self._running = running
+        running.server.kafka.logs.create_topic(self.name, 1, {})
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
+            changes = {
+                "share.auto.offset.reset": "earliest",
+                "share.record.lock.duration.ms": "1000",
+                "share.heartbeat.interval.ms": "100",
+            } | settings
+            answer = alter_configs(cluster.routing, {(GROUP, self.name): changes})[GROUP, self.name]
+            assert answer.code == 0, answer
+
+    def send(self, *values: bytes) -> None:
+        """In one batch."""
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
+            producer = cluster.producer()
+            producer.send(self.name, 0, build_batch([(None, value, [], 0) for value in values]), len(values))
+            producer.flush()
+            producer.close()
+
+    def consumer(self, **options: Any) -> ShareConsumer:
+        return ShareConsumer(self.servers, self.name, [self.name], **options)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    waited = threading.Event()
+    for _ in range(int(LIMIT_S * 100)):
+        if condition():
+            return
+        waited.wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_one_record_at_a_time_comes_out_of_a_batch_of_many(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(*numbers(50))
+    with jobs.consumer() as one, jobs.consumer() as other:
+        seen: list[ShareRecord] = []
+        while len(seen) < 50:
+            for consumer in (one, other):
+                got = consumer.poll(0.5, max_records=1)
+                assert len(got) <= 1
+                seen += got
+    assert sorted(record.offset for record in seen) == list(range(50))
+
+
+def test_a_slow_loop_leaves_records_for_others(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(*numbers(10))
+    with jobs.consumer() as slow, jobs.consumer() as other:
+        for record in slow:
+            assert record.offset == 0  # the first one has only this one
+            rest: list[ShareRecord] = []
+            while len(rest) < 9:
+                rest += other.poll(LIMIT_S)
+            break
+        assert [record.offset for record in rest] == list(range(1, 10))
+
+
+def test_a_record_whose_lock_is_over_goes_to_another_and_cannot_be_accepted_any_more(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(b"job")
+    heard: list[tuple[list[int], KafkaClientError | None]] = []
+    with jobs.consumer(acknowledgement="explicit", on_acknowledged=lambda _t, _p, *what: heard.append(what)) as hanging:
+        (record,) = hanging.poll(LIMIT_S)
+        record.acquired.expires_at += LIMIT_S  # it does not find out by itself
+        with jobs.consumer(renew_while_processing=True) as other:
+            (again,) = other.poll(LIMIT_S)
+            assert (again.value, again.delivery_count) == (b"job", 2)
+            record.accept()
+            with pytest.raises(AcknowledgementError, match=r"1 acknowledgements of .* INVALID_RECORD_STATE") as raised:
+                hanging.commit()
+            other.commit()
+    assert raised.value.offsets == {(jobs.name, 0): [0]}
+    ((offsets, told),) = heard
+    assert offsets == [0]
+    assert isinstance(told, AcknowledgementError)
+
+
+def test_a_consumer_forgets_a_record_long_after_its_lock_is_over(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(b"job")
+    with jobs.consumer(acknowledgement="explicit") as hanging, jobs.consumer(renew_while_processing=True) as other:
+        (record,) = hanging.poll(LIMIT_S)
+        assert len(other.poll(LIMIT_S)) == 1
+        threading.Event().wait(2 * LOCK_S)
+        assert hanging.poll(0.1) == []
+        with pytest.raises(AcknowledgementError, match="its lock is over") as raised:
+            record.accept()
+        assert raised.value.offsets == {(jobs.name, 0): [0]}
+        other.commit()
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_renewed_locks_last(running: Broker, automatic: bool) -> None:
+    jobs = Queue(running)
+    jobs.send(b"long", b"short")
+    clock = threading.Event()
+    with jobs.consumer(acknowledgement="explicit", renew_while_processing=automatic) as working:
+        records: list[ShareRecord] = []
+        while len(records) < 2:
+            records += working.poll(LIMIT_S)
+        until = [record.acquired.expires_at for record in records]
+        with jobs.consumer() as other:
+            for _ in range(12):  # three times as long as a lock lasts
+                clock.wait(LOCK_S / 4)
+                if not automatic:
+                    for record in records:
+                        record.renew()
+                assert other.poll(0) == []
+            for record in records:
+                record.accept()
+            working.commit()
+            assert other.poll(0.2) == []
+        assert [record.acquired.expires_at > before for record, before in zip(records, until, strict=True)] == [
+            True
+        ] * 2
+
+
+def test_a_record_that_nobody_accepts_is_given_up_after_the_limit(running: Broker) -> None:
+    jobs = Queue(running, **{"share.delivery.count.limit": "3"})
+    jobs.send(b"poison")
+    counts = []
+    with jobs.consumer(idle_timeout_s=0.5) as consumer:
+        for record in consumer:
+            counts.append(record.delivery_count)
+            record.release()
+    assert counts == [1, 2, 3]
+
+
+def test_a_consumer_that_hears_nothing_of_its_broker_goes_on_when_it_is_back(running: Broker) -> None:
+    with Broker(group_share_min_record_lock_duration_ms=1000, group_share_min_heartbeat_interval_ms=100) as broker:
+        jobs = Queue(broker)
+        jobs.send(*numbers(3))
+        with jobs.consumer(settings={"retry.backoff.max.ms": 100}) as consumer:
+            first: list[ShareRecord] = []
+            while len(first) < 3:
+                first += consumer.poll(LIMIT_S)
+            consumer.commit()
+            broker.restart()
+            jobs.send(b"after")
+            assert [record.value for record in consumer.poll(LIMIT_S)] == [b"after"]
+
+
+def test_topics_can_be_changed_and_may_be_made_later(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(b"first")
+    with jobs.consumer() as consumer:
+        assert [record.value for record in consumer.poll(LIMIT_S)] == [b"first"]
+        later = f"{jobs.name}-later"
+        consumer.subscribe([later])
+        assert consumer.subscription == {later}
+        running.server.kafka.logs.create_topic(later, 1, {})
+        more = Queue.__new__(Queue)
+        more.name, more.servers = later, jobs.servers
+        more.send(b"later")
+        assert [record.value for record in consumer.poll(LIMIT_S)] == [b"later"]
+
+
+def test_a_group_of_another_kind_is_named_in_the_error(running: Broker) -> None:
+    from kafka import KafkaConsumer
+
+    jobs = Queue(running)
+    member = KafkaConsumer(jobs.name, bootstrap_servers=jobs.servers, group_id=jobs.name)
+    try:
+        wait_for(lambda: bool(member.poll(timeout_ms=100) or member.assignment()))
+        with (
+            jobs.consumer() as consumer,
+            pytest.raises(BrokerAnswerError, match=f"group '{jobs.name}' is not a share group"),
+        ):
+            consumer.poll(LIMIT_S)
+    finally:
+        member.close()
+
+
+def test_a_record_in_work_stays_with_its_worker_while_that_one_polls_for_more(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(b"one")
+    with jobs.consumer(acknowledgement="explicit") as consumer:
+        (one,) = consumer.poll(LIMIT_S)
+        jobs.send(b"two")
+        (two,) = consumer.poll(LIMIT_S)
+        one.accept()
+        two.accept()
+        consumer.commit()
+    with jobs.consumer() as other:
+        assert other.poll(0.5) == []
+
+
+def test_what_was_polled_and_not_decided_is_given_back_by_an_explicit_consumer(running: Broker) -> None:
+    jobs = Queue(running, **{"share.record.lock.duration.ms": "60000"})
+    jobs.send(b"job")
+    with jobs.consumer(acknowledgement="explicit") as consumer:
+        assert len(consumer.poll(LIMIT_S)) == 1
+    with jobs.consumer() as other:
+        assert len(other.poll(LIMIT_S)) == 1
+
+
+def test_a_wrong_password_is_an_error_of_the_next_call(running: Broker) -> None:
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "a",
+        "sasl.password": "b",
+    }
+    with (
+        Queue(running).consumer(settings=settings) as consumer,
+        pytest.raises(AuthenticationError, match="takes no logins"),
+    ):
+        consumer.poll(LIMIT_S)
