@@ -18,10 +18,9 @@ class FeatureSettings:
     feature_max_levels: Mapping[str, int] = setting(
         attrs.Factory(dict),
         kafka=None,
-        doc="The highest level at which each of these features may be: `transaction.version=1` has every producer use the "
-        "classic flow of transactions, 0 turns a feature off. A table of features that are not listed in the protocol's "
-        "document has no effect.",
-        reason="Every feature is at the highest level that this version of the broker has.",
+        doc="The highest level at which each of these features may be, also by UpdateFeatures: feature = level. With "
+        "`transaction.version` = 1 every producer uses the classic flow of transactions; 0 turns a feature off.",
+        reason="Every feature may be at the highest level that this version of the broker has.",
     )
 
 

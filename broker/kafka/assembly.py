@@ -15,7 +15,6 @@ from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
-from broker.kafka.groups.share.share_coordinator import LogTopics
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
@@ -48,11 +47,18 @@ class KafkaPart:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
-        groups.share.topics = LogTopics(logs)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = ShareService(logs, runtime.clock, timer, surroundings.catalogue, groups.writer)
+        share = groups.share.state = ShareService(
+            logs,
+            runtime.clock,
+            timer,
+            surroundings.catalogue,
+            groups.writer,
+            groups.share_settings,
+            config.group_share_max_share_sessions,
+        )
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
-        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id.bytes))
+        logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
         logs.on_topic_changed.append(groups.topics.changed)
         self.apis = handlers.load()
         self.context = KafkaContext(
@@ -106,9 +112,9 @@ class KafkaPart:
         context.features.open()
         context.backups.remove_left_over()
         context.groups.topics.load(context.logs.topics())
+        context.share.open()  # before groups, which have it begin with partitions that it does not know
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
-        context.share.open()
 
     def threads(self) -> Sequence[PartThread]:
         context = self.context

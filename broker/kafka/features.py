@@ -47,7 +47,7 @@ FEATURES = (
     Feature(GROUP_VERSION, 0, 1, 1),  # 1: KIP-848's consumer groups
     Feature(SHARE_VERSION, 0, 1, 1),  # 1: share groups (KIP-932)
     # 1: Kafka stores transactions in another format, which means nothing here. 2: KIP-890.
-    Feature(TRANSACTION_VERSION, 0, 2, 1),
+    Feature(TRANSACTION_VERSION, 0, 2, 2),
 )
 
 

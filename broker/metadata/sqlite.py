@@ -324,7 +324,7 @@ class _OpenTransaction:
 
 
 def _put_transaction(connection: Connection, row: TransactionRow) -> None:
-    partitions, groups = json.dumps(sorted(row.partitions)), json.dumps(sorted(row.groups))
+    partitions, groups = json.dumps(row.partitions), json.dumps(row.groups)
     connection.execute(
         "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*row[:6], partitions, groups, *row[8:]),

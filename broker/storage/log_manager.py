@@ -133,11 +133,13 @@ class LogManager:
             self._show(info, logs)
 
     def _show(self, info: TopicInfo, logs: Sequence[Log]) -> None:
-        """Let everybody see a topic, and these of its logs."""
+        """Let everybody see a topic, and these of its logs. Whoever finds a log by the id also finds the topic, whose name
+        decides who may use it."""
         topic_id = info.topic_id.bytes
-        self.partitions.update({(log.topic, log.partition): log for log in logs})
+        self.topics_by_id[topic_id] = info
         self.partitions_by_id.update({(topic_id, log.partition): log for log in logs})
-        self._topics[info.name] = self.topics_by_id[topic_id] = info
+        self.partitions.update({(log.topic, log.partition): log for log in logs})
+        self._topics[info.name] = info
 
     def _release_directory(self) -> None:
         directory, self._directory = self._directory, None
@@ -316,11 +318,11 @@ class LogManager:
                 raise
             topic_id = info.topic_id.bytes
             del self._topics[name]
-            self.topics_by_id.pop(topic_id, None)
             self._names.pop(topics.collision_key(name), None)
             logs = [self.partitions.pop((name, number)) for number in range(info.partitions)]
             for number in range(info.partitions):
-                self.partitions_by_id.pop((topic_id, number), None)
+                del self.partitions_by_id[topic_id, number]
+            del self.topics_by_id[topic_id]  # last, see `_show`
             self.generation += 1
             for log in logs:
                 log.mark_deleted()

@@ -31,6 +31,7 @@ class Names:
     topic: str
     group: str
     txn: str
+    topic_id: bytes = b"there is no such topic"
 
 
 @attrs.frozen
@@ -242,6 +243,25 @@ def _share_heartbeat(names: Names) -> Mapping[str, Any]:
 
 def _heartbeat(names: Names) -> Mapping[str, Any]:
     return {"group_id": names.group, "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
+
+
+def _unchanged_heartbeat(names: Names) -> Mapping[str, Any]:
+    return {
+        "group_id": names.group,
+        "member_id": "nobody",
+        "member_epoch": 3,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": -1,
+        "subscribed_topic_names": None,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": None,
+    }
+
+
+def _consumer_heartbeat(names: Names) -> Mapping[str, Any]:
+    return {**_unchanged_heartbeat(names), "subscribed_topic_names": [names.topic]}
 
 
 def _leave(names: Names) -> Mapping[str, Any]:
@@ -508,6 +528,26 @@ ROWS = [
     Row(ApiKey.JOIN_GROUP, (group(READ),), _join),
     Row(ApiKey.SYNC_GROUP, (group(READ),), _sync),
     Row(ApiKey.HEARTBEAT, (group(READ),), _heartbeat),
+    Row(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        (group(DESCRIBE), topic(DESCRIBE)),
+        lambda names: {
+            "groups": [{"group_id": names.group, "topics": [{"topic_name": names.topic, "partitions": [0]}]}]
+        },
+    ),
+    Row(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        (group(READ), topic(READ)),
+        lambda names: {
+            "group_id": names.group,
+            "topics": [{"topic_name": names.topic, "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+        },
+    ),
+    Row(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        (group(DELETE), topic(READ)),
+        lambda names: {"group_id": names.group, "topics": [{"topic_name": names.topic}]},
+    ),
     Row(ApiKey.SHARE_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _share_heartbeat),
     Row(
         ApiKey.SHARE_GROUP_DESCRIBE,
@@ -515,6 +555,13 @@ ROWS = [
         lambda names: {"group_ids": [names.group], "include_authorized_operations": False},
     ),
     Row(ApiKey.LEAVE_GROUP, (group(READ),), _leave),
+    Row(ApiKey.CONSUMER_GROUP_HEARTBEAT, (group(READ), topic(DESCRIBE)), _consumer_heartbeat),
+    Row(ApiKey.CONSUMER_GROUP_HEARTBEAT, (group(READ),), _unchanged_heartbeat, label="unchanged"),
+    Row(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        (group(DESCRIBE),),
+        lambda names: {"group_ids": [names.group], "include_authorized_operations": False},
+    ),
     Row(ApiKey.OFFSET_COMMIT, (group(READ), topic(READ)), _offset_commit),
     Row(ApiKey.OFFSET_FETCH, (group(DESCRIBE), topic(DESCRIBE)), _offset_fetch),
     Row(ApiKey.OFFSET_FETCH, (group(DESCRIBE), silent(topic(DESCRIBE))), _all_offsets, label="all", since=2),
@@ -557,7 +604,12 @@ ROWS = [
     Row(
         ApiKey.LIST_TRANSACTIONS,
         (silent(txn(DESCRIBE)),),
-        lambda _: {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
+        lambda _: {
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": ".*",
+        },
     ),
     # Security
     Row(

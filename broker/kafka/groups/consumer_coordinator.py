@@ -74,6 +74,8 @@ class ConsumerCoordinator:
         if refusal is not None:
             return refusal
         is_join = request.member_epoch == JOIN_EPOCH
+        asks = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+        topics = self._topics.current() if asks else self._topics.now
         while True:
             entry = registry.get(group_id)
             if entry is None:
@@ -97,7 +99,7 @@ class ConsumerCoordinator:
                         return HeartbeatResult(ErrorCode(error.code), error.message)
                     group = entry.group
                     assert isinstance(group, ConsumerGroup)
-                result = group.heartbeat(request, self._topics.now, reply, now, registry.memory.free_bytes)
+                result = group.heartbeat(request, topics, reply, now, registry.memory.free_bytes)
                 answers = registry.settle(entry)
                 if is_join:
                     registry.drop_if_unused(entry)

@@ -69,13 +69,11 @@ class GroupCoordinator:
         worker lets others have the interpreter."""
         # What was set for single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
-        self.share = ShareGroups(config, self.configs)
-        kinds = (*kinds_of(config, self.configs), self.share.kind)
-        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds)
-        self.share.attach(registry)
+        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
         self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
         self.worker = GroupWorker(clock, timer, pause)
         self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
+        self.share = ShareGroups(registry, topic, self.topics, self.worker, self.configs)
         self.offsets = OffsetCoordinator(registry)
         self.expiration = OffsetExpiration(registry)
 
@@ -112,7 +110,6 @@ class GroupCoordinator:
     def on_topic_deleted(self, topic: str) -> None:
         self.expiration.on_topic_deleted(topic)
         self.topics.changed(topic)
-        self.share.topics_changed(topic)
 
     def share_settings(self, group_id: str) -> ShareSettings:
         """The settings in force for a share group. A look-up: it may be asked for every request."""
@@ -140,7 +137,7 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 group.join(request, reply, now, free_bytes)
             elif isinstance(group, ConsumerGroup):
-                group.classic_join(request, self.topics.now, reply, now, free_bytes)
+                group.classic_join(request, self.topics.current(), reply, now, free_bytes)
             else:
                 reply(JoinResult(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER))
                 return
@@ -316,7 +313,10 @@ class GroupCoordinator:
             with entry.lock:
                 errors[group_id] = entry.group.delete()
                 if not errors[group_id]:
-                    registry.delete(entry, partial(_deleted, group_id, errors))
+                    deleted = partial(_deleted, group_id, errors)
+                    registry.delete(entry, deleted)
+                    if entry.group.type is GroupType.SHARE:
+                        self.share.state.forget(group_id, None, deleted)
         if ErrorCode.none in errors.values():
             # The writer keeps the order: when it makes this call, all of the above has been written.
             registry.writer.call_soon(lambda: send([partial(reply, errors)]))

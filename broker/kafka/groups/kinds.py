@@ -12,10 +12,12 @@ from broker.kafka.groups.consumer.values import ConsumerGroupLimits, MigrationPo
 from broker.kafka.groups.group import Group, GroupKind, GroupType
 from broker.kafka.groups.group_rows import Rows
 from broker.kafka.groups.rebalancer import GroupLimits
+from broker.kafka.groups.share.share_group import ShareGroup
+from broker.kafka.groups.share.values import ShareGroupLimits
 
 
 def kinds_of(config: BrokerConfig, configs: GroupConfigs) -> tuple[GroupKind, ...]:
-    return _classic(config), _consumer(config, configs)
+    return _classic(config), _consumer(config, configs), _share(config)
 
 
 def classic_limits(config: BrokerConfig) -> GroupLimits:
@@ -55,3 +57,17 @@ def _consumer(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
         return ConsumerGroup.restore(group_id, consumer_limits(config, configs, group_id), rows, now)
 
     return GroupKind(GroupType.CONSUMER, make, restore)
+
+
+def _share(config: BrokerConfig) -> GroupKind:
+    limits = ShareGroupLimits(
+        config.group_share_max_size, config.group_max_bytes, config.group_share_max_session_timeout_ms / 1000
+    )
+
+    def make(group_id: str) -> Group:
+        return ShareGroup(group_id, limits)
+
+    def restore(group_id: str, rows: Rows, now: float) -> Group:
+        return ShareGroup.restore(group_id, limits, rows, now)
+
+    return GroupKind(GroupType.SHARE, make, restore)

@@ -237,11 +237,12 @@ class GroupRegistry:
     # With the entry's lock held ---------------------------------------------------------------------------------------
 
     def admit(self, entry: GroupEntry, type: GroupType) -> bool:
-        """Whether a client of this protocol may join. An empty group of another kind is replaced by a new one."""
+        """Whether a client of this protocol may join. An empty group of another kind is replaced by a new one. As in Kafka, share
+        groups neither replace others nor are replaced: what they have read has another form."""
         group = entry.group
         if group.type is type:
             return True
-        if not group.is_empty:
+        if not group.is_empty or GroupType.SHARE in (group.type, type):
             return False
         self.replace(entry, self._kinds[type].make(group.group_id))  # nobody waits in a group without members
         return True
@@ -313,8 +314,11 @@ class GroupRegistry:
                 self.delete(entry, log_failure)
 
     def delete_if_finished(self, entry: GroupEntry) -> None:
-        """Delete a group without members and offsets, unless a pending member is about to join it."""
+        """Delete a group without members and offsets, unless a pending member is about to join it. Share groups, which have no
+        committed offsets, stay until somebody deletes them, as in Kafka."""
         group = entry.group
+        if group.type is GroupType.SHARE:
+            return
         if group.is_empty and not entry.offsets and not group.has_pending_members:
             group.delete()
             self.delete(entry, log_failure)

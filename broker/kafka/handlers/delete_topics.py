@@ -30,9 +30,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         code = ErrorCode.topic_deletion_disabled if call.api_version >= 3 else ErrorCode.invalid_request
         error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
         return {"responses": [_result(*key, error) for key in wanted]}
-    by_id = {info.topic_id: info for info in context.logs.topics()}
     may_delete = _Rights(context, call.connection)
-    found = [may_delete.check(key, _find(context, by_id, *key)) for key in wanted]
+    found = [may_delete.check(key, _find(context, *key)) for key in wanted]
     # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
     twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
     responses: dict[Any, dict[str, Any]] = {}
@@ -60,16 +59,14 @@ def _wanted(request: Any) -> Iterator[Wanted]:
             yield topic.name, topic.topic_id
 
 
-def _find(
-    context: KafkaContext, by_id: Mapping[UUID, TopicInfo], name: str | None, topic_id: UUID | None
-) -> TopicInfo | RequestError:
+def _find(context: KafkaContext, name: str | None, topic_id: UUID | None) -> TopicInfo | RequestError:
     if (name is None) == (topic_id is None):
         return RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id, and not both.")
     if name is not None:
         info = context.logs.topic(name)
         return info or RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
     assert topic_id is not None
-    info = by_id.get(topic_id)
+    info = context.logs.topic_by_id(topic_id)
     return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
 
 

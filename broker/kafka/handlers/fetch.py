@@ -74,12 +74,15 @@ class _Reading:
         self.resident = True
         # Logs that may have entries among what is to be sent, each with the most bytes to send of it.
         self.entries = _NO_ENTRIES
-        self.log_calls: Sequence[LogCall] = ()  # only while requests are traced
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
         partitions: _Partitions = context.logs.partitions_by_id if request.by_id else context.logs.partitions
         if unauthorized:
             partitions = _readable(partitions, request, unauthorized)
+        read = self._read
+        if context.traces is not None:
+            self.log_calls: list[LogCall] = []
+            read = self._read_traced
         last_topic: str | bytes | None = None
         for wanted in request.partitions if work is None else work.each(request.partitions):
             target = partitions.get((wanted.topic, wanted.partition))
@@ -87,10 +90,7 @@ class _Reading:
                 data = _error(wanted.partition, _why_absent(context, wanted.topic, unauthorized))
                 self.failed = True
             else:
-                if context.traces is None:
-                    data = self._read(context, target, wanted, left)
-                else:
-                    data = self._read_traced(context, target, wanted, left)
+                data = read(context, target, wanted, left)
                 left -= data.records_size
             if wanted.topic != last_topic:
                 last_topic = wanted.topic
@@ -160,7 +160,7 @@ class _Reading:
             else:
                 name = topic
             call = LogCall(verb, name, partition, offset, began, context.clock.monotonic())
-            self.log_calls = [*self.log_calls, call]
+            self.log_calls.append(call)
 
     def enough(self, request: fetch.FetchRequest) -> bool:
         """The response can be sent: it has ``min_bytes`` or an error, or the client does not wait."""
@@ -208,11 +208,16 @@ class _Reading:
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str | bytes]:
     """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
     wanted: Sequence[Any] = parsed.partitions  # whose topics are all names, or all ids
+    if len(wanted) == 1:
+        topic = name = wanted[0].topic
+        if parsed.by_id:
+            info = context.logs.topics_by_id.get(topic)
+            if info is None:
+                return _NO_TOPICS
+            name = info.name
+        return _NO_TOPICS if may(context, request.connection, _READ, _TOPIC, name) else frozenset((topic,))
     if parsed.by_id:
         return denied_ids(context, request.connection, _READ, [one.topic for one in wanted])
-    if len(wanted) == 1:
-        topic = wanted[0].topic
-        return _NO_TOPICS if may(context, request.connection, _READ, _TOPIC, topic) else frozenset((topic,))
     return denied(context, request.connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
@@ -326,8 +331,8 @@ def _send_records(
         for log, _, _, size in reading.logs:
             if size:
                 log.state.sent_bytes[thread] += size
-    if reading.log_calls:
-        request.log_calls = list(reading.log_calls)
+    if context.traces is not None:
+        request.log_calls = reading.log_calls
     outbox.send(request, parts)
 
 

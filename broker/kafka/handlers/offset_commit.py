@@ -1,7 +1,12 @@
-"""OffsetCommit (8): how far a group has read. Answered when it is durable."""
+"""OffsetCommit (8): how far a group has read. Answered when it is durable.
+
+From version 10 on topics are named by their ids: what was read of a topic is not committed for another one that was made under
+its name since.
+"""
 
 from collections.abc import Mapping, Set
 from typing import Any
+from uuid import UUID
 
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import NO_NAMES, denied, may
@@ -17,24 +22,30 @@ _DEFAULT_RETENTION = -1
 _NO_EPOCH = -1
 # The first version that members of the newer protocol (KIP-848) use.
 _EPOCHS_SINCE = 9
+_BY_ID_SINCE = 10
+# Names of topics by their ids, where a request has those.
+_NO_IDS: Mapping[UUID | None, str] = {}
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     body, connection = call.body, call.connection
+    by_id = call.api_version >= _BY_ID_SINCE
+    known = _names(context, body.topics) if by_id else _NO_IDS
     if not may(context, connection, Operation.READ, ResourceType.GROUP, body.group_id):
-        return _fields(body, {}, otherwise=ErrorCode.group_authorization_failed)
-    topics = (topic.name for topic in body.topics)
+        return _fields(body, {}, known, otherwise=ErrorCode.group_authorization_failed)
+    topics = known.values() if by_id else (topic.name for topic in body.topics)
     unauthorized = denied(context, connection, Operation.READ, ResourceType.TOPIC, topics)
     offsets: Offsets = {}
     now_ms = context.clock.time_ms()
     retention_ms = milliseconds(getattr(body, "retention_time", _DEFAULT_RETENTION))  # up to version 4
     expire_ms = NEVER if retention_ms == _DEFAULT_RETENTION else now_ms + retention_ms
     for topic in body.topics:
-        info = None if topic.name in unauthorized else context.logs.topic(topic.name)
+        name = known.get(topic.topic_id) if by_id else topic.name
+        info = None if name is None or name in unauthorized else context.logs.topic(name)
         partitions = 0 if info is None else info.partitions
         for one in topic.partitions:
-            if 0 <= one.partition_index < partitions:
-                offsets[topic.name, one.partition_index] = CommittedOffset(
+            if name is not None and 0 <= one.partition_index < partitions:
+                offsets[name, one.partition_index] = CommittedOffset(
                     one.committed_offset,
                     getattr(one, "committed_leader_epoch", _NO_EPOCH),  # from version 6 on
                     one.committed_metadata or "",
@@ -42,7 +53,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
                     expire_ms,
                 )
     if not offsets:
-        return _fields(body, {}, unauthorized)
+        return _fields(body, {}, known, unauthorized)
     committer = Committer(
         body.member_id,
         getattr(body, "group_instance_id", None),  # from version 7 on
@@ -51,38 +62,45 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     )
 
     def reply(errors: Errors) -> None:
-        call.reply(_fields(body, errors, unauthorized))
+        call.reply(_fields(body, errors, known, unauthorized))
 
     context.groups.offsets.commit(body.group_id, committer, offsets, reply)
     return None
 
 
+def _names(context: KafkaContext, topics: Any) -> Mapping[UUID | None, str]:
+    """Those of these topics that there are."""
+    ids = {topic.topic_id for topic in topics if topic.topic_id is not None}
+    return {one: info.name for one in ids if (info := context.logs.topic_by_id(one)) is not None}
+
+
 def _fields(
     body: Any,
     errors: Errors,
+    known: Mapping[UUID | None, str],
     unauthorized: Set[str] = NO_NAMES,
     otherwise: ErrorCode = ErrorCode.unknown_topic_or_partition,
 ) -> dict[str, Any]:
-    def error(topic: str, partition: int) -> ErrorCode:
-        if topic in unauthorized:
-            return ErrorCode.topic_authorization_failed
-        return errors.get((topic, partition), otherwise)
+    def fields(topic: Any) -> dict[str, Any]:
+        if hasattr(topic, "name"):
+            name, called = topic.name, {"name": topic.name}
+        else:
+            name, called = known.get(topic.topic_id), {"topic_id": topic.topic_id}
 
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": one.partition_index,
-                        "error_code": error(topic.name, one.partition_index),
-                    }
-                    for one in topic.partitions
-                ],
-            }
-            for topic in body.topics
-        ]
-    }
+        def error(partition: int) -> ErrorCode:
+            if name in unauthorized:
+                return ErrorCode.topic_authorization_failed
+            if name is None and otherwise == ErrorCode.unknown_topic_or_partition:
+                return ErrorCode.unknown_topic_id
+            return errors.get((name, partition), otherwise)
+
+        indexes = [one.partition_index for one in topic.partitions]
+        return {
+            **called,
+            "partitions": [{"partition_index": index, "error_code": error(index)} for index in indexes],
+        }
+
+    return {"topics": [fields(topic) for topic in body.topics]}
 
 
-API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9, handle=handle, inline=True)
+API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=10, handle=handle, inline=True)

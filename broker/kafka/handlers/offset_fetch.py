@@ -1,7 +1,11 @@
-"""OffsetFetch (9): how far groups have read. Before version 8 a request names one group, from then on any number."""
+"""OffsetFetch (9): how far groups have read. Before version 8 a request names one group, from then on any number.
 
-from collections.abc import Mapping, Set
-from typing import Any
+From version 10 on topics are named by their ids. A topic that was deleted is then left out where all are asked for, as in Kafka.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, TypeVar
+from uuid import UUID
 
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import NO_NAMES, denied, may
@@ -13,7 +17,10 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+T = TypeVar("T")
+
 _NO_EPOCH = -1
+_BY_ID_SINCE = 10
 # What Kafka answers for a partition without a committed offset. It is not an error.
 NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
@@ -55,7 +62,15 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
     )
     if error:
         return {"error_code": error, "topics": []}
-    topics = None if wanted.topics is None else _distinct(wanted.topics)
+    by_id = call.api_version >= _BY_ID_SINCE
+    ids: dict[str, UUID] = {}  # of topics that are named by them
+    unknown: list[tuple[UUID | None, list[int]]] = []
+    if wanted.topics is None:
+        topics = None
+    elif by_id:
+        topics, unknown = _by_id(context, wanted.topics, ids)
+    else:
+        topics = _distinct((topic.name, topic.partition_indexes) for topic in wanted.topics)
     hidden = NO_NAMES
     refused: list[FetchedTopic] = []
     if topics is not None:
@@ -69,26 +84,56 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
         hidden = denied(context, connection, describe, ResourceType.TOPIC, names, audited=False)
         if hidden:
             found = [topic for topic in found if topic[0] not in hidden]
+        if by_id:
+            ids = {name: info.topic_id for name, _ in found if (info := context.logs.topic(name)) is not None}
+            found = [topic for topic in found if topic[0] in ids]
     unstable = set()
     if stable:
         asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
         unstable = context.groups.offsets.unstable(wanted.group_id, asked)
     if error:
-        refused = []
+        refused, unknown = [], []
 
     def answer(topic: FetchedTopic) -> dict[str, Any]:
         if topic[0] in hidden:
-            return _topic(topic, ErrorCode.topic_authorization_failed)
-        return _topic(topic, ErrorCode.none, unstable)
+            fields = _topic(topic, ErrorCode.topic_authorization_failed)
+        else:
+            fields = _topic(topic, ErrorCode.none, unstable)
+        return {**fields, "topic_id": ids[topic[0]]} if by_id else fields
 
+    def answer_any(topic: Any) -> dict[str, Any]:
+        if isinstance(topic[0], str):
+            return answer(topic)
+        topic_id, indexes = topic
+        partitions = [_partition(index, NOTHING, ErrorCode.unknown_topic_id) for index in indexes]
+        return {"topic_id": topic_id, "partitions": partitions}
+
+    if unknown:
+        return {"error_code": error, "topics": call.array([*found, *refused, *unknown], answer_any)}
     return {"error_code": error, "topics": call.array([*found, *refused] if refused else found, answer)}
 
 
-def _distinct(topics: Any) -> list[tuple[str, list[int]]]:
-    wanted: dict[str, dict[int, None]] = {}
-    for topic in topics:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+def _distinct(topics: Iterable[tuple[T, Sequence[int]]]) -> list[tuple[T, list[int]]]:
+    wanted: dict[T, dict[int, None]] = {}
+    for name, indexes in topics:
+        wanted.setdefault(name, {}).update(dict.fromkeys(indexes))
     return [(name, list(partitions)) for name, partitions in wanted.items()]
+
+
+def _by_id(
+    context: KafkaContext, topics: Any, ids: dict[str, UUID]
+) -> tuple[list[tuple[str, list[int]]], list[tuple[UUID | None, list[int]]]]:
+    """The names of topics, with which ``ids`` is filled, and the ids that nobody has; each with partitions."""
+    found: list[tuple[str, list[int]]] = []
+    unknown: list[tuple[UUID | None, list[int]]] = []
+    for topic_id, indexes in _distinct((topic.topic_id, topic.partition_indexes) for topic in topics):
+        info = None if topic_id is None else context.logs.topic_by_id(topic_id)
+        if info is None:
+            unknown.append((topic_id, indexes))
+        else:
+            ids[info.name] = info.topic_id
+            found.append((info.name, indexes))
+    return found, unknown
 
 
 def _topic(topic: FetchedTopic, error: ErrorCode, unstable: Set[Partition] = frozenset()) -> dict[str, Any]:
@@ -114,4 +159,4 @@ def _partition(index: int, committed: CommittedOffset, error: ErrorCode) -> dict
     }
 
 
-API = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=9, handle=handle)
+API = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=10, handle=handle)

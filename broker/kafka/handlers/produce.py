@@ -127,10 +127,16 @@ def _unauthorized(
     connection = request.connection
     topics: Sequence[tuple[Any, int, memoryview | None]] = parsed.topics  # all names, or all ids
     by_id = request.api_version >= _FIRST_BY_ID
-    if len(topics) == 1 and not by_id:
+    if len(topics) == 1:
         topic, _, records = topics[0]
         if not _is_transactional(records):
-            allowed = may(context, connection, _WRITE, _TOPIC, topic)
+            name = topic
+            if by_id:
+                info = context.logs.topics_by_id.get(topic)
+                if info is None:
+                    return None
+                name = info.name
+            allowed = may(context, connection, _WRITE, _TOPIC, name)
             return None if allowed else {topic: ErrorCode.topic_authorization_failed}
     if any(_is_transactional(records) for _, _, records in topics):
         transactional_id = parsed.transactional_id

@@ -5,6 +5,8 @@ of which something was taken. What lies between two batches is absent from the l
 
 In the *batch-optimized* mode ``max_records`` is reached by whole batches of the log, so that no other member has to decompress
 the rest of one; in the *record-limit* mode it is not exceeded. The bound of the share partition is never exceeded.
+
+Tests: tests/kafka/share/test_share_partition.py.
 """
 
 from broker.kafka.share.share_partition import SharePartition

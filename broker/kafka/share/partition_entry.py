@@ -90,6 +90,7 @@ class PartitionEntry:
         "lock",
         "log",
         "partition",
+        "pins",
         "stored",
     )
 
@@ -113,6 +114,7 @@ class PartitionEntry:
         self.stored = stored  # as the catalogue has it
         self.lock = Lock()
         self.partition: SharePartition | None = None
+        self.pins = 0  # who needs it in memory, besides sessions
         self.forgotten = False  # the group or the topic is deleted: it is not stored any more
         self._links: dict[Link, None] = {}  # the session that was woken longest ago comes first
         self._drained = False
@@ -145,10 +147,10 @@ class PartitionEntry:
     @property
     def is_unused(self) -> bool:
         """No session fetches from here, nobody holds anything, and all is stored. The lock is held."""
-        return not self._links and (
-            self.partition is None
-            or (self.partition.in_flight_count == 0 and self.partition.version == self._saved_version)
-        )
+        if self._links or self.pins:
+            return False
+        partition = self.partition
+        return partition is None or (partition.in_flight_count == 0 and partition.version == self._saved_version)
 
     # -- readiness ------------------------------------------------------------------------------------------------------
 
@@ -237,11 +239,12 @@ class PartitionEntry:
         if self._drained:
             self.refill()
 
-    def begin(self, partition: SharePartition) -> None:
+    def begin(self, partition: SharePartition, stored: bytes) -> None:
         """It is known where the group begins."""
         with self.lock:
             self.partition = partition
-            self._saved_version = partition.version if self.stored is not None else -1
+            self.stored = stored
+            self._saved_version = partition.version
         self.refill()
 
     # -- what members do --------------------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ class PartitionEntry:
         with self.lock:
             self.stored = state
             self._saved_version = version
-            unused = not self._links and self.is_unused
+            unused = self.is_unused
         if unused:
             self._unload(self)
 

@@ -7,14 +7,16 @@ there is of it.
 Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from broker.errors import Refusal, StorageError
+from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
-from broker.kafka.share.share_sessions import ShareSession, ShareSessions
+from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
@@ -30,6 +32,8 @@ from protocol.kafka.messages.share_fetch import TopicPartition
 
 # Links of a session that are given up at once; a session with more is closed on the catalogue-writer thread.
 _AT_ONCE = 200
+# Share partitions that are begun in one transaction of the catalogue.
+_BEGUN_AT_ONCE = 1_000
 
 
 class ShareOffset(NamedTuple):
@@ -50,6 +54,7 @@ class ShareService:
         catalogue: Catalogue,
         writer: CatalogueWriter,
         settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -58,7 +63,7 @@ class ShareService:
         self._writer = writer
         self.settings = settings
         self.store = ShareStore(writer, clock, timer)
-        self.sessions = ShareSessions()
+        self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
         self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
@@ -89,9 +94,9 @@ class ShareService:
     def log(self, partition: TopicPartition) -> Log | None:
         return self._logs.partitions_by_id.get(partition)
 
-    def topic_deleted(self, topic_id: bytes) -> None:
+    def topic_deleted(self, topic_id: UUID) -> None:
         """Nothing of it is kept. Those who wait for its records are told."""
-        self._forget([key for key in self._keys() if key.topic_id == topic_id], ignore)
+        self._forget([key for key in self._keys() if key.topic_id == topic_id.bytes], ignore)
 
     # -- share partitions ---------------------------------------------------------------------------------------------------
 
@@ -115,6 +120,15 @@ class ShareService:
     ) -> dict[PartitionEntry, Refusal | StorageError]:
         """Find out where the group begins. That is durable when this returns, so that a group that has begun at the end of a log
         gets what comes after it, whatever happens. For threads that may block. Returns what went wrong."""
+        entries = list(entries)
+        failures: dict[PartitionEntry, Refusal | StorageError] = {}
+        for start in range(0, len(entries), _BEGUN_AT_ONCE):
+            failures.update(self._begin(entries[start : start + _BEGUN_AT_ONCE], settings))
+        return failures
+
+    def _begin(
+        self, entries: Sequence[PartitionEntry], settings: ShareSettings
+    ) -> dict[PartitionEntry, Refusal | StorageError]:
         failures: dict[PartitionEntry, Refusal | StorageError] = {}
         found: dict[PartitionEntry, SharePartition] = {}
         new: dict[PartitionEntry, bytes] = {}
@@ -134,10 +148,9 @@ class ShareService:
             except StorageError as error:
                 failures.update(dict.fromkeys(new, error))
             for entry, partition in found.items():
-                if entry not in failures:
-                    entry.begin(partition)
-                    if (state := new.get(entry)) is not None:
-                        entry.saved(partition.version, state)
+                state = new.get(entry, entry.stored)
+                if entry not in failures and state is not None:
+                    entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
         if gone:
             self.store.delete(gone, ignore)
@@ -299,32 +312,40 @@ class ShareService:
         start = max(state.start, log.log_start_offset)
         return ShareOffset(start, max(0, log.high_watermark - start - sum(end - first for first, end in state.done)))
 
-    def reset(self, group_id: str, topic_id: bytes, partition: int, offset: int, done: Done) -> bool:
+    def reset(self, group_id: str, topic_id: UUID, partition: int, offset: int, done: Done) -> bool:
         """The group begins there, whatever was acknowledged. ``done`` is called when that is durable. False: there is no such
-        partition. Raises StorageError, Refusal."""
-        log = self.log((topic_id, partition))
+        partition. May block. Raises StorageError, Refusal."""
+        log = self.log((topic_id.bytes, partition))
         if log is None:
             return False
         with self._lock:
-            entry = self._get_or_make(group_id, (topic_id, partition), log)
+            entry = self._get_or_make(group_id, (topic_id.bytes, partition), log)
+            with entry.lock:
+                entry.pins += 1
+
+        def unpin() -> None:
+            with entry.lock:
+                entry.pins -= 1
+            self._unload(entry)
+
+        def saved(error: StorageError | None) -> None:
+            unpin()
+            done(error)
+
         failure = self.begin([entry], self.settings(group_id)).get(entry)
         if failure is not None:
+            unpin()
             raise failure
         with entry.lock:
             if entry.partition is not None:
                 entry.partition.reset(min(max(offset, log.log_start_offset), log.high_watermark))
-
-        def saved(error: StorageError | None) -> None:
-            self._unload(entry)
-            done(error)
-
         entry.save(saved)
         entry.refill()
         return True
 
-    def forget(self, group_id: str, topic_ids: Iterable[bytes] | None, done: Done) -> None:
+    def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
         """Nothing of the group is kept, of these topics or of all. ``done`` is called when that is durable."""
-        wanted = None if topic_ids is None else set(topic_ids)
+        wanted = None if topic_ids is None else {topic_id.bytes for topic_id in topic_ids}
         self._forget(
             [key for key in self._keys() if key.group_id == group_id and (wanted is None or key.topic_id in wanted)],
             done,
@@ -347,14 +368,30 @@ class ShareService:
         for entry in entries:
             entry.refill(always=True)
 
-    def initialised(self, group_id: str, topics: Iterable[tuple[bytes, int]]) -> Mapping[TopicPartition, bool]:
-        """Of the partitions of these topics (id, number of partitions), whether the group has begun with them."""
+    def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
+        """The group begins with each of these of which it has not begun, by its settings and as the log is now. ``done`` is
+        called when that is durable. The catalogue's writer looks into the log and writes."""
+        write = _Initialise(self, group_id, partitions)
+        self._writer.change(write, partial(write.done, done))
+
+    def _is_known(self, key: Key) -> bool:
         with self._lock:
-            return {
-                (topic_id, number): (key := Key(group_id, topic_id, number)) in self._rows or key in self._entries
-                for topic_id, partitions in topics
-                for number in range(partitions)
-            }
+            entry = self._entries.get(key)
+            return key in self._rows or (entry is not None and entry.partition is not None)
+
+    def _begun(self, rows: Mapping[Key, bytes]) -> None:
+        """These rows are durable. Whoever has begun with one of them meanwhile has written its own."""
+        late = []
+        with self._lock:
+            for key, row in rows.items():
+                if self.log((key.topic_id, key.partition)) is None:
+                    late.append(key)
+                elif key not in self._entries:
+                    self._rows.setdefault(key, row)
+                else:
+                    self._entries[key].changed()
+        if late:
+            self.store.delete(late, ignore)
 
     # -- figures ------------------------------------------------------------------------------------------------------------
 
@@ -369,3 +406,42 @@ class ShareService:
             if (partition := entry.partition) is not None:
                 counts = [a + b for a, b in zip(counts, partition.counts, strict=True)]
         return counts
+
+
+class _Initialise:
+    """Partitions that a group begins with, on their way into the catalogue. The writer may call it twice."""
+
+    __slots__ = ("_group_id", "_partitions", "_rows", "_share")
+
+    def __init__(self, share: ShareService, group_id: str, partitions: Sequence[NewPartitions]) -> None:
+        self._share = share
+        self._group_id = group_id
+        self._partitions = partitions
+        self._rows: dict[Key, bytes] | None = None
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        if self._rows is None:
+            self._rows = dict(self._find())
+        if self._rows:
+            catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
+
+    def _find(self) -> Iterator[tuple[Key, bytes]]:
+        """Raises StorageError."""
+        share = self._share
+        settings = share.settings(self._group_id)
+        for topic in self._partitions:
+            for number in range(topic.first, topic.end):
+                key = Key(self._group_id, topic.topic_id.bytes, number)
+                log = share.log((key.topic_id, number))
+                if log is None or share._is_known(key):
+                    continue
+                try:
+                    start = share._first_offset(log, settings)
+                except Refusal:
+                    continue  # it is being deleted
+                yield key, state_of(SharePartition(start, settings)).encode()
+
+    def done(self, done: Done, error: StorageError | None) -> None:
+        if error is None and self._rows:
+            self._share._begun(self._rows)
+        done(error)

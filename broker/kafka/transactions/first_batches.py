@@ -4,6 +4,8 @@ A request with such a batch is parked while the addition is being made durable, 
 The batches of the same partition that follow are appended like any others.
 
 ``missing`` runs on a processor, the rest on a handler; the answer comes on the catalogue writer's thread.
+
+Tests: tests/kafka/handlers/test_transactions_version_2.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping

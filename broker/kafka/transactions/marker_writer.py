@@ -1,7 +1,8 @@
 """Writes the markers of decided transactions into their partitions, on a thread of its own, and reports when they are durable.
 
 The markers of one transaction are appended one after the other and then wait for the flusher together, so that they share its
-fsyncs with transactions that end at the same time.
+fsyncs with transactions that end at the same time. A transaction of many partitions does so a part at a time: each partition
+takes an fsync, and the others wait only for those of a part.
 
 Tests: tests/kafka/transactions/test_coordinator.py.
 """
@@ -23,6 +24,8 @@ log = get_logger("transactions")
 
 # Kafka counts here how often the coordinator has moved to another node. This broker is the only coordinator.
 COORDINATOR_EPOCH = 0
+# Partitions of one transaction whose markers are written, and wait for their fsyncs, before others get their turn.
+_PART = 32
 
 
 @attrs.frozen(eq=False)
@@ -46,28 +49,28 @@ class MarkerWriter:
         self._clock = clock
         self._logs = logs
         self._flusher = flusher
-        self._queue: SimpleQueue[Markers | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Writing | None] = SimpleQueue()
 
     def write(self, markers: Markers) -> None:
-        self._queue.put(markers)
+        self._queue.put(_Writing(markers, self._queue.put))
 
     def step(self, timeout: float | None) -> bool:
         try:
-            markers = self._queue.get(timeout != 0, timeout)
+            writing = self._queue.get(timeout != 0, timeout)
         except QueueEmpty:
             return False
-        if markers is not None:
-            self._write(markers)
-        return markers is not None
+        if writing is not None:
+            self._write_part(writing)
+        return writing is not None
 
     def wakeup(self) -> None:
         self._queue.put(None)
 
-    def _write(self, markers: Markers) -> None:
-        pending = _PendingFlushes(markers)
+    def _write_part(self, writing: "_Writing") -> None:
+        markers = writing.markers
         written = []
         now_ms = self._clock.time_ms()
-        for topic, partition in sorted(markers.partitions):
+        for topic, partition in writing.take_part():
             target = self._logs.get(topic, partition)
             if target is None:  # deleted together with its records
                 continue
@@ -85,21 +88,30 @@ class MarkerWriter:
                 continue
             except StorageError as error:
                 log.error("marker_write_failed", topic=topic, partition=partition, error=str(error))
-                pending.failed.add((topic, partition))
-        pending.left += len(written)
+                writing.failed.add((topic, partition))
+        writing.left += len(written)
         for target, end in written:
-            self._flusher.wait_durable(target, end, partial(pending.flushed, (target.topic, target.partition)))
-        pending.finish_one()
+            self._flusher.wait_durable(target, end, partial(writing.flushed, (target.topic, target.partition)))
+        writing.finish_one()
 
 
-class _PendingFlushes:
-    """Counts the fsyncs that are still to come, and one more until all markers are written."""
+class _Writing:
+    """What is left to write of some markers. ``left`` counts the fsyncs of the present part that are still to come, and one more
+    until all of the part is written."""
 
-    def __init__(self, markers: Markers) -> None:
-        self._markers = markers
+    def __init__(self, markers: Markers, go_on: "Callable[[_Writing], None]") -> None:
+        """``go_on`` gets this when a part is done and another is left."""
+        self.markers = markers
+        self._go_on = go_on
+        self._rest = sorted(markers.partitions, reverse=True)
         self._lock = Lock()
         self.left = 1
         self.failed: set[Partition] = set()
+
+    def take_part(self) -> list[Partition]:
+        part = self._rest[: -_PART - 1 : -1]
+        del self._rest[-_PART:]
+        return part
 
     def flushed(self, partition: Partition, error: StorageError | None) -> None:
         if error is not None:
@@ -112,4 +124,8 @@ class _PendingFlushes:
             self.left -= 1
             if self.left:
                 return
-        self._markers.done(frozenset(self.failed))
+            self.left = 1
+        if self._rest:
+            self._go_on(self)
+        else:
+            self.markers.done(frozenset(self.failed))

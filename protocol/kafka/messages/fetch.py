@@ -118,6 +118,8 @@ _PARTITION_7 = struct.Struct(">iiqqii")
 _PARTITION_9 = struct.Struct(">iiiqqii")
 _PARTITION_11 = struct.Struct(">iiiqqiih")
 _PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
+# One of many partitions from v12 on, up to and with the number of its tags.
+_MANY_12 = struct.Struct(">iiqiqiB")
 # From v13 on: the replica (up to v14), then the rest up to and with the topic's id.
 _REPLICA = struct.Struct(">i")
 _HEAD_13 = struct.Struct(">iiibiiB16s")
@@ -205,17 +207,16 @@ def _parse_any(reader: Reader, version: int) -> FetchRequest:
     partitions: list[FetchPartition] = []
     for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
         topic = _read_topic(reader, version)
-        for _ in range(reader.compact_array(16) if flexible else reader.array(16)):
+        if flexible:
+            _read_partitions(reader, topic, partitions)
+            reader.skip_tags()
+            continue
+        for _ in range(reader.array(16)):
             index = reader.i32()
             epoch = reader.i32() if version >= 9 else -1
             offset = reader.i64()
-            last_epoch = reader.i32() if flexible else -1
             log_start = reader.i64() if version >= 5 else -1
-            partitions.append(FetchPartition(topic, index, epoch, offset, log_start, reader.i32(), last_epoch))
-            if flexible:
-                reader.skip_tags()
-        if flexible:
-            reader.skip_tags()
+            partitions.append(FetchPartition(topic, index, epoch, offset, log_start, reader.i32()))
     forgotten = _read_forgotten(reader, version) if version >= 7 else []
     rack_id, cluster_id = "", None
     if version >= 11:
@@ -224,6 +225,24 @@ def _parse_any(reader: Reader, version: int) -> FetchRequest:
         cluster_id, replica = _read_tags(reader, version, replica)
     wanted = partitions, forgotten, rack_id, replica, cluster_id, by_id
     return FetchRequest(wait, least, most, isolation, session_id, session_epoch, *wanted)
+
+
+def _read_partitions(reader: Reader, topic: str | bytes, partitions: list[FetchPartition]) -> None:
+    """The partitions of a topic, from version 12 on: a consumer may have a thousand of them in each of its requests."""
+    count = reader.compact_array(_MANY_12.size)
+    view, pos, unpack = reader.view, reader.pos, _MANY_12.unpack_from
+    for _ in range(count):
+        try:
+            index, epoch, offset, last_epoch, log_start, size_max, tags = unpack(view, pos)
+        except struct.error:  # the tags of another one have taken its bytes
+            raise ProtocolError("the message ends inside a partition") from None
+        pos += _MANY_12.size
+        partitions.append(_new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch)))
+        if tags:
+            reader.pos = pos - 1
+            reader.skip_tags()
+            pos = reader.pos
+    reader.pos = pos
 
 
 def _read_topic(reader: Reader, version: int) -> str | bytes:
@@ -344,6 +363,8 @@ _LENGTH_5 = _PREFIX_4.size + _DATA_5.size - 4
 _LENGTH_7 = _PREFIX_7.size + _DATA_5.size - 4
 _LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
 _LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
+# One of many partitions without records from v12 on: as above, with the number of aborted transactions and all tags.
+_EMPTY_12 = struct.Struct(">ihqqqBiBB")
 _LENGTH_13 = _PREFIX_13.size + _DATA_12.size + len(_THREE_TAGS) - 4
 _ABORTED = struct.Struct(">qq")  # an aborted transaction: producer id, first offset
 
@@ -434,6 +455,11 @@ def _response_parts_any(
             out.string(topic)
         out.any_array(len(partitions), flexible)
         for data in partitions:
+            if flexible and not data.records_size and not data.aborted:
+                partition, code, high, stable, start, aborted, _, _ = data
+                count = 0 if aborted is None else 1
+                out.data += _EMPTY_12.pack(partition, code, high, stable, start, count, -1, 1, 0)
+                continue
             _write_partition(out, version, data)
             if data.records_size:
                 total += len(out.data) + data.records_size

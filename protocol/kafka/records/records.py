@@ -80,13 +80,13 @@ def read_records(header: BatchHeader, data: bytes, first_offset: int = 0) -> Ite
     bad bytes."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
-    skipped = record_end = 0
+    left, record_end = header.record_count, 0
     try:
         if first_offset > base_offset:
-            skipped, record_end = _skip_records(data, header.record_count, first_offset - base_offset)
-        for timestamp_delta, offset_delta, pos, record_end in walk_records(
-            data, header.record_count - skipped, record_end
-        ):
+            skipped, record_end = _skip_records(data, left, first_offset - base_offset)
+            left -= skipped
+        walked = walk_records(data, left, record_end)
+        for timestamp_delta, offset_delta, pos, record_end in walked:
             key, pos = _nullable(data, pos, record_end)
             value, pos = _nullable(data, pos, record_end)
             count, pos = varint(data, pos)

@@ -1,8 +1,11 @@
+from collections.abc import Iterator
+from itertools import takewhile
+
 import pytest
 
 from broker.client import Broker
 from broker.client.kafka import Cluster, Fetched
-from broker.client.kafka.errors import OffsetOutOfRangeError, UnknownTopicError
+from broker.client.kafka.errors import OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError
 from tests.client.kafka.logs import append, offsets_and_values
 
 
@@ -63,6 +66,35 @@ def test_an_offset_after_the_end_says_where_the_log_is(running: Broker, cluster:
     with pytest.raises(OffsetOutOfRangeError, match=f"Offset 7 of {topic}-0 does not exist yet") as failure:
         next(cluster.fetcher(topic, 0, 7))
     assert (0, 3) == (failure.value.log_start, failure.value.end)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_topic_that_is_made_again_is_not_read_on(
+    running: Broker, cluster: Cluster, topic: str, waiting: bool
+) -> None:
+    append(running, topic, [b"a"])
+    with cluster.fetcher(topic, 0, 0, max_wait_ms=30_000 if waiting else 20) as fetcher:
+        assert [(0, b"a")] == offsets_and_values(next(fetcher).data)
+        logs = running.server.kafka.logs
+        logs.delete_topic(topic)
+        logs.create_topic(topic, 1)
+        append(running, topic, [b"b", b"c"])
+        with pytest.raises(TopicRecreatedError, match=f"'{topic}' was deleted and made again"):
+            read_on(fetcher)
+
+
+def read_on(fetcher: Iterator[Fetched]) -> None:
+    """Until there are data."""
+    assert list(takewhile(lambda fetched: not fetched.data, fetcher))
+
+
+def test_a_topic_that_is_deleted_ends_its_reading(running: Broker, cluster: Cluster, topic: str) -> None:
+    append(running, topic, [b"a"])
+    with cluster.fetcher(topic, 0, 0, max_wait_ms=20) as fetcher:
+        next(fetcher)
+        running.server.kafka.logs.delete_topic(topic)
+        with pytest.raises(UnknownTopicError, match=f"no topic '{topic}'"):
+            read_on(fetcher)
 
 
 def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:

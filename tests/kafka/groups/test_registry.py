@@ -31,7 +31,7 @@ JOIN = JoinRequest("", None, "c", "/::1", 45_000, 60_000, "consumer", (("range",
 class RowGroup:
     """A ``Group`` whose members stay until they leave."""
 
-    type: ClassVar[GroupType] = GroupType.SHARE
+    type: ClassVar[GroupType] = GroupType.CONSUMER
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -125,7 +125,7 @@ class Registry:
         self.catalogue = SqliteCatalogue(self._path, self.database)
         kinds = {kind.type: kind for kind in kinds_of(self.config, GroupConfigs(self.catalogue, self.config))}
         kinds |= {group.type: GroupKind(group.type, group, group.restore) for group in (RowGroup, OtherRowGroup)}
-        del kinds[GroupType.CONSUMER]
+        del kinds[GroupType.SHARE]
         self.groups = GroupRegistry(self.clock, self.timer, self.catalogue, self.config, kinds.values())
         self.groups.load(lambda topic: True)
 
@@ -137,7 +137,7 @@ class Registry:
         while self.groups.writer.step(0):
             pass
 
-    def put(self, group_id: str, member_id: str, body: str | None = "x", type: GroupType = GroupType.SHARE) -> bool:
+    def put(self, group_id: str, member_id: str, body: str | None = "x", type: GroupType = GroupType.CONSUMER) -> bool:
         """A member joins or leaves. False if the group is of another kind."""
         with self.groups.locked(group_id, type) as entry:
             if not self.groups.admit(entry, type):
@@ -213,7 +213,7 @@ def test_many_changes_are_written_in_few_transactions(registry: Registry) -> Non
 def test_a_group_with_members_admits_no_client_of_another_kind(registry: Registry) -> None:
     registry.put("g", "a")
     assert not registry.put("g", "b", type=GroupType.STREAMS)
-    assert registry.entry("g").group.type is GroupType.SHARE
+    assert registry.entry("g").group.type is GroupType.CONSUMER
 
 
 def test_an_empty_group_is_replaced_by_one_of_another_kind(registry: Registry) -> None:
@@ -251,7 +251,7 @@ def test_the_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
     with registry.groups.locked("g") as entry:
         entry.offsets.load("orders", 0, CommittedOffset(7, -1, "", 0))
     registry.put("g", "a")
-    assert registry.entry("g").group.type is GroupType.SHARE
+    assert registry.entry("g").group.type is GroupType.CONSUMER
     committed = registry.entry("g").offsets.get("orders", 0)
     assert committed is not None and committed.offset == 7
 

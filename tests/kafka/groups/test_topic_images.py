@@ -84,6 +84,16 @@ def test_many_changes_make_few_images(topics: Topics) -> None:
     assert topics.images.now.generation == 2
 
 
+def test_who_asks_for_a_topic_that_was_just_made_sees_it(topics: Topics) -> None:
+    topics.change("c", C)
+    assert "c" not in topics.images.now.by_name
+    assert topics.images.current().name_of[C] == "c"
+    assert topics.images.current() is topics.images.now
+    topics.run()
+    assert topics.told == [frozenset("c")]
+    assert topics.images.now.generation == 2
+
+
 def test_the_next_image_is_not_made_at_once(topics: Topics) -> None:
     topics.change("c", C)
     topics.soon.pop()()

@@ -63,6 +63,12 @@ class Member:
         return sum(map(len, self.owned.values()))
 
 
+def id_of(kafka: Kafka, topic: str) -> UUID:
+    info = kafka.inside.logs.topic(topic)
+    assert info is not None
+    return info.topic_id
+
+
 def assignment(answer: Any) -> dict[UUID, list[int]]:
     return {one.topic_id: list(one.partitions) for one in answer.assignment.topic_partitions}
 

@@ -20,8 +20,13 @@ _LENGTH = struct.Struct(">i")
 _names = itertools.count()
 
 # From which version on topics are named by their ids, in which field of the request, and how they are named before.
-FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
-TOPICS_BY_ID = {ApiKey.PRODUCE: ("topic_data", "name"), ApiKey.FETCH: ("topics", "topic")}
+FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+TOPICS_BY_ID = {
+    ApiKey.PRODUCE: ("topic_data", "name"),
+    ApiKey.FETCH: ("topics", "topic"),
+    ApiKey.OFFSET_COMMIT: ("topics", "name"),
+    ApiKey.OFFSET_FETCH: ("topics", "name"),
+}
 
 
 def versions(api: Api) -> range:
@@ -62,10 +67,20 @@ class Kafka:
     def by_id(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a request with the ids of its topics. A topic that is not there has an id that nobody knows."""
         where, name = TOPICS_BY_ID.get(key, ("", ""))
-        if version < FIRST_BY_ID.get(key, version + 1) or where not in fields:
+        if version < FIRST_BY_ID.get(key, version + 1):
+            return dict(fields)
+        if key == ApiKey.OFFSET_FETCH and "groups" in fields:
+            return {**fields, "groups": [self._in_group(one) for one in fields["groups"]]}
+        if where not in fields:
             return dict(fields)
         topics = [topic if "topic_id" in topic else topic | self._id(topic[name]) for topic in fields[where]]
         return {**fields, where: topics}
+
+    def _in_group(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        if group.get("topics") is None:
+            return dict(group)
+        topics = [topic if "topic_id" in topic else topic | self._id(topic["name"]) for topic in group["topics"]]
+        return {**group, "topics": topics}
 
     def _id(self, name: str) -> dict[str, UUID]:
         info = self.inside.logs.topic(name)
@@ -77,6 +92,13 @@ class Kafka:
         other = copy(self)
         with socket.create_connection(self.address) as other._socket:
             yield other
+
+    def name_of(self, topic: Any) -> str | None:
+        """The name of a topic in an answer. None: it is given by an id that nobody has."""
+        if hasattr(topic, "name"):
+            return str(topic.name)
+        info = None if topic.topic_id is None else self.inside.logs.topic_by_id(topic.topic_id)
+        return None if info is None else info.name
 
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""

@@ -7,6 +7,7 @@ import pytest
 from broker.kafka.handlers.describe_groups import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers import consumer_group_client
 from tests.kafka.handlers.group_client import commit, join, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
@@ -47,9 +48,21 @@ def test_states_are_told_by_kafkas_names(kafka: Kafka, version: int) -> None:
     ).groups
     assert [(one.group_id, one.error_code, one.group_state, one.protocol_type, one.protocol_data) for one in shown] == [
         (completing, ErrorCode.none, "CompletingRebalance", "consumer", ""),
-        (nowhere, ErrorCode.none, "Dead", "", ""),
+        (nowhere, ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none, "Dead", "", ""),
         (offsets_only, ErrorCode.none, "Empty", "", ""),
     ]
+
+
+@all_versions
+def test_a_group_of_another_kind_is_dead(kafka: Kafka, version: int) -> None:
+    group = new_group()
+    consumer_group_client.join(kafka, group, "a", [kafka.topic()])
+    fields = {"groups": [group], "include_authorized_operations": False}
+    (shown,) = kafka.ask(ApiKey.DESCRIBE_GROUPS, version, **fields).groups
+    assert (shown.group_state, shown.members) == ("Dead", ())
+    if version >= 6:
+        assert shown.error_code == ErrorCode.group_id_not_found
+        assert shown.error_message == f"Group {group} is not a classic group."
 
 
 @pytest.mark.parametrize("version", range(3, API.max_version + 1))

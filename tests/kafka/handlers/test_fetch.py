@@ -135,9 +135,9 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
     def cold(*args: Any, **options: Any) -> Any:
         return read(*args, **options)._replace(resident=False)
 
-    def noted(reading: Any) -> None:
+    def noted(reading: Any, context: Any) -> None:
         warmed.append(reading.size)
-        warm(reading)
+        warm(reading, context)
 
     monkeypatch.setattr(log, "read", cold)
     monkeypatch.setattr(fetch._Reading, "warm", noted)

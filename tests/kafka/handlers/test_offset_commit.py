@@ -42,7 +42,8 @@ def test_no_metadata_is_empty_metadata(kafka: Kafka, version: int) -> None:
 def test_each_partition_has_its_own_error(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=1)
     assert commit(kafka, group, topic, 1, 2, version=version) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
-    assert commit(kafka, group, "nowhere", 1, version=version) == [ErrorCode.unknown_topic_or_partition]
+    nowhere = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
+    assert commit(kafka, group, "nowhere", 1, version=version) == [nowhere]
     long = {"committed_metadata": "12345678901"}
     assert commit(kafka, group, topic, 1, version=version, partition=long) == [ErrorCode.offset_metadata_too_large]
 

@@ -179,6 +179,70 @@ def test_nothing_is_kept_for_the_id_of_a_topic_that_was_deleted(kafka: Kafka) ->
     assert not logs.partitions_by_id
 
 
+# -- committed offsets ------------------------------------------------------------------------------------------------
+
+
+def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> list[tuple[Any, int, int]]:
+    listed = [
+        {
+            "topic_id": topic_id,
+            "partitions": [
+                {"partition_index": one, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+                for one in partitions
+            ],
+        }
+        for topic_id, partitions in topics
+    ]
+    who = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    answer = kafka.ask(ApiKey.OFFSET_COMMIT, 10, **who, topics=listed)
+    return [
+        (topic.topic_id, one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions
+    ]
+
+
+def ask_offsets(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> list[tuple[Any, int, int, int]]:
+    """Without topics: all that the group has."""
+    listed = [{"topic_id": topic_id, "partition_indexes": partitions} for topic_id, partitions in topics] or None
+    wanted = [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": listed}]
+    (answer,) = kafka.ask(ApiKey.OFFSET_FETCH, 10, groups=wanted, require_stable=True).groups
+    assert answer.error_code == ErrorCode.none
+    return [
+        (topic.topic_id, one.partition_index, one.committed_offset, one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+
+
+def test_what_was_read_of_a_topic_is_not_committed_for_its_successor(kafka: Kafka) -> None:
+    name = kafka.topic()
+    old, group, none = make_again(kafka, name), "g", ErrorCode.none
+    new = id_of(kafka, name)
+    assert ask_commit(kafka, group, (old, [0])) == [(old, 0, UNKNOWN)]
+    assert ask_offsets(kafka, group, (new, [0]), (old, [0, 0])) == [(new, 0, -1, none), (old, 0, -1, UNKNOWN)]
+    assert ask_commit(kafka, group, (old, [0]), (new, [0, 1])) == [
+        (old, 0, UNKNOWN),
+        (new, 0, none),
+        (new, 1, ErrorCode.unknown_topic_or_partition),
+    ]
+    assert ask_offsets(kafka, group) == ask_offsets(kafka, group, (new, [0])) == [(new, 0, 7, none)]
+    assert ask_offsets(kafka, group, (NO_ID, [3])) == [(None, 3, -1, UNKNOWN)]
+
+
+def test_offsets_of_a_topic_that_the_client_may_not_see_are_refused_by_its_id(kafka: Kafka) -> None:
+    seen, secret = kafka.topic(), kafka.topic()
+    visible, hidden, unknown, group = id_of(kafka, seen), id_of(kafka, secret), uuid4(), "g"
+    ask_commit(kafka, group, (visible, [0]), (hidden, [0]))
+    kafka.inside.authorizer = grants = Grants()
+    rights = [(Operation.READ, ResourceType.GROUP, group), (Operation.DESCRIBE, ResourceType.GROUP, group)]
+    rights += [(operation, ResourceType.TOPIC, seen) for operation in (Operation.READ, Operation.DESCRIBE)]
+    with grants.only(*rights):
+        topics = (visible, [0]), (hidden, [0]), (unknown, [0])
+        codes = {visible: ErrorCode.none, hidden: DENIED, unknown: UNKNOWN}
+        assert {one[0]: one[2] for one in ask_commit(kafka, group, *topics)} == codes
+        assert {one[0]: one[3] for one in ask_offsets(kafka, group, *topics)} == codes
+        assert [one[0] for one in ask_offsets(kafka, group)] == [visible]
+
+
 # -- metadata -----------------------------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,7 @@ def listed(kafka: Kafka, version: int, **filters: Any) -> dict[str, str]:
     request = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1} | filters
     if version < 1:
         del request["duration_filter"]
+    request.setdefault("transactional_id_pattern", None)
     answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, version, **request)
     assert answer.error_code == ErrorCode.none
     return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
@@ -234,6 +235,25 @@ def test_transactions_are_listed(kafka: Kafka, version: int) -> None:
     answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, 0, state_filters=["Sleeping"], producer_id_filters=[])
     assert (answer.unknown_state_filters, answer.transaction_states) == (("Sleeping",), ())
     end(kafka, busy)
+
+
+def test_transactions_are_listed_by_a_regular_expression(kafka: Kafka) -> None:
+    names = [begin(kafka, name=name).transactional_id for name in ("list.one", "list-two", "list.three")]
+
+    def matching(pattern: str | None, **filters: Any) -> set[str]:
+        return set(listed(kafka, 2, transactional_id_pattern=pattern, **filters)) & set(names)
+
+    assert matching(None) == matching("") == matching("list.*") == set(names)
+    assert matching(r"list\.\w+") == {"list.one", "list.three"}
+    assert matching("list") == matching("one") == set()  # the whole id has to match
+    assert matching("list.*", state_filters=["Ongoing"]) == set()
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{1001}", r"(a)\1", "(?=a)", "x" * 10_000, "((a{1,100}){1,10}){1,100}"])
+def test_what_is_no_regular_expression_of_re2_is_refused(kafka: Kafka, pattern: str) -> None:
+    request = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, 2, **request, transactional_id_pattern=pattern)
+    assert (answer.error_code, answer.transaction_states) == (ErrorCode.invalid_regular_expression, ())
 
 
 def test_producers_are_described(kafka: Kafka) -> None:

@@ -555,3 +555,17 @@ def cut_to(harness: TransactionHarness, partition: tuple[str, int], offset: int)
     (path,) = harness.storage.path(*partition).glob("*.log")
     data = path.read_bytes()
     path.write_bytes(data[: sum(header.size for _, header in batches(data) if header.base_offset < offset)])
+
+
+def test_the_markers_of_many_partitions_let_other_transactions_pass(tmp_path: Path) -> None:
+    harness = TransactionHarness(tmp_path / "data", {"t": 200, "in": 1})
+    many, few = harness.init(name="many"), harness.init(name="few")
+    harness.add(many, *(("t", number) for number in range(200)), name="many")
+    harness.add(few, ("t", 0), name="few")
+    order: list[str] = []
+    for name, who in (("many", many), ("few", few)):
+        harness.transactions.end(name, who, True, lambda error, name=name: order.append(f"{name} {error.name}"))  # type: ignore[misc]
+    harness.settle()
+    assert order == ["few none", "many none"]
+    assert all(harness.log("t", number).log_end_offset == 1 + (number == 0) for number in range(200))
+    harness.close()

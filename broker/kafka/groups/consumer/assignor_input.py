@@ -1,6 +1,6 @@
 """What an assignor is given: members, what they subscribe to, and what each of them had. Members are numbers here.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_uniform_assignor.py, tests/kafka/groups/consumer/test_range_assignor.py.
 """
 
 from uuid import UUID

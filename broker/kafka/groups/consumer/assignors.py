@@ -5,7 +5,7 @@
 equally many partitions and the same subscribers, so that they can be joined (``range_assignor.py``). Racks are not looked at:
 there is one broker.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_uniform_assignor.py, tests/kafka/groups/consumer/test_range_assignor.py.
 """
 
 from collections.abc import Callable

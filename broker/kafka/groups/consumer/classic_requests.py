@@ -7,7 +7,7 @@ subscription says it owns, and SyncGroup only fetches what is assigned to it. No
 
 Pure, under the group's lock. Answers to JoinGroup and SyncGroup come as effects.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_classic_members.py.
 """
 
 from functools import partial
@@ -128,6 +128,8 @@ class ClassicRequests:
         core.schedule.joins.remove(member.member_id)
         if is_subscription_new or targets.epoch == 0:
             targets.bump()
+        if core.parked.supersede(member.member_id, now):
+            is_subscription_new = True
         targets.resolve_regexes(now)
         if changes_protocol and core.members.classic == len(core.members):
             core.saver.answer(None, partial(_join_answer, to, JoinResult(ErrorCode.rebalance_in_progress, member_id)))
@@ -136,7 +138,7 @@ class ClassicRequests:
             self._answer(member, to, said, is_subscription_new, now)
         else:
             finish = partial(self._finish, member, to, said, is_subscription_new)
-            core.parked.park(member.member_id, ParkedRequest(targets.epoch, finish), now)
+            core.parked.park(member.member_id, ParkedRequest(targets.epoch, finish))
         return changes_protocol
 
     def _find(self, request: JoinRequest) -> ConsumerMember | None:

@@ -15,8 +15,6 @@ What a step costs under the lock: a heartbeat that changes nothing about 2 us, a
 Differences from Kafka, on purpose: a static member may join again under its own member id although it has not left, as its
 answer may have been lost (Kafka: UNRELEASED_INSTANCE_ID, which ends the client); a group that is full takes static members
 back; and a request that joins is answered with its partitions although the assignment is computed elsewhere.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from collections.abc import Mapping

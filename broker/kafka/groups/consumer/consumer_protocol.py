@@ -3,7 +3,7 @@
 Pure functions. The bytes come from clients: they are read with bounds, and what they claim of partitions that are not there is
 left out.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_classic_members.py.
 """
 
 from uuid import UUID

@@ -2,7 +2,7 @@
 
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. Times are monotonic seconds, and the keys are member ids.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_timeouts.py.
 """
 
 from math import inf

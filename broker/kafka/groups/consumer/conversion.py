@@ -4,8 +4,6 @@ members.
 Pure, under the group's lock. The first heartbeat of a consumer group's member upgrades a classic group (``group.consumer.
 migration.policy`` ``upgrade`` or ``bidirectional``); when the last such member has gone and classic ones are left the group is
 downgraded (``downgrade`` or ``bidirectional``).
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from uuid import UUID

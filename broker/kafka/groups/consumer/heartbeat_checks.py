@@ -1,7 +1,5 @@
 """Whether a ConsumerGroupHeartbeat is valid by itself, with Kafka's messages. Pure: any thread, before the group is looked
 for.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from broker.kafka.groups.consumer.values import (

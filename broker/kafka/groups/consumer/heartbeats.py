@@ -2,7 +2,8 @@
 
 Pure, under the group's lock. A refusal is a RequestError, with Kafka's messages, and has changed nothing.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_group_static_members.py,
+tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from functools import partial
@@ -87,13 +88,13 @@ class Heartbeats:
         core.expect_heartbeat(member, now)
         if is_subscription_new or targets.epoch == 0:
             targets.bump()
+        if core.parked.supersede(member.member_id, now):
+            is_subscription_new = True
         targets.resolve_regexes(now)
         is_current = targets.ensure()
         asked = _Asked(request.owned, is_subscription_new, _is_full(request))
         if not is_current and (request.member_epoch == JOIN_EPOCH or is_subscription_new):
-            core.parked.park(
-                member.member_id, ParkedRequest(targets.epoch, partial(self._finish, member, to, asked)), now
-            )
+            core.parked.park(member.member_id, ParkedRequest(targets.epoch, partial(self._finish, member, to, asked)))
             return None
         return self._answer(member, to, asked, now)
 

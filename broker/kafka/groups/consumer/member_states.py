@@ -26,7 +26,7 @@ free of its target; the rest still belongs to other members. TARGET_REACHED: it 
 SUBSCRIPTION_SHRUNK: it no longer subscribes to a topic whose partitions its client has given up already; there is no newer
 target.
 
-UNKNOWN is the state of a member whose row was written by a newer version. It is fenced unless it owns nothing. A pair that is
+UNKNOWN is the state of a member whose row was written by a newer version: it goes to its target like any other. A pair that is
 not in the table is a bug in the broker (AssertionError).
 
 The state of a group is not kept but follows from its members and epochs:
@@ -41,7 +41,8 @@ some     equal to the assignment epoch       STABLE and there   STABLE
 =======  ==================================  =================  ===========
 
 *There* is at the assignment epoch. A group that was deleted, or whose broker has stopped, or that has become a classic one, is
-DEAD."""
+DEAD.
+"""
 
 from enum import Enum, auto
 from typing import Final

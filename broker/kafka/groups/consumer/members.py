@@ -4,7 +4,7 @@ to.
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. It also keeps what is counted over all members, so that no
 heartbeat has to look at all of them: subscriptions, assignors, classic protocols, bytes.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from collections import Counter

@@ -3,7 +3,8 @@
 Pure, under the group's lock. ``Heartbeats`` decides what a request of a consumer means, and ``ClassicRequests`` what one of a
 classic member means; both tell the membership.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_group_static_members.py,
+tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from collections.abc import Callable

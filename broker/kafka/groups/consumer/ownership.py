@@ -4,7 +4,7 @@ have.
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. A partition has one owner at most; anything else is a bug
 (AssertionError), because two consumers would read it.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_reconciler.py, tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from uuid import UUID

@@ -5,7 +5,7 @@ waits here while the assignment is computed or regular expressions are matched, 
 its partitions. Otherwise it would get them with its next heartbeat. Each member has one request here at most, and each is
 answered.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_offloading.py.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,18 @@ class ParkedMembers:
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._requests
 
-    def park(self, member_id: str, request: ParkedRequest, now: float) -> None:
-        """Its member has given up an earlier request, if there is one, but the connection of that may still exist."""
-        self.finish(member_id, ErrorCode.none, now)
+    def park(self, member_id: str, request: ParkedRequest) -> None:
+        assert member_id not in self._requests, member_id
         self._requests[member_id] = request
+
+    def supersede(self, member_id: str, now: float) -> bool:
+        """The member has sent another request, so it has given up the one that waits, if there is one. False if there is none.
+
+        That one must not be carried out later: what it says of the client's partitions is out of date.
+        """
+        is_parked = member_id in self._requests
+        self.finish(member_id, ErrorCode.coordinator_not_available, now)
+        return is_parked
 
     def finish(self, member_id: str, error: ErrorCode, now: float) -> None:
         """Answer the member's request if there is one."""

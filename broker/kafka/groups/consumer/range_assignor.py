@@ -3,8 +3,6 @@
 Members stand in the same order for every topic, so topics with equally many partitions and the same subscribers are divided
 alike. Members keep the order of the ranges that they had, and new members come after them, so a change moves what lies at the
 borders of ranges. It costs O(members * log(members) + subscriptions + partitions).
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from uuid import UUID

@@ -2,8 +2,6 @@
 
 Pure, and it changes nothing: ``ConsumerGroup`` puts a ``Step`` into effect. A step costs as much as the member has partitions,
 assigned and in its target, whatever the size of the group. ``member_states.py`` has the table of states.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ Expressions are RE2's, as in Kafka: no expression makes it take more than linear
 that one may take is bounded, which Python's own ``re`` promises neither of. google-re2 is a compiled library that is not there
 for every Python (free-threaded ones, for example). Without it expressions are refused, and everything else works.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,10 +2,10 @@
 
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. All expressions of a group are matched together, so that the
 members are assigned anew once: when there is a new one, when the topics have changed, and from time to time, because the rights
-to topics may have changed. Between two times there is ``_PAUSE_S`` at least and 20 times what the matching took, which bounds
-what a client can cause by sending new expressions, or by making topics, to a twentieth of one thread.
+to topics may have changed. Between two times there is ``_PAUSE_S`` at least, and 20 times what the matching took (up to 10 s),
+which bounds what a client can cause by sending new expressions, or by making topics, to a twentieth of one thread.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from broker.kafka.groups.consumer.values import TopicsImage
 
 _PAUSE_S = 1.0
 _PAUSE_FACTOR = 20
+_PAUSE_MAX_S = 10.0
 
 
 class Resolutions:
@@ -49,7 +50,8 @@ class Resolutions:
     def end(self, task: RegexTask, regexes: frozenset[str], now: float) -> bool:
         """True if the topics of an expression have changed."""
         self.task = None
-        self._not_before = now + max(_PAUSE_S, _PAUSE_FACTOR * (now - task.started))
+        pause_s = _PAUSE_FACTOR * (now - task.started)
+        self._not_before = now + min(max(_PAUSE_S, pause_s), _PAUSE_MAX_S)
         if task.matches is None:
             return False  # tried again after the pause
         self._generation = task.topics.generation

@@ -5,9 +5,8 @@ as if nothing had happened. Otherwise the group epoch is bumped, and the next he
 members have: nobody was told of the target that is lost. Until then each member's target is what it has.
 
 A save that failed while a later one succeeded can leave a partition with two members: one was asked to give it up, said that it
-had, and that was not written; the other got it, and that was. The member with the greater epoch has it.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+had, and that was not written; the other got it, and that was. The member with the greater epoch has it. It can also leave a row
+of a member whose other row is missing. No client was told of either, and rows that are of no use are deleted with the next save.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,14 @@ from uuid import UUID
 
 from broker.kafka.groups.consumer.members import ConsumerMember
 from broker.kafka.groups.consumer.membership import Membership
-from broker.kafka.groups.consumer.rows import GROUP_ROW, GroupRow, assignment_row, decode_group, decode_member
+from broker.kafka.groups.consumer.rows import (
+    GROUP_ROW,
+    GroupRow,
+    assignment_row,
+    decode_group,
+    decode_member,
+    metadata_row,
+)
 from broker.kafka.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, Assignment
 
 
@@ -23,15 +29,18 @@ def restore_members(core: Membership, rows: Mapping[str, bytes]) -> None:
     """Put what the rows have into an empty membership. Raises StorageError."""
     group = decode_group(core.group_id, rows[GROUP_ROW]) if GROUP_ROW in rows else GroupRow(0, 0)
     members = []
-    for row, metadata in rows.items():
+    for row, content in rows.items():
         kind, _, member_id = row.partition("/")
-        assignment = rows.get(assignment_row(member_id))
-        if kind == "m" and assignment is not None:
-            members.append(decode_member(core.group_id, member_id, metadata, assignment))
+        metadata, assignment = rows.get(metadata_row(member_id)), rows.get(assignment_row(member_id))
+        if row != GROUP_ROW and (metadata is None or assignment is None):
+            core.saver.mark(row)
+        elif kind == "m" and assignment is not None:
+            members.append(decode_member(core.group_id, member_id, content, assignment))
     _settle_conflicts(members)
     for member in members:
         if member.instance_id is not None and core.members.static(member.instance_id) is not None:
-            continue  # the save that deletes it has failed
+            core.mark(member)  # the save that deletes it has failed
+            continue
         member.subscription = core.members.intern(member.subscription)
         core.members.add(member)
         core.ownership.take(member, member.assigned)

@@ -3,8 +3,6 @@
 One row is the group itself (key ""), and each member has two: ``m/<member id>`` is what it has said of itself, ``a/<member
 id>`` what it was told, its epochs and its partitions. So a step of a member writes neither its subscription nor other members.
 The target assignment is not stored: ``restore.py`` says how it comes back.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 import json

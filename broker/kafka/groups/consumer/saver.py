@@ -4,9 +4,10 @@ Pure, under the group's lock. Events change the group at once and mark the rows 
 ``flush`` emits one ``SaveRows`` of all of them. An answer that tells a client something new is sent when the save is durable
 that has it, so that a group that is loaded again agrees with what clients were told.
 
-If a save fails, its answers become NOT_COORDINATOR and its rows stay marked: the next event writes them as they are then.
+If a save fails, its answers become NOT_COORDINATOR and its rows stay marked: the next event writes them as they are then. So do
+the answers of saves that were on their way then, because what they have written may build on what is missing.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_consumer_group.py, tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ class Saver:
         # The last save that was emitted, and the last one whose end is known.
         self.number = 0
         self.settled = 0
+        # Up to this save what is stored may lack something.
+        self._failed = 0
         self._emit = emit
         self._encode = encode
         self._marked: dict[str, None] = {}
@@ -83,10 +86,12 @@ class Saver:
     def saved(self, save: SaveRows | BecomeClassic, error: ErrorCode) -> None:
         note: SaveNote = save.then
         self.settled = note.number
+        if error:
+            self._failed = self.number
         if error and isinstance(save, SaveRows):
             self._replaces_classic |= note.replaces_classic
             for row in save.put:
                 self.mark(row)
-        code = ErrorCode.not_coordinator if error else ErrorCode.none
+        code = ErrorCode.not_coordinator if note.number <= self._failed else ErrorCode.none
         for answer in self._waiting.pop(note.number, ()):
             self._emit(answer(code))

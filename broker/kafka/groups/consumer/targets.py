@@ -8,7 +8,8 @@ A target assignment that costs up to ``INLINE_COST_MAX`` is computed at once. A 
 computed without the lock while the group goes on. At most one is computed at a time, so what has changed meanwhile is in the
 next one: 500 members that join together cause a few computations, not 500.
 
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
+Tests: tests/kafka/groups/consumer/test_group_offloading.py, tests/kafka/groups/consumer/test_group_regexes.py,
+tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from collections.abc import Callable

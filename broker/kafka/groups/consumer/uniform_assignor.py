@@ -7,8 +7,6 @@ Otherwise topics are gone through one by one: the partitions of one topic are sp
 in all comes out as level as it can, like water in vessels. That is repeated until nothing changes, so in the end no single
 partition could move to a member that has two fewer. One round costs O(subscriptions * log(subscribers) + partitions), and there
 are at most ``_ROUNDS_MAX``.
-
-Tests: tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,9 @@
 """What the handlers ask of share groups. Part of the ``GroupCoordinator``.
 
 Any thread may call any method, and none waits for the catalogue. A request that changes something is answered by callback, on the
-catalogue writer's thread, when the change is durable. That thread also computes the assignments: at most a tenth of its time goes
-into those of one group, so that a client that keeps changing its subscription keeps nobody else waiting.
+catalogue writer's thread, when the change is durable. Assignments are computed by the ``GroupWorker``, without the group's lock.
+
+Tests: tests/kafka/groups/share/test_share_coordinator.py, tests/kafka/handlers/test_share_group_heartbeat.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,44 +11,43 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
-from broker.kafka.groups.group import Group, GroupKind, GroupType
-from broker.kafka.groups.group_rows import Rows
-from broker.kafka.groups.registry import GroupEntry, GroupRegistry, error_of, log_failure, send
+from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.group_worker import GroupWorker, Task
+from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, error_of, log_failure, send
 from broker.kafka.groups.share.settings_in_force import SettingsInForce
 from broker.kafka.groups.share.share_group import ShareGroup
 from broker.kafka.groups.share.values import (
     JOIN_EPOCH,
     AssignmentDue,
+    AssignorTask,
     HeartbeatRequest,
     HeartbeatResult,
     Initialise,
     MemberGone,
     NewPartitions,
     Reply,
-    ShareEffect,
     ShareGroupDescription,
-    ShareGroupLimits,
-    Topics,
 )
-from broker.storage.log_manager import LogManager
+from broker.kafka.groups.topic_images import TopicImages
+from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
-# After a run a group waits for this many times the time that the run took, and not longer than the second.
-_IDLE_FACTOR = 10
-_IDLE_MAX_S = 1.0
+# Groups that are told of changed topics before commits may pass.
+_PART = 100
 
 Done = Callable[[StorageError | None], None]
+# The next step of a run, with the time: perhaps the assignor has something to do.
+Step = Callable[[float], AssignorTask | None]
 
 
 class ShareState(Protocol):
-    """What groups have read: start offsets, what is acquired, what is acknowledged. No method blocks."""
+    """What groups have read: start offsets, what is acquired, what is acknowledged. No method waits for the catalogue."""
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         """Give each partition that has none a start offset in this group, by the group's settings and as the log is now. ``done``
-        is called, on any thread and perhaps at once, when that is durable."""
+        is called, on any thread and perhaps at once, when that is durable. May read the disk."""
 
     def member_left(self, group_id: str, member_id: str) -> None:
         """Release what this member has acquired."""
@@ -56,8 +56,8 @@ class ShareState(Protocol):
         """Delete what the group has read of these topics, or (None) of all. ``done`` as above."""
 
 
-class _NoState:
-    """Until there is one. Start offsets are not kept."""
+class NoState:
+    """Where there are no records. Start offsets are not kept."""
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         done(None)
@@ -69,59 +69,36 @@ class _NoState:
         done(None)
 
 
-class LogTopics:
-    """The topics of the log manager."""
-
-    def __init__(self, logs: LogManager) -> None:
-        self._logs = logs
-
-    def topic(self, name: str) -> tuple[UUID, int] | None:
-        info = self._logs.topic(name)
-        return None if info is None else (info.topic_id, info.partitions)
-
-
-class _NoTopics:
-    def topic(self, name: str) -> None:
-        return None
-
-
-def _share_kind(config: BrokerConfig, carry_out: Callable[[ShareEffect], None]) -> GroupKind:
-    limits = ShareGroupLimits(
-        config.group_share_max_size, config.group_max_bytes, config.group_share_max_session_timeout_ms / 1000
-    )
-
-    def make(group_id: str) -> Group:
-        return ShareGroup(group_id, limits, carry_out)
-
-    def restore(group_id: str, rows: Rows, now: float) -> Group:
-        return ShareGroup.restore(group_id, limits, carry_out, rows, now)
-
-    return GroupKind(GroupType.SHARE, make, restore)
-
-
 class ShareGroups:
-    """``kind`` goes into the registry, which is then attached. ``topics`` and ``state`` are set by the assembly. All of that is
-    before ``start``."""
+    """``topic``: the topic of that name as it is now. ``state`` is set by the assembly, before ``start``."""
 
-    _registry: GroupRegistry
-
-    def __init__(self, config: BrokerConfig, configs: GroupConfigs) -> None:
-        self.kind = _share_kind(config, self.carry_out)
-        self.topics: Topics = _NoTopics()
-        self.state: ShareState = _NoState()
+    def __init__(
+        self,
+        registry: GroupRegistry,
+        topic: Callable[[str], TopicInfo | None],
+        topics: TopicImages,
+        worker: GroupWorker,
+        configs: GroupConfigs,
+    ) -> None:
         self.settings = SettingsInForce(configs)
-
-    def attach(self, registry: GroupRegistry) -> None:
+        self.state: ShareState = NoState()
         self._registry = registry
+        self._topic = topic
+        self._worker = worker
+        registry.carry_out[AssignmentDue] = self._begin_run
+        registry.carry_out[Initialise] = self._initialise
+        registry.carry_out[MemberGone] = self._member_gone
+        topics.on_change.append(self._topics_changed)
 
     def start(self) -> None:
         """After the registry has loaded the groups: topics may have changed while the broker was down."""
         self.settings.load()
-        for entry in self._registry.entries():
-            if entry.group.type is GroupType.SHARE:
-                with entry.lock:
-                    answers = self._registry.settle(entry)
-                send(answers)
+        for entry in self._entries():
+            with entry.lock:
+                answers = self._registry.settle(entry)
+            send(answers)
+
+    # Requests -------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, request: HeartbeatRequest, reply: Reply) -> HeartbeatResult | None:
         """The result if it is known now; None if ``reply`` gets it later."""
@@ -165,74 +142,109 @@ class ShareGroups:
                 return ErrorCode.group_id_not_found, None
             return ErrorCode.none, group.describe()
 
-    def topics_changed(self, name: str) -> None:
-        """A topic was created or deleted, or has more partitions."""
+    def begin_alter(self, group_id: str) -> ErrorCode:
+        """An administrator sets start offsets of a group. One that does not exist is made."""
         registry = self._registry
-        for entry in registry.entries():
-            if entry.group.type is not GroupType.SHARE:
-                continue
-            with entry.lock:
-                group = entry.group
-                if not isinstance(group, ShareGroup) or name not in group.topics:
-                    continue
-                group.topics_changed(self.topics, registry.clock.monotonic())
-                answers = registry.settle(entry)
-            send(answers)
-
-    # What groups ask for --------------------------------------------------------------------------------------------
-
-    def carry_out(self, effect: ShareEffect) -> None:
-        """No lock is held."""
-        if isinstance(effect, AssignmentDue):
-            self._schedule_run(effect.group_id)
-        elif isinstance(effect, Initialise):
-            self.state.initialise(effect.group_id, effect.partitions, partial(self._initialised, effect))
-        elif isinstance(effect, MemberGone):
-            self.state.member_left(effect.group_id, effect.member_id)
-
-    def _schedule_run(self, group_id: str) -> None:
-        entry = self._share_entry(group_id)
-        if entry is None:
-            return
-        group = entry.group
-        assert isinstance(group, ShareGroup)
-        run = partial(self._registry.writer.call_soon, partial(self._run, group_id))
-        if self._registry.clock.monotonic() >= group.next_run_at:
-            run()
-        else:
-            self._registry.timer.at(group.next_run_at, run)
-
-    def _run(self, group_id: str) -> None:
-        """On the catalogue writer's thread."""
-        self._with_group(group_id, lambda group, now: group.assign(self.topics, now))
-
-    def _initialised(self, effect: Initialise, failure: StorageError | None) -> None:
-        """On any thread."""
-        log_failure(failure)
-        step = partial(self._finish, effect.group_id, effect.partitions, error_of(failure))
-        self._registry.writer.call_soon(step)
-
-    def _finish(self, group_id: str, partitions: tuple[NewPartitions, ...], error: ErrorCode) -> None:
-        """On the catalogue writer's thread."""
-        self._with_group(group_id, lambda group, now: group.initialised(partitions, error, now))
-
-    def _with_group(self, group_id: str, step: Callable[[ShareGroup, float], None]) -> None:
-        """A step of a run. The next run of the group waits in proportion to the time that this has taken."""
-        registry = self._registry
-        entry = self._share_entry(group_id)
-        if entry is None:
-            return
-        with entry.lock:
+        error = registry.refusal(group_id)
+        if error or not registry.has_memory_for_group(group_id):
+            return error or ErrorCode.coordinator_not_available
+        with registry.locked(group_id, GroupType.SHARE) as entry:
             group = entry.group
             if not isinstance(group, ShareGroup):
-                return
-            begun = registry.clock.monotonic()
-            step(group, begun)
-            ended = registry.clock.monotonic()
-            group.next_run_at = ended + min(_IDLE_MAX_S, _IDLE_FACTOR * (ended - begun))
+                return ErrorCode.group_id_not_found
+            error = group.begin_alter()
             answers = registry.settle(entry)
         send(answers)
+        return error
 
-    def _share_entry(self, group_id: str) -> GroupEntry | None:
+    def delete_offsets(self, group_id: str, topic_ids: Sequence[UUID], done: Done) -> ErrorCode:
+        """Delete what a group without members has read of these topics. ``done`` is called when that is durable, unless an error
+        is returned."""
         entry = self._registry.get(group_id)
-        return entry if entry is not None and isinstance(entry.group, ShareGroup) else None
+        error = self._registry.refusal(group_id)
+        if error or entry is None:
+            return error or ErrorCode.group_id_not_found
+        with entry.lock:
+            group = entry.group
+            if not isinstance(group, ShareGroup) or group.is_dead:
+                return ErrorCode.group_id_not_found
+            if not group.is_empty:
+                return ErrorCode.non_empty_group
+            group.forget()
+            # With the lock held, so that no member comes in between.
+            self.state.forget(group_id, topic_ids, done)
+        return ErrorCode.none
+
+    # What groups ask for, with the entry's lock held ------------------------------------------------------------------
+
+    def _begin_run(self, entry: GroupEntry, _: AssignmentDue) -> Sequence[Send]:
+        group = entry.group
+        assert isinstance(group, ShareGroup)
+        self._submit(entry, group, lambda now: group.begin_run(self._look_up))
+        return ()
+
+    def _initialise(self, entry: GroupEntry, effect: Initialise) -> Sequence[Send]:
+        group, partitions = entry.group, effect.partitions
+        assert isinstance(group, ShareGroup)
+
+        def done(failure: StorageError | None) -> None:
+            log_failure(failure)
+            self._submit(entry, group, lambda now: group.initialised(partitions, error_of(failure), now))
+
+        return [partial(self.state.initialise, group.group_id, partitions, done)]
+
+    def _member_gone(self, entry: GroupEntry, effect: MemberGone) -> Sequence[Send]:
+        return [partial(self.state.member_left, entry.group.group_id, effect.member_id)]
+
+    # Runs ---------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, entry: GroupEntry, group: ShareGroup, step: Step) -> None:
+        """Have the worker take this step of a run."""
+        run = partial(self._run, entry, group, step)
+        self._worker.submit(Task(group.group_id, 10 * (len(group.members) + 1), run, lambda: None))
+
+    def _run(self, entry: GroupEntry, group: ShareGroup, step: Step) -> bool:
+        """On the worker's thread."""
+        task = self._with(entry, group, step)
+        if task is not None:
+            try:
+                task.run()
+            finally:
+                self._with(entry, group, lambda now: group.assigned(task, now))
+        return True
+
+    def _with(
+        self, entry: GroupEntry, group: ShareGroup, step: Callable[[float], AssignorTask | None]
+    ) -> AssignorTask | None:
+        with entry.lock:
+            if entry.group is not group or entry.is_removed:
+                return None
+            task = step(self._registry.clock.monotonic())
+            answers = self._registry.settle(entry)
+        send(answers)
+        return task
+
+    def _look_up(self, name: str) -> tuple[UUID, int] | None:
+        info = self._topic(name)
+        return None if info is None else (info.topic_id, info.partitions)
+
+    # Changes of topics ------------------------------------------------------------------------------------------------
+
+    def _entries(self) -> list[GroupEntry]:
+        return [entry for entry in self._registry.entries() if entry.group.type is GroupType.SHARE]
+
+    def _topics_changed(self, names: frozenset[str]) -> None:
+        """On the catalogue writer's thread."""
+        self._tell(self._entries(), names)
+
+    def _tell(self, entries: list[GroupEntry], names: frozenset[str]) -> None:
+        for entry in entries[:_PART]:
+            with entry.lock:
+                group = entry.group
+                if not isinstance(group, ShareGroup) or entry.is_removed or names.isdisjoint(group.topics):
+                    continue
+                group.topics_changed(self._look_up)
+                answers = self._registry.settle(entry)
+            send(answers)
+        if len(entries) > _PART and self._registry.is_active:
+            self._registry.writer.call_soon(partial(self._tell, entries[_PART:], names))

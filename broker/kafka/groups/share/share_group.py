@@ -1,7 +1,7 @@
 """One share group: what its members ask of it, by Kafka's rules.
 
 Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
-rows to make durable, and what ``carry_out`` is to be called with. The group never calls it. ``wake`` says when ``expire`` is due.
+rows to make durable, and the effects in ``values.py``. ``wake`` says when ``expire`` is due.
 
 A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
 to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
@@ -14,7 +14,7 @@ that tells of a change waits until the rows that it comes from are durable (``un
 Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
@@ -30,13 +30,13 @@ from broker.kafka.groups.share.unsaved_rows import UnsavedRows
 from broker.kafka.groups.share.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
+    AssignorTask,
     HeartbeatRequest,
     HeartbeatResult,
     MemberDescription,
     MemberGone,
     NewPartitions,
     Reply,
-    ShareEffect,
     ShareGroupDescription,
     ShareGroupLimits,
     Topics,
@@ -74,35 +74,33 @@ class ShareGroup:
 
     type: ClassVar[GroupType] = GroupType.SHARE
 
-    def __init__(self, group_id: str, limits: ShareGroupLimits, carry_out: Callable[[ShareEffect], None]) -> None:
+    def __init__(self, group_id: str, limits: ShareGroupLimits) -> None:
         self.group_id = group_id
         self.members = ShareMembers()
         self.epoch = 0
-        # monotonic() s before which the adapter begins no run: it is set by who measures what a run costs.
-        self.next_run_at = -inf
         self.wake = inf
         self._limits = limits
-        self._carry_out = carry_out
         self._state = EMPTY
         self._effects: list[Any] = []
-        self._target = TargetAssignment(group_id, self.members, self._ask)
+        self._target = TargetAssignment(self.members, self._effects.append)
         self._unsaved = UnsavedRows()
         self._parked: dict[str, _Parked] = {}
         self._left: list[Answer] = []
         self._sessions = Deadlines()
-        self._retry_at = inf
+        # When to try again what has failed: to save rows, to initialise partitions.
+        self._save_again_at = inf
+        self._initialise_again_at = inf
 
     @classmethod
     def restore(
         cls,
         group_id: str,
         limits: ShareGroupLimits,
-        carry_out: Callable[[ShareEffect], None],
         stored: Mapping[str, bytes],
         now: float,
     ) -> "ShareGroup":
         """The group as it was saved. Its members have a whole session timeout to send a heartbeat. Raises StorageError."""
-        group, saved = cls(group_id, limits, carry_out), rows.decode(group_id, stored)
+        group, saved = cls(group_id, limits), rows.decode(group_id, stored)
         # A member's row may be newer than the group's, if that could not be written.
         group.epoch = max((saved.epoch, *(member.epoch for member in saved.members)))
         group._target.epoch = max((saved.assignment_epoch, *(member.epoch for member in saved.members)))
@@ -225,7 +223,7 @@ class ShareGroup:
         member.session_s = session_s
         self._expect_heartbeat(member, now)
         self._park(member_id, _Parked(to, request.subscribed_topic_names is not None or epoch != member.epoch))
-        if not self._target.is_pending:  # otherwise the run that is due saves what has changed, and answers
+        if not self._target.must_wait(member_id):  # otherwise the run that is due saves what has changed, and answers
             self._advance(member)
             self._save()
         return None
@@ -260,22 +258,49 @@ class ShareGroup:
 
     # Other events ---------------------------------------------------------------------------------------------------
 
-    def topics_changed(self, topics: Topics, now: float) -> None:
+    def topics_changed(self, topics: Topics) -> None:
         """Topics were created, deleted, or have got more partitions."""
         if self._state is STABLE and self._target.differs(topics):
             self._change()
 
-    def assign(self, topics: Topics, now: float) -> None:
-        """What an ``AssignmentDue`` asked for. On a thread that may take some milliseconds."""
-        if self._state is not DEAD and self._target.begin(topics):
-            self._finish_run(now)
+    def begin_run(self, topics: Topics) -> AssignorTask | None:
+        """What an ``AssignmentDue`` asked for. Returns the assignor's task, if that is the next step."""
+        is_ready = self._state is not DEAD and self._target.begin(topics)
+        return self._target.ready(self.epoch) if is_ready else None
 
-    def initialised(self, partitions: tuple[NewPartitions, ...], error: ErrorCode, now: float) -> None:
-        """What an ``Initialise`` asked for is durable, or could not be done (``error``)."""
-        if self._state is not DEAD and self._target.initialised(partitions, failed=bool(error)):
-            if error:
-                self._retry(now)
-            self._finish_run(now, failed=bool(error))
+    def initialised(self, partitions: tuple[NewPartitions, ...], error: ErrorCode, now: float) -> AssignorTask | None:
+        """What an ``Initialise`` asked for is durable, or could not be done (``error``). Returns the assignor's task."""
+        if self._state is DEAD or not self._target.initialised(partitions, failed=bool(error)):
+            return None
+        if error:
+            self._initialise_again_at = now + RETRY_S
+            self.wake = min(self.wake, self._initialise_again_at)
+        return self._target.ready(self.epoch)
+
+    def assigned(self, task: AssignorTask, now: float) -> None:
+        """The assignor has ended its task. What has changed since the last run is made durable."""
+        changed = None if self._state is DEAD else self._target.assigned(task)
+        if changed is None:
+            return
+        epoch = task.epoch
+        if changed and epoch == self._target.epoch:  # partitions that were not initialised before
+            if epoch == self.epoch:
+                self.epoch += 1
+            epoch = self.epoch
+        if epoch != self._target.epoch:
+            self._target.epoch = epoch
+            self._unsaved.add(_GROUP)
+        for member in changed:
+            self._unsaved.add(member.member_id)
+        self._target.run_again(incomplete=self._initialise_again_at == inf)
+        waiting = [member for member in map(self.members.get, self._parked) if member is not None]
+        ready = [member for member in waiting if not self._target.must_wait(member.member_id)]
+        for member in ready:
+            self._advance(member)
+        self._save()
+        for member in ready:
+            if member.member_id not in self._unsaved:
+                self._answer(member.member_id, ErrorCode.none, now)
 
     def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
         saving: _Saving = save.then
@@ -283,7 +308,8 @@ class ShareGroup:
         for answer in saving.left:
             self._effects.append(attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)))
         if error:
-            self._retry(now)
+            self._save_again_at = min(self._save_again_at, now + RETRY_S)
+            self.wake = min(self.wake, self._save_again_at)
         for key in saving.keys:
             if error or key not in self._unsaved:
                 self._answer(key, error, now)
@@ -294,13 +320,15 @@ class ShareGroup:
             member_id = self._sessions.first_key()
             assert member_id is not None
             self._remove(member_id)
-        if self._retry_at <= now:
-            self._retry_at = inf
-            if self._target.is_incomplete and len(self.members):
+        if self._initialise_again_at <= now:
+            self._initialise_again_at = inf
+            if len(self.members):
                 self._target.changed()
-            if not self._target.is_pending:
+        if self._save_again_at <= now:
+            self._save_again_at = inf
+            if not self._target.is_pending:  # otherwise the run that is due does it
                 self._save()
-        self.wake = min(self._sessions.first(), self._retry_at)
+        self.wake = min(self._sessions.first(), self._save_again_at, self._initialise_again_at)
 
     def shut_down(self) -> None:
         """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
@@ -337,7 +365,7 @@ class ShareGroup:
         )
         self.members.add(member, subscription_of(request.subscribed_topic_names or ()))
         self._unsaved.add(request.member_id)
-        self._change()
+        self._change(request.member_id)
         return member
 
     def _update(self, member: ShareMember, request: HeartbeatRequest) -> bool:
@@ -357,7 +385,7 @@ class ShareGroup:
         if names is not None and (wanted := subscription_of(names)) != member.subscription.names:
             self.members.change_subscription(member, wanted)
             self._unsaved.add(member.member_id)
-            self._change()
+            self._change(member.member_id)
             return True
         return is_new
 
@@ -375,7 +403,7 @@ class ShareGroup:
         if parked is not None:
             self._effects.append(Answer(parked.to, HeartbeatResult(ErrorCode.unknown_member_id, member_id)))
         self._unsaved.add(member_id)
-        self._ask(MemberGone(self.group_id, member_id))
+        self._effects.append(MemberGone(member_id))
         if not len(self.members):
             self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
         self._change()
@@ -404,33 +432,11 @@ class ShareGroup:
 
     # Changes --------------------------------------------------------------------------------------------------------
 
-    def _change(self) -> None:
-        """Members or topics have changed: a new group epoch."""
+    def _change(self, member_id: str | None = None) -> None:
+        """Members or topics have changed: a new group epoch. ``member_id`` as in ``TargetAssignment.changed``."""
         self.epoch += 1
         self._unsaved.add(_GROUP)
-        self._target.changed()
-
-    def _finish_run(self, now: float, *, failed: bool = False) -> None:
-        """All that the run needs is there: compute the target assignment, and make durable what has changed since the last.
-        ``failed``: partitions could not be initialised; ``expire`` asks for a run that tries it again."""
-        changed = self._target.compute()
-        if changed and self.epoch == self._target.epoch:
-            self.epoch += 1  # partitions that were not initialised before
-        if self.epoch != self._target.epoch:
-            self._target.epoch = self.epoch
-            self._unsaved.add(_GROUP)
-        for member in changed:
-            self._unsaved.add(member.member_id)
-        self._target.run_again(incomplete=not failed)
-        ready = [
-            member for member in map(self.members.get, self._parked) if member and not self._target.must_wait(member)
-        ]
-        for member in ready:
-            self._advance(member)
-        self._save()
-        for member in ready:
-            if member.member_id not in self._unsaved:
-                self._answer(member.member_id, ErrorCode.none, now)
+        self._target.changed(member_id)
 
     def _save(self) -> None:
         """Make all rows durable that have changed."""
@@ -447,13 +453,6 @@ class ShareGroup:
         self._effects.append(SaveRows(put, _Saving(number, tuple(keys), tuple(self._left))))
         self._left.clear()
 
-    def _retry(self, now: float) -> None:
-        self._retry_at = min(self._retry_at, now + RETRY_S)
-        self.wake = min(self.wake, self._retry_at)
-
-    def _ask(self, effect: ShareEffect) -> None:
-        self._effects.append(Answer(self._carry_out, effect))
-
     # Answers --------------------------------------------------------------------------------------------------------
 
     def _park(self, member_id: str, parked: _Parked) -> None:
@@ -466,7 +465,7 @@ class ShareGroup:
     def _answer(self, member_id: str, error: ErrorCode, now: float) -> None:
         """Answer the request of a member that waits, if it does."""
         member = self.members.get(member_id)
-        if member is None or member_id not in self._parked or (not error and self._target.must_wait(member)):
+        if member is None or member_id not in self._parked or (not error and self._target.must_wait(member_id)):
             return
         parked = self._parked.pop(member_id)
         self._expect_heartbeat(member, now)

@@ -14,7 +14,8 @@ DEAD     BROKER_STOPPED    DEAD
 MEMBER_JOINED: the first member joins; further ones change nothing here. LAST_MEMBER_LEFT: it leaves, or its session times out.
 GROUP_DELETED: an administrator deletes the group. BROKER_STOPPED: the broker stops.
 
-The target assignment is not computed while a request is handled, but soon afterwards, once for all changes until then:
+The target assignment is not computed while a request is handled, but soon afterwards, by a run that serves all changes until it
+begins:
 
 ============  ================  ============
 phase         event             next
@@ -22,14 +23,16 @@ phase         event             next
 IDLE          CHANGED           SCHEDULED
 SCHEDULED     CHANGED           SCHEDULED
 SCHEDULED     NEEDS_PARTITIONS  INITIALISING
-SCHEDULED     ASSIGNED          IDLE
+SCHEDULED     READY             COMPUTING
 INITIALISING  CHANGED           INITIALISING
-INITIALISING  ASSIGNED          IDLE
+INITIALISING  READY             COMPUTING
+COMPUTING     CHANGED           COMPUTING
+COMPUTING     ASSIGNED          IDLE
 ============  ================  ============
 
 CHANGED: members or topics have changed, and the target assignment with them. NEEDS_PARTITIONS: the run has found partitions that
-have no start offset in this group yet; they are initialised before they are assigned. ASSIGNED: the target assignment is
-computed.
+have no start offset in this group yet; they are initialised before they are assigned. READY: the assignor can begin, without the
+group's lock. ASSIGNED: it has ended.
 
 A pair that is not in the tables is a bug in the broker (AssertionError).
 """
@@ -57,11 +60,13 @@ class AssignmentPhase(Enum):
     IDLE = auto()
     SCHEDULED = auto()
     INITIALISING = auto()
+    COMPUTING = auto()
 
 
 class AssignmentEvent(Enum):
     CHANGED = auto()
     NEEDS_PARTITIONS = auto()
+    READY = auto()
     ASSIGNED = auto()
 
 
@@ -81,9 +86,11 @@ PHASES: dict[tuple[AssignmentPhase, AssignmentEvent], AssignmentPhase] = {
     (_P.IDLE, _A.CHANGED): _P.SCHEDULED,
     (_P.SCHEDULED, _A.CHANGED): _P.SCHEDULED,
     (_P.SCHEDULED, _A.NEEDS_PARTITIONS): _P.INITIALISING,
-    (_P.SCHEDULED, _A.ASSIGNED): _P.IDLE,
+    (_P.SCHEDULED, _A.READY): _P.COMPUTING,
     (_P.INITIALISING, _A.CHANGED): _P.INITIALISING,
-    (_P.INITIALISING, _A.ASSIGNED): _P.IDLE,
+    (_P.INITIALISING, _A.READY): _P.COMPUTING,
+    (_P.COMPUTING, _A.CHANGED): _P.COMPUTING,
+    (_P.COMPUTING, _A.ASSIGNED): _P.IDLE,
 }
 
 _State = TypeVar("_State", bound=Enum)

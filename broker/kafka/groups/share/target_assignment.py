@@ -1,8 +1,9 @@
 """The target assignment of a share group: when it is computed, and from what.
 
 Pure, part of a ``ShareGroup``, under the group's lock. A change of members or topics asks for a run (``AssignmentDue``). The run
-looks up the topics that members subscribe to, has partitions initialised that the group has never read (``Initialise``), and
-computes the assignment from those that are initialised. One run serves all changes up to its end.
+looks up the topics that members subscribe to, has partitions initialised that the group has never read (``Initialise``), and has
+the assignor compute the assignment (``AssignorTask``) from those that are initialised. What changes while a run is going on is
+the business of another run, which is asked for when this one ends.
 
 A request may name topics with very many partitions. A run has at most ``INITIALISE_MAX`` of them initialised, and asks for
 another run.
@@ -15,10 +16,17 @@ from uuid import UUID
 
 from broker.kafka.groups.share.members import ShareMember, ShareMembers
 from broker.kafka.groups.share.share_states import AssignmentEvent, AssignmentPhase, next_phase
-from broker.kafka.groups.share.simple_assignor import assign
-from broker.kafka.groups.share.values import AssignmentDue, Initialise, NewPartitions, ShareEffect, Topics
+from broker.kafka.groups.share.values import (
+    AssignmentDue,
+    AssignorTask,
+    Initialise,
+    NewPartitions,
+    ShareEffect,
+    Topics,
+)
 
-IDLE, SCHEDULED, INITIALISING = AssignmentPhase.IDLE, AssignmentPhase.SCHEDULED, AssignmentPhase.INITIALISING
+IDLE, SCHEDULED = AssignmentPhase.IDLE, AssignmentPhase.SCHEDULED
+INITIALISING, COMPUTING = AssignmentPhase.INITIALISING, AssignmentPhase.COMPUTING
 
 # How many partitions a run has initialised: each is a row in the catalogue.
 INITIALISE_MAX = 1000
@@ -27,9 +35,8 @@ INITIALISE_MAX = 1000
 class TargetAssignment:
     """``epoch``: the group epoch that the assignment is of; the group sets it."""
 
-    def __init__(self, group_id: str, members: ShareMembers, ask: Callable[[ShareEffect], None]) -> None:
+    def __init__(self, members: ShareMembers, ask: Callable[[ShareEffect], None]) -> None:
         self.epoch = 0
-        self._group_id = group_id
         self._members = members
         self._ask = ask
         self._phase = IDLE
@@ -37,10 +44,12 @@ class TargetAssignment:
         self._topics: dict[str, tuple[UUID, int] | None] = {}
         # By topic id: how many partitions, from 0 on, have a start offset in this group.
         self._initialised: dict[UUID, int] = {}
-        # Something has changed since the run looked up the topics.
+        # Something has changed since the run began; and the members that have joined or changed their subscriptions since then.
         self._changed_meanwhile = False
+        self._late: set[str] = set()
         # What the run waits for.
         self._awaited: tuple[NewPartitions, ...] = ()
+        self._task: AssignorTask | None = None
 
     @property
     def phase(self) -> AssignmentPhase:
@@ -51,17 +60,23 @@ class TargetAssignment:
         """Whether a run is due or going on."""
         return self._phase is not IDLE
 
-    def changed(self) -> None:
-        """Members or topics have changed."""
+    def changed(self, member_id: str | None = None) -> None:
+        """Members or topics have changed. ``member_id``: this one has joined, or subscribes to something else."""
+        if member_id is not None:
+            self._late.add(member_id)
         if self._phase is IDLE:
-            self._ask(AssignmentDue(self._group_id))
-        elif self._phase is INITIALISING:
+            self._ask(AssignmentDue())
+        elif self._phase is not SCHEDULED:
             self._changed_meanwhile = True
         self._phase = next_phase(self._phase, AssignmentEvent.CHANGED)
 
+    def must_wait(self, member_id: str) -> bool:
+        """Whether no run has seen yet what the member subscribes to."""
+        return member_id in self._late
+
     def differs(self, topics: Topics) -> bool:
-        """Whether a topic that members subscribe to is not as the last run has seen it."""
-        return any(topics.topic(name) != self._topics.get(name) for name in self._members.topics)
+        """Whether a topic that members subscribe to is not as the last run has seen it, and no run is due that will see it."""
+        return self._phase is not SCHEDULED and any(topics(name) != self._topics.get(name) for name in self._members.topics)
 
     def forget(self) -> None:
         """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset
@@ -71,20 +86,20 @@ class TargetAssignment:
     # A run ----------------------------------------------------------------------------------------------------------
 
     def begin(self, topics: Topics) -> bool:
-        """Look up the topics. True if ``compute`` can be called now; False if it is to wait for ``initialised``, or if no run is
-        due: then it was asked for by a group of the same name that is gone."""
+        """Look up the topics. True if ``ready`` can be called now; False if it is to wait for ``initialised``, or if no run is
+        due."""
         if self._phase is not SCHEDULED:
             return False
-        self._topics = {name: topics.topic(name) for name in self._members.topics}
+        self._late.clear()
+        self._changed_meanwhile = False
+        self._topics = {name: topics(name) for name in self._members.topics}
         known = {topic[0] for topic in self._topics.values() if topic is not None}
         self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
-        partitions = tuple(self._new_partitions(INITIALISE_MAX))
-        if not partitions:
+        self._awaited = tuple(self._new_partitions(INITIALISE_MAX))
+        if not self._awaited:
             return True
         self._phase = next_phase(self._phase, AssignmentEvent.NEEDS_PARTITIONS)
-        self._changed_meanwhile = False
-        self._awaited = partitions
-        self._ask(Initialise(self._group_id, partitions))
+        self._ask(Initialise(self._awaited))
         return False
 
     def initialised(self, partitions: tuple[NewPartitions, ...], *, failed: bool) -> bool:
@@ -96,38 +111,46 @@ class TargetAssignment:
                 self._initialised[each.topic_id] = each.end
         return True
 
-    def compute(self) -> list[ShareMember]:
-        """Set the targets of all members. Returns the members whose target has changed."""
-        self._phase = next_phase(self._phase, AssignmentEvent.ASSIGNED)
+    def ready(self, epoch: int) -> AssignorTask:
+        """Everything is there that the assignor needs. ``epoch``: the group's at this moment."""
+        self._phase = next_phase(self._phase, AssignmentEvent.READY)
         topic_ids = {
             subscription: frozenset(self._assignable(subscription.names))
             for subscription in self._members.subscriptions
         }
-        targets = assign(
+        self._task = AssignorTask(
+            epoch,
             {member.member_id: topic_ids[member.subscription] for member in self._members},
-            self._initialised,
+            self._initialised.copy(),
             {member.member_id: member.target for member in self._members},
         )
-        changed = [member for member in self._members if member.target != targets[member.member_id]]
-        for member in changed:
-            self._members.set_target(member, targets[member.member_id])
+        return self._task
+
+    def assigned(self, task: AssignorTask) -> list[ShareMember] | None:
+        """The assignor has ended. Returns the members that have got another target; None if this run was not waited for."""
+        if task is not self._task:
+            return None
+        self._task = None
+        self._phase = next_phase(self._phase, AssignmentEvent.ASSIGNED)
+        targets = task.targets or {}
+        changed = []
+        for member in self._members:
+            target = targets.get(member.member_id, member.target)
+            if member.target != target:
+                self._members.set_target(member, target)
+                changed.append(member)
         return changed
 
     def run_again(self, *, incomplete: bool) -> None:
-        """After ``compute``: ask for another run if this one has not seen everything, or (``incomplete``) has not initialised
+        """After ``assigned``: ask for another run if this one has not seen everything, or (``incomplete``) has not initialised
         everything."""
         if self._changed_meanwhile or (incomplete and self.is_incomplete):
-            self._changed_meanwhile = False
             self.changed()
 
     @property
     def is_incomplete(self) -> bool:
         """Whether partitions are not assigned because they are not initialised."""
         return next(self._new_partitions(1), None) is not None
-
-    def must_wait(self, member: ShareMember) -> bool:
-        """Whether the member has subscribed to topics that no run has looked up yet, and a run is due."""
-        return self.is_pending and any(name not in self._topics for name in member.subscription.names)
 
     def _assignable(self, names: Iterable[str]) -> Iterator[UUID]:
         for name in names:

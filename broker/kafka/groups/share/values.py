@@ -3,13 +3,12 @@
 Tests: tests/kafka/groups/share/test_share_group.py.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import attrs
 
-from broker.kafka.groups.share.simple_assignor import Assignment
+from broker.kafka.groups.share.simple_assignor import Assignment, assign
 from protocol.kafka.errors import ErrorCode
 
 # The member epochs that have a meaning of their own.
@@ -28,11 +27,8 @@ class ShareGroupLimits:
     restored_session_s: float
 
 
-class Topics(Protocol):
-    """The topics of the broker, as they are at this moment."""
-
-    def topic(self, name: str) -> tuple[UUID, int] | None:
-        """A topic's id and its number of partitions; None if there is no such topic."""
+# A topic's id and its number of partitions, as they are at this moment; None if there is no such topic.
+Topics = Callable[[str], tuple[UUID, int] | None]
 
 
 @attrs.frozen
@@ -63,9 +59,7 @@ Reply = Callable[[HeartbeatResult], None]
 
 @attrs.frozen
 class AssignmentDue:
-    """Call ``assign`` soon, and not on a processor."""
-
-    group_id: str
+    """Effect: call ``begin_run`` soon, and not on a processor."""
 
 
 @attrs.frozen
@@ -80,21 +74,41 @@ class NewPartitions:
 
 @attrs.frozen
 class Initialise:
-    """Give these partitions a start offset in this group. When that is durable, or has failed, call ``initialised``."""
+    """Effect: give these partitions a start offset in this group. When that is durable, or has failed, call ``initialised``."""
 
-    group_id: str
     partitions: tuple[NewPartitions, ...]
 
 
 @attrs.frozen
 class MemberGone:
-    """A member has left or its session has ended: what it has acquired is released."""
+    """Effect: a member has left or its session has ended, so what it has acquired is released."""
 
-    group_id: str
     member_id: str
 
 
 ShareEffect = AssignmentDue | Initialise | MemberGone
+
+
+@attrs.define(eq=False)
+class AssignorTask:
+    """What the assignor needs, as it was at one moment, so that it can ``run`` without the lock of the group. The coordinator
+    hands the task to ``ShareGroup.assigned``.
+
+    ``targets`` is None until it has run. ``cost``: about how many steps of 1 us that takes.
+    """
+
+    epoch: int
+    subscriptions: Mapping[str, frozenset[UUID]]
+    partitions: Mapping[UUID, int]
+    current: Mapping[str, Assignment]
+    targets: Mapping[str, Assignment] | None = None
+
+    @property
+    def cost(self) -> int:
+        return 5 * (len(self.subscriptions) + sum(self.partitions.values()))
+
+    def run(self) -> None:
+        self.targets = assign(self.subscriptions, self.partitions, self.current)
 
 
 @attrs.frozen

@@ -57,6 +57,11 @@ class GroupDriver:
         topics = {name: TopicInfo(topic_id(name), count) for name, count in partitions.items()}
         self.topics = TopicsImage.of(self.topics.generation + 1, topics)
 
+    def set_topics_with(self, partitions: dict[str, int], incarnations: dict[str, int]) -> None:
+        """``incarnations``: how often a topic of the name was made before. Each has another id."""
+        topics = {name: TopicInfo(topic_id(name, incarnations[name]), count) for name, count in partitions.items()}
+        self.topics = TopicsImage.of(self.topics.generation + 1, topics)
+
     def heartbeat(self, request: HeartbeatRequest, to: Callable[[HeartbeatResult], None]) -> None:
         refusal = check_heartbeat("group", request, 1, ("uniform", "range"))
         if refusal is None:

@@ -11,10 +11,11 @@ from broker.kafka.groups.share.share_group import ShareGroup
 from broker.kafka.groups.share.simple_assignor import Assignment
 from broker.kafka.groups.share.values import (
     AssignmentDue,
+    AssignorTask,
     HeartbeatRequest,
     HeartbeatResult,
     Initialise,
-    ShareEffect,
+    MemberGone,
     ShareGroupLimits,
 )
 from protocol.kafka.errors import ErrorCode
@@ -32,7 +33,7 @@ class FakeTopics:
         for name, count in partitions.items():
             self.create(name, count)
 
-    def topic(self, name: str) -> tuple[uuid.UUID, int] | None:
+    def __call__(self, name: str) -> tuple[uuid.UUID, int] | None:
         return self.topics.get(name)
 
     def id(self, name: str) -> uuid.UUID:
@@ -80,44 +81,59 @@ class Driver:
         self.initialised: dict[uuid.UUID, int] = {}
         self.gone: list[str] = []
         self._clear()
-        self.group = ShareGroup("g", limits, self.carry_out)
+        self.group = ShareGroup("g", limits)
 
     def _clear(self) -> None:
         self.saves: list[SaveRows] = []
         self.due = 0
         self.initialise: list[Initialise] = []
+        self.tasks: list[AssignorTask] = []
 
     def restart(self) -> None:
         """As after kill -9: what is not in the catalogue is lost."""
         self._clear()
-        self.group = ShareGroup.restore("g", self.limits, self.carry_out, dict(self.rows), self.now)
+        self.group = ShareGroup.restore("g", self.limits, dict(self.rows), self.now)
         self.settle()
 
     # What a coordinator does ----------------------------------------------------------------------------------------
-
-    def carry_out(self, effect: ShareEffect) -> None:
-        assert effect.group_id == "g"
-        if isinstance(effect, AssignmentDue):
-            self.due += 1
-            assert self.due == 1, "one run at a time"
-        elif isinstance(effect, Initialise):
-            self.initialise.append(effect)
-        else:
-            self.gone.append(effect.member_id)
 
     def settle(self) -> None:
         for effect in self.group.take_effects():
             if isinstance(effect, SaveRows):
                 self.saves.append(effect)
+            elif isinstance(effect, AssignmentDue):
+                self.due += 1
+                assert self.due == 1, "one run at a time"
+            elif isinstance(effect, Initialise):
+                self.initialise.append(effect)
+            elif isinstance(effect, MemberGone):
+                self.gone.append(effect.member_id)
             else:
                 assert isinstance(effect, Answer)
                 effect.to(effect.result)
 
     def run(self) -> None:
-        """The run that is due."""
+        """The run that is due, up to the end or until partitions are to be initialised."""
+        self.begin_run()
+        if self.tasks:
+            self.end_run()
+
+    def begin_run(self) -> None:
         assert self.due
         self.due -= 1
-        self.group.assign(self.topics, self.now)
+        self._take(self.group.begin_run(self.topics))
+
+    def end_run(self) -> None:
+        """The assignor."""
+        task = self.tasks.pop(0)
+        task.run()
+        self.group.assigned(task, self.now)
+        self.settle()
+
+    def _take(self, task: AssignorTask | None) -> None:
+        if task is not None:
+            self.tasks.append(task)
+            assert len(self.tasks) == 1, "one run at a time"
         self.settle()
 
     def end_initialise(self, error: ErrorCode = ErrorCode.none) -> None:
@@ -126,8 +142,7 @@ class Driver:
             for each in effect.partitions:
                 assert self.initialised.get(each.topic_id, 0) >= each.first
                 self.initialised[each.topic_id] = max(each.end, self.initialised.get(each.topic_id, 0))
-        self.group.initialised(effect.partitions, error, self.now)
-        self.settle()
+        self._take(self.group.initialised(effect.partitions, error, self.now))
 
     def end_save(self, error: ErrorCode = ErrorCode.none) -> None:
         save = self.saves.pop(0)
@@ -142,9 +157,11 @@ class Driver:
 
     def work(self) -> None:
         """Carry out everything that waits."""
-        while self.due or self.initialise or self.saves:
+        while self.due or self.initialise or self.tasks or self.saves:
             if self.due:
-                self.run()
+                self.begin_run()
+            elif self.tasks:
+                self.end_run()
             elif self.initialise:
                 self.end_initialise()
             else:

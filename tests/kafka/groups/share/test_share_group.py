@@ -8,6 +8,7 @@ from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.share.share_group import RETRY_S, ShareGroup
 from broker.kafka.groups.share.share_states import ShareGroupState
 from broker.kafka.groups.share.target_assignment import INITIALISE_MAX
+from broker.kafka.groups.share.values import AssignorTask
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.share.group_driver import LIMITS, SESSION_S, Driver, FakeTopics, flat
 
@@ -48,6 +49,7 @@ def test_a_join_is_answered_when_partitions_and_rows_are_durable(driver: Driver)
     assert [(each.name, each.first, each.end) for each in initialise.partitions] == [("orders", 0, 4)]
     assert not driver.saves, "nothing is assigned that has no start offset"
     driver.end_initialise()
+    driver.end_run()
     assert reply.is_waiting
     assert set(driver.saves[0].put) == {"", "m/a"}
     driver.end_save()
@@ -60,6 +62,7 @@ def test_members_that_join_together_are_assigned_by_one_run(driver: Driver) -> N
     assert driver.due == 1
     driver.run()
     driver.end_initialise()
+    driver.end_run()
     assert len(driver.saves) == 1
     driver.end_save()
     partitions = [flat(reply.result.assignment)[driver.topics.id("orders")] for reply in replies]
@@ -249,6 +252,7 @@ def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> 
     reply = driver.send("a", 0, "orders")
     driver.run()
     driver.end_initialise()
+    driver.end_run()
     driver.end_save()
     topic = driver.topics.id("orders")
     assert len(flat(reply.result.assignment)[topic]) == INITIALISE_MAX, "it need not wait for the rest"
@@ -263,7 +267,7 @@ def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> 
 def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
     assert driver.join("a", "later").assignment == {}
     driver.topics.create("later", 2)
-    driver.group.topics_changed(driver.topics, driver.now)
+    driver.group.topics_changed(driver.topics)
     driver.settle()
     driver.work()
     assert flat(driver.beat("a").assignment) == {driver.topics.id("later"): [0, 1]}
@@ -272,7 +276,7 @@ def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
 def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver) -> None:
     driver.join("a")
     driver.topics.grow("orders", 6)
-    driver.group.topics_changed(driver.topics, driver.now)
+    driver.group.topics_changed(driver.topics)
     driver.settle()
     driver.run()
     (initialise,) = driver.initialise
@@ -284,12 +288,12 @@ def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver)
 def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
     driver.join("a")
     driver.topics.delete("orders")
-    driver.group.topics_changed(driver.topics, driver.now)
+    driver.group.topics_changed(driver.topics)
     driver.settle()
     driver.work()
     assert driver.beat("a").assignment == {}
     driver.topics.create("orders", 1)
-    driver.group.topics_changed(driver.topics, driver.now)
+    driver.group.topics_changed(driver.topics)
     driver.settle()
     driver.work()
     assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0]}
@@ -298,7 +302,7 @@ def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
 def test_topics_of_others_change_nothing(driver: Driver) -> None:
     driver.join("a")
     driver.topics.create("payments", 1)
-    driver.group.topics_changed(driver.topics, driver.now)
+    driver.group.topics_changed(driver.topics)
     driver.settle()
     assert not driver.due
 
@@ -307,6 +311,7 @@ def test_partitions_that_cannot_be_initialised_are_tried_again(driver: Driver) -
     reply = driver.send("a", 0, "orders")
     driver.run()
     driver.end_initialise(ErrorCode.not_coordinator)
+    driver.end_run()
     driver.work()
     assert (reply.result.error, reply.result.assignment) == (NONE, {})
     driver.wait(RETRY_S)
@@ -320,6 +325,7 @@ def test_a_member_that_comes_while_partitions_are_initialised_waits_for_its_own_
     driver.run()
     second = driver.send("b", 0, "payments")
     driver.end_initialise()
+    driver.end_run()
     driver.end_save()
     assert first.result.error == NONE
     assert second.is_waiting
@@ -334,6 +340,7 @@ def test_what_cannot_be_saved_is_not_told(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     driver.run()
     driver.end_initialise()
+    driver.end_run()
     driver.end_save(ErrorCode.not_coordinator)
     assert reply.result.error == ErrorCode.not_coordinator
     assert driver.rows == {}
@@ -412,7 +419,7 @@ def test_topics_that_have_changed_while_the_broker_was_down_are_seen(driver: Dri
 
 def test_rows_that_cannot_be_read_are_an_error_of_the_machine(driver: Driver) -> None:
     with pytest.raises(StorageError, match="share group 'g' cannot be read"):
-        ShareGroup.restore("g", LIMITS, driver.carry_out, {"": b"{}"}, 0.0)
+        ShareGroup.restore("g", LIMITS, {"": b"{}"}, 0.0)
 
 
 # Administration -----------------------------------------------------------------------------------------------------
@@ -459,18 +466,19 @@ def test_when_the_broker_stops_those_that_wait_are_answered_and_nothing_is_writt
     driver.group.shut_down()
     driver.settle()
     assert reply.result.error == ErrorCode.not_coordinator
-    driver.group.assign(driver.topics, driver.now)
-    driver.settle()
+    driver.begin_run()
+    assert not driver.tasks
     assert not driver.saves
     assert driver.group.is_dead
 
 
 def test_a_run_that_a_group_of_the_same_name_has_asked_for_does_nothing(driver: Driver) -> None:
-    driver.group.assign(driver.topics, driver.now)
-    driver.join("a")
-    driver.send("b", 0, "orders", "later")
-    driver.run()
-    driver.work()
-    driver.group.initialised((), NONE, driver.now)
+    """Or one that comes after the group has gone on without it."""
+    assert driver.group.begin_run(driver.topics) is None
+    driver.send("a", 0, "orders")
+    driver.begin_run()
+    assert driver.group.initialised((), NONE, driver.now) is None
+    driver.group.assigned(AssignorTask(1, {}, {}, {}), driver.now)
     driver.settle()
+    assert not driver.tasks
     assert not driver.saves

@@ -84,8 +84,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.driver.due)
     @rule()
-    def run(self) -> None:
-        self.driver.run()
+    def begin_run(self) -> None:
+        self.driver.begin_run()
+        self._read_answers()
+
+    @precondition(lambda self: self.driver.tasks)
+    @rule()
+    def end_run(self) -> None:
+        self.driver.end_run()
         self._read_answers()
 
     @precondition(lambda self: self.driver.initialise)
@@ -117,14 +123,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5))
     def change_topic(self, name: str, count: int) -> None:
         topics = self.driver.topics
-        present = topics.topic(name)
+        present = topics(name)
         if present is None:
             topics.create(name, count)
         elif present[1] < count:
             topics.grow(name, count)
         else:
             topics.delete(name)
-        self.driver.group.topics_changed(topics, self.driver.now)
+        self.driver.group.topics_changed(topics)
         self.driver.settle()
 
     # What holds -----------------------------------------------------------------------------------------------------
@@ -161,7 +167,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_waits_is_waited_for(self) -> None:
         if self.waiting:
-            assert self.driver.due or self.driver.initialise or self.driver.saves
+            driver = self.driver
+            assert driver.due or driver.initialise or driver.tasks or driver.saves
 
     def teardown(self) -> None:
         """When everything is done and everybody has heartbeated, every partition is read by somebody, and all is durable."""
@@ -182,7 +189,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
             assert member.epoch == group.epoch == group.assignment_epoch
             assert member.assigned == member.target
             read.update((topic, number) for topic, numbers in member.assigned.items() for number in numbers)
-            topics = [driver.topics.topic(name) for name in member.subscription.names]
+            topics = [driver.topics(name) for name in member.subscription.names]
             mine = {(topic[0], number) for topic in topics if topic for number in range(topic[1])}
             assert bool(mine) == bool(member.assigned)
             wanted |= mine

@@ -31,11 +31,11 @@ def expected_state(state: ShareGroupState, event: ShareGroupEvent) -> ShareGroup
 def expected_phase(phase: AssignmentPhase, event: AssignmentEvent) -> AssignmentPhase | None:
     if event is A.CHANGED:
         return P.SCHEDULED if phase is P.IDLE else phase  # one run serves all changes
-    if phase is P.IDLE:
-        return None
     if event is A.ASSIGNED:
-        return P.IDLE
-    return P.INITIALISING if phase is P.SCHEDULED else None
+        return P.IDLE if phase is P.COMPUTING else None
+    if event is A.NEEDS_PARTITIONS:
+        return P.INITIALISING if phase is P.SCHEDULED else None
+    return P.COMPUTING if phase in (P.SCHEDULED, P.INITIALISING) else None
 
 
 @pytest.mark.parametrize("state", S)

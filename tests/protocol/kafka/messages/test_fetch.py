@@ -114,6 +114,25 @@ def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic
     same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
 
 
+@pytest.mark.parametrize("version", range(12, fetch.MAX_VERSION + 1))
+@pytest.mark.parametrize("size", [0, 1, 33, 60])
+def test_a_partition_is_not_read_from_bytes_that_are_the_tags_of_another(version: int, size: int) -> None:
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2}
+    frame = control.encode_request(
+        *(ApiKey.FETCH, version, 1, None),
+        {"topics": [{"topic": "t", "topic_id": id_of("t"), "partitions": [partition] * 2}]},
+    )
+    body = frame[parse_request_header(frame).body_offset :]
+    # The first partition ends with its number of tags; a tag of `size` bytes comes instead of none.
+    end = body.index((2).to_bytes(4, "big") + b"\0") + 4
+    cut = body[:end] + bytes([1, 9, size]) + body[end + 1 :]
+    if size == 0:
+        assert len(fetch.parse_request(memoryview(cut), version).partitions) == 2
+        return
+    with pytest.raises(ProtocolError):
+        fetch.parse_request(memoryview(cut), version)
+
+
 @every_version
 def test_a_request_for_nothing_is_read(version: int) -> None:
     frame = control.encode_request(ApiKey.FETCH, version, 1, None, {"topics": []})

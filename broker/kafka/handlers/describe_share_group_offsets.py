@@ -1,0 +1,101 @@
+"""DescribeShareGroupOffsets (90, KIP-932): where share groups begin in partitions, and how far they are behind (version 1).
+
+As in Kafka, a partition that the group has not begun with has the offset -1 and no error, and so has one that does not exist.
+
+Tests: tests/kafka/handlers/test_share_group_offsets.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, may
+from broker.kafka.context import KafkaContext
+from broker.kafka.share.share_service import ShareOffset
+from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+_UNKNOWN = ShareOffset(-1, -1)
+Offsets = Mapping[tuple[str, int], ShareOffset]
+
+
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    groups = {group.group_id: group for group in call.body.groups}
+    return {"groups": call.array(list(groups.values()), lambda group: _group(context, call, group))}
+
+
+def _group(context: KafkaContext, call: Call, asked: Any) -> dict[str, Any]:
+    group_id = asked.group_id
+    error = ErrorCode.none
+    if not may(context, call.connection, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        error = ErrorCode.group_authorization_failed
+    elif not group_id:
+        error = ErrorCode.invalid_group_id
+    if error:
+        return {"group_id": group_id, "topics": [], "error_code": error, "error_message": "Not authorized."}
+    # Of a group that does not exist nothing is known.
+    offsets: Offsets = {} if context.groups.share.describe(group_id)[0] else context.share.offsets(group_id)
+    wanted = _all(offsets) if asked.topics is None else {one.topic_name: one.partitions for one in asked.topics}
+    hidden = denied(
+        context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, wanted, audited=asked.topics is not None
+    )
+    if asked.topics is None:
+        wanted = {topic: partitions for topic, partitions in wanted.items() if topic not in hidden}
+    return {
+        "group_id": group_id,
+        "error_code": ErrorCode.none,
+        "topics": call.array(
+            list(wanted.items()),
+            lambda item: _hidden(*item) if item[0] in hidden else _topic(context, call, offsets, *item),
+        ),
+    }
+
+
+def _all(offsets: Offsets) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(offsets):
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _hidden(topic: str, partitions: Any) -> dict[str, Any]:
+    return {
+        "topic_name": topic,
+        "topic_id": None,
+        "partitions": [
+            {
+                "partition_index": partition,
+                "start_offset": -1,
+                "leader_epoch": 0,
+                "error_code": ErrorCode.topic_authorization_failed,
+                "error_message": "Not authorized.",
+            }
+            for partition in partitions
+        ],
+    }
+
+
+def _topic(context: KafkaContext, call: Call, offsets: Offsets, topic: str, partitions: Any) -> dict[str, Any]:
+    info = context.logs.topic(topic)
+
+    def one(partition: int) -> dict[str, Any]:
+        offset = offsets.get((topic, partition), _UNKNOWN)
+        log = context.logs.get(topic, partition)
+        return {
+            "partition_index": partition,
+            "start_offset": offset.start,
+            "leader_epoch": 0 if log is None or offset is _UNKNOWN else log.leader_epoch,
+            "lag": offset.lag,
+            "error_code": ErrorCode.none,
+        }
+
+    return {
+        "topic_name": topic,
+        "topic_id": None if info is None else info.topic_id,
+        "partitions": call.array(partitions, one),
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, min_version=0, max_version=1, handle=handle, lane=ADMIN)

@@ -1,0 +1,117 @@
+"""One step of a member, case by case as Kafka's CurrentAssignmentBuilder takes them."""
+
+from uuid import UUID
+
+import pytest
+
+from broker.kafka.groups.consumer.member_states import MemberState
+from broker.kafka.groups.consumer.members import ConsumerMember
+from broker.kafka.groups.consumer.ownership import Ownership
+from broker.kafka.groups.consumer.reconciler import Step, Target, reconcile
+from broker.kafka.groups.consumer.values import Assignment, TopicPartitions
+
+T, U = UUID(int=1), UUID(int=2)
+S = MemberState
+
+
+def some(**partitions: set[int]) -> dict[UUID, frozenset[int]]:
+    return {{"t": T, "u": U}[name]: frozenset(each) for name, each in partitions.items()}
+
+
+def told(**partitions: set[int]) -> TopicPartitions:
+    return tuple((topic_id, tuple(sorted(each))) for topic_id, each in some(**partitions).items())
+
+
+def step(
+    member: ConsumerMember,
+    target: Assignment,
+    *,
+    epoch: int = 5,
+    owned: TopicPartitions | None = None,
+    others: Assignment | None = None,
+    subscribed: tuple[UUID, ...] = (T, U),
+    is_subscription_new: bool = False,
+) -> Step | None:
+    ownership = Ownership()
+    ownership.take(member, member.assigned)
+    ownership.take(member, member.revoking)
+    ownership.take(ConsumerMember("other"), others or {})
+    return reconcile(member, Target(epoch, target, subscribed.__contains__), ownership, owned, is_subscription_new)
+
+
+def test_a_stable_member_at_the_epoch_stays_as_it_is() -> None:
+    assert step(ConsumerMember("m", epoch=5, assigned=some(t={0})), some(t={0})) is None
+
+
+def test_a_new_member_gets_what_is_free() -> None:
+    assert step(ConsumerMember("m"), some(t={0, 1})) == Step(S.STABLE, 5, some(t={0, 1}), {})
+
+
+def test_a_member_waits_for_what_others_have() -> None:
+    found = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
+    assert found == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
+
+
+def test_a_member_that_waits_gets_what_has_become_free() -> None:
+    member = ConsumerMember("m", epoch=5, state=S.UNRELEASED_PARTITIONS, assigned=some(t={0}))
+    assert step(member, some(t={0, 1}, u={0}), others=some(u={0})) == Step(
+        S.UNRELEASED_PARTITIONS, 5, some(t={0, 1}), {}
+    )
+    assert step(member, some(t={0, 1}, u={0})) == Step(S.STABLE, 5, some(t={0, 1}, u={0}), {})
+
+
+def test_a_member_gives_up_first_and_stays_in_its_epoch() -> None:
+    member = ConsumerMember("m", epoch=4, assigned=some(t={0, 1}))
+    assert step(member, some(t={1, 2})) == Step(S.UNREVOKED_PARTITIONS, 4, some(t={1}), some(t={0}))
+
+
+def test_a_member_that_says_that_it_has_given_up_gets_its_target() -> None:
+    member = ConsumerMember("m", epoch=4, assigned=some(t={0, 1}))
+    assert step(member, some(t={1, 2}), owned=told(t={1})) == Step(S.STABLE, 5, some(t={1, 2}), {})
+
+
+@pytest.mark.parametrize("owned", [None, told(t={0, 1}), told(t={0})])
+def test_a_member_that_has_not_given_up_stays_as_it_is(owned: TopicPartitions | None) -> None:
+    member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
+    assert step(member, some(t={1, 2}), owned=owned) is None
+
+
+@pytest.mark.parametrize("owned", [(), told(t={1}), told(u={0}), told(t={1, 7})])
+def test_a_member_that_has_given_up_goes_to_the_newest_target(owned: TopicPartitions) -> None:
+    member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
+    assert step(member, some(t={1, 2}), epoch=9, owned=owned) == Step(S.STABLE, 9, some(t={1, 2}), {})
+
+
+def test_a_member_gets_back_at_once_what_it_was_to_give_up() -> None:
+    member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
+    assert step(member, some(t={0, 1}), owned=told(t={1})) == Step(S.STABLE, 5, some(t={0, 1}), {})
+
+
+def test_a_topic_that_is_not_subscribed_to_any_longer_is_not_part_of_the_target() -> None:
+    member = ConsumerMember("m", epoch=4, assigned=some(t={0}, u={0}))
+    assert step(member, some(t={0}, u={0}), subscribed=(T,)) == Step(
+        S.UNREVOKED_PARTITIONS, 4, some(t={0}), some(u={0})
+    )
+
+
+def test_a_new_subscription_takes_topics_away_before_there_is_a_new_target() -> None:
+    member = ConsumerMember("m", epoch=5, assigned=some(t={0}, u={0}))
+    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True)
+    assert found == Step(S.UNREVOKED_PARTITIONS, 5, some(t={0}), some(u={0}))
+    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True, owned=told(t={0}))
+    assert found == Step(S.STABLE, 5, some(t={0}), {})
+    assert step(member, some(t={0}, u={0}), is_subscription_new=True) is None
+
+
+def test_a_new_subscription_adds_to_what_is_to_be_given_up() -> None:
+    member = ConsumerMember(
+        "m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(u={0, 1}), revoking=some(t={0}, u={2})
+    )
+    found = step(member, some(u={0, 1}), subscribed=(T,), is_subscription_new=True)
+    assert found == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}, u={0, 1, 2}))
+
+
+def test_a_member_in_an_unknown_state_gives_up_everything_that_is_not_its_target() -> None:
+    member = ConsumerMember("m", epoch=4, state=S.UNKNOWN, assigned=some(t={0}))
+    assert step(member, some(u={0})) == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}))
+    assert step(member, some(t={0})) == Step(S.STABLE, 5, some(t={0}), {})

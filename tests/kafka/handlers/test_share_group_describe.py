@@ -1,0 +1,58 @@
+"""ShareGroupDescribe over the wire."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.group_client import new_group
+from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, describe
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def test_a_group_is_shown_with_its_members_and_what_they_read(kafka: Kafka) -> None:
+    topic, group = kafka.topic(2), new_group()
+    member = ShareMember(kafka, group, topic, "not-there-yet").join()
+    (described,) = describe(kafka, group, authorized_operations=True)
+    assert (described.error_code, described.group_id, described.group_state) == (ErrorCode.none, group, "Stable")
+    assert (described.group_epoch, described.assignment_epoch, described.assignor_name) == (1, 1, "simple")
+    assert described.authorized_operations > 0
+    (shown,) = described.members
+    assert (shown.member_id, shown.member_epoch, shown.client_id) == (member.member_id, 1, "test")
+    assert shown.client_host == "/127.0.0.1"
+    assert list(shown.subscribed_topic_names) == sorted([topic, "not-there-yet"])
+    (assigned,) = shown.assignment.topic_partitions
+    assert (assigned.topic_name, list(assigned.partitions)) == (topic, [0, 1])
+
+
+def test_a_rack_is_shown(kafka: Kafka) -> None:
+    group = new_group()
+    ask_heartbeat(kafka, group, "m", 0, [kafka.topic()], rack_id="a-rack")
+    assert describe(kafka, group)[0].members[0].rack_id == "a-rack"
+
+
+def test_a_member_that_has_not_heartbeated_is_shown_with_its_old_epoch(kafka: Kafka) -> None:
+    topic, group = kafka.topic(2), new_group()
+    first, second = (ShareMember(kafka, group, topic).join() for _ in range(2))
+    (described,) = describe(kafka, group)
+    assert {one.member_id: one.member_epoch for one in described.members} == {first.member_id: 1, second.member_id: 2}
+
+
+def test_an_empty_group_is_shown_without_members(kafka: Kafka) -> None:
+    group = new_group()
+    ShareMember(kafka, group, kafka.topic()).join().leave()
+    (described,) = describe(kafka, group)
+    assert (described.error_code, described.group_state, list(described.members)) == (ErrorCode.none, "Empty", [])
+
+
+def test_a_group_that_does_not_exist_is_an_error(kafka: Kafka) -> None:
+    group = new_group()
+    (described,) = describe(kafka, group, group)
+    assert described.error_code == ErrorCode.group_id_not_found
+    assert group in described.error_message

@@ -1,0 +1,170 @@
+"""The records of share groups without a broker: real logs, a clock turned by hand, a catalogue that can fail."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from broker.errors import StorageError
+from broker.kafka.share.partition_entry import Link, PartitionEntry
+from broker.kafka.share.reading import Taken, Wanted, take
+from broker.kafka.share.share_service import ShareService
+from broker.kafka.share.share_sessions import ShareSession
+from broker.kafka.share.share_settings import ShareSettings
+from broker.metadata.writer import CatalogueWriter
+from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch
+from protocol.kafka.records.records import build_batch
+from tests.sim.catalogue import SimCatalogue, Tables
+from tests.storage.helpers import Storage
+
+EARLIEST = ShareSettings(auto_offset_reset="earliest", record_lock_duration_ms=10_000)
+
+
+class Catalogue:
+    """Fails while ``broken``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.inner = SimCatalogue(None, tables)
+        self.broken = False
+        self.writes: list[list[tuple[str, str, bytes | None]]] = []
+
+    def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
+        if self.broken:
+            raise StorageError("the disk is full")
+        changes = list(changes)
+        self.writes.append(changes)
+        self.inner.alter_documents(changes)
+
+    def together(self, changes: Iterable[Callable[[Any], None]]) -> None:
+        for change in changes:
+            change(self)
+
+    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        return self.inner.load_documents(kind)
+
+
+class Waiting:
+    """A session's fetch that waits."""
+
+    def __init__(self) -> None:
+        self.woken: list[PartitionEntry] = []
+        self.given_up = 0
+
+    def wake(self, entry: PartitionEntry) -> None:
+        self.woken.append(entry)
+
+    def give_up_soon(self) -> None:
+        self.given_up += 1
+
+
+class Connected:
+    closed = False
+
+
+class Stage:
+    def __init__(self, directory: Path, partitions: int = 2) -> None:
+        self.storage = Storage(directory)
+        self.logs = self.storage.manager
+        self.clock = self.storage.clock
+        self.timer = Timer(self.clock)
+        self.tables = Tables()
+        self.settings = EARLIEST
+        self.logs.create_topic("topic", partitions, {})
+        self.logs.on_topic_gone.append(lambda info: self.share.topic_deleted(info.topic_id))
+        self.start()
+
+    def start(self) -> None:
+        """As after kill -9: the catalogue and the logs are left."""
+        self.catalogue = Catalogue(self.tables)
+        self.writer = CatalogueWriter(self.catalogue)  # type: ignore[arg-type]
+        self.share = ShareService(
+            self.logs,
+            self.clock,
+            self.timer,
+            self.catalogue,  # type: ignore[arg-type]
+            self.writer,
+            lambda _: self.settings,
+        )
+        self.share.open()
+
+    @property
+    def topic_id(self) -> UUID:
+        info = self.logs.topic("topic")
+        assert info is not None
+        return info.topic_id
+
+    def log(self, partition: int = 0) -> Log:
+        log = self.logs.get("topic", partition)
+        assert log is not None
+        return log
+
+    def write(self, records: int = 1, partition: int = 0) -> None:
+        self.log(partition).append(memoryview(build_batch([(None, b"value", [], 1_000)] * records)), now_ms=1_000)
+
+    def run(self) -> None:
+        """The catalogue writer does what it has to do."""
+        self.writer.flush()
+
+    def wait(self, ms: int) -> None:
+        for _ in range(ms // 100):
+            self.clock.sleep_ms(100)
+            self.timer.step(0)
+            self.run()
+
+    def member(self, name: str = "m", *partitions: int, group: str = "group") -> "StageMember":
+        return StageMember(self, name, partitions or (0,), group)
+
+
+class StageMember:
+    """A member with an open session."""
+
+    def __init__(self, stage: Stage, name: str, partitions: Iterable[int], group: str) -> None:
+        self.stage, self.name, self.group = stage, name, group
+        self.connection: Any = Connected()
+        self.session: ShareSession = stage.share.open_session(group, name, self.connection)
+        for partition in partitions:
+            assert stage.share.add(self.session, (stage.topic_id.bytes, partition))
+        failures = stage.share.begin(self.session.unbegun, stage.settings)
+        assert not failures
+        self.session.unbegun.clear()
+        self.waiting = Waiting()
+
+    def link(self, partition: int = 0) -> Link:
+        return self.session.links[self.stage.topic_id.bytes, partition]
+
+    def entry(self, partition: int = 0) -> PartitionEntry:
+        found = self.stage.share.entry(self.group, (self.stage.topic_id.bytes, partition))
+        assert found is not None
+        return found
+
+    def fetch(self, most: int = 500) -> list[tuple[int, int, int]]:
+        """What the queue of the session has: the first share partition that has something."""
+        wanted = Wanted(self.name, self.stage.settings, 1 << 20, most, 0, 1)
+        for _ in range(len(self.session.ready)):
+            link = self.session.ready.popleft()
+            taken: Taken | None = take(link, wanted, self.stage.clock.monotonic(), first=True, may_block=True)
+            link.entry.wake_next()
+            if taken is not None:
+                return [tuple(one) for one in taken.acquired]  # type: ignore[misc]
+        return []
+
+    def wait(self) -> None:
+        """For something to come."""
+        self.session.waiter = self.waiting
+
+    def woken(self) -> bool:
+        """And then it waits no more."""
+        woken = bool(self.waiting.woken)
+        self.waiting.woken.clear()
+        if woken:
+            self.session.waiter = None
+        return woken
+
+    def acknowledge(self, first: int, last: int, *types: int, partition: int = 0) -> list[StorageError | None]:
+        """Gets an element when it is durable."""
+        answers: list[StorageError | None] = []
+        batch = AcknowledgementBatch(first, last, bytes(types or (1,)))
+        assert self.entry(partition).acknowledge(self.name, [batch], answers.append, may_renew=True)
+        return answers

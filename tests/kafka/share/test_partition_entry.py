@@ -1,0 +1,166 @@
+"""Who is told that there is something to fetch: queues, rounds, locks that end, and sessions that go away."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.kafka.share.partition_entry import ignore
+from broker.kafka.share.share_partition import RENEW
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch
+from tests.kafka.share.stage import Stage, StageMember
+
+STEPS = st.tuples(st.sampled_from(["write", "fetch", "wait", "ack", "release", "leave"]), st.integers(0, 2))
+
+
+def test_a_share_partition_with_nothing_more_leaves_the_queues(stage: Stage) -> None:
+    stage.write(3)
+    member = stage.member("m", 0, 1)
+    assert [(0, 2, 1)] == member.fetch()
+    assert [] == member.fetch()
+    assert not member.session.ready
+    stage.write(1, 1)
+    assert [member.link(1)] == list(member.session.ready)
+    stage.write(1, 1)
+    assert [member.link(1)] == list(member.session.ready), "once is enough"
+    assert [(0, 1, 1)] == member.fetch()
+
+
+def test_one_session_is_woken_by_an_append_and_the_next_by_the_next(stage: Stage) -> None:
+    members = [stage.member(name) for name in "abc"]
+    for member in members:
+        assert [] == member.fetch()
+        member.wait()
+    for turn in range(6):
+        stage.write()
+        woken = [number for number, member in enumerate(members) if member.woken()]
+        assert [turn % 3] == woken
+        assert 1 == len(members[woken[0]].fetch())
+        assert [] == members[woken[0]].fetch()
+        for member in members:
+            if member.session.ready:
+                member.session.ready.popleft().entry.looked_at(member.link())
+        members[woken[0]].wait()
+
+
+def test_the_next_is_woken_if_something_is_left(stage: Stage) -> None:
+    members = [stage.member(name) for name in "abc"]
+    for member in members:
+        member.fetch()
+        member.wait()
+    stage.write(5)
+    assert [True, False, False] == [member.woken() for member in members]
+    members[0].fetch(2)
+    assert [False, True, False] == [member.woken() for member in members]
+    members[1].fetch(3)
+    assert [False, False, False] == [member.woken() for member in members]
+
+
+def test_the_next_is_woken_if_the_session_goes_away(stage: Stage) -> None:
+    first, second = stage.member("a"), stage.member("b")
+    for member in (first, second):
+        member.fetch()
+        member.wait()
+    stage.write()
+    assert (True, False) == (first.woken(), second.woken())
+    stage.share.close_session(first.session)
+    assert second.woken()
+
+
+def test_who_wants_more_is_asked_again_when_there_is_more(stage: Stage) -> None:
+    much, little = stage.member("a"), stage.member("b")
+    for member in (much, little):
+        member.fetch()
+        member.wait()
+    stage.write()
+    assert much.woken()
+    link = much.session.ready.popleft()
+    link.entry.unwanted(link, 1)
+    much.wait()
+    link.entry.wake_next()
+    assert little.woken()
+    little.fetch()
+    stage.write()
+    assert much.woken()
+
+
+def test_what_was_there_before_everybody_waited_wakes_who_has_not_seen_it(stage: Stage) -> None:
+    """The log grew between a look and the end of the round."""
+    much = stage.member("a")
+    much.fetch()
+    much.wait()
+    stage.write()
+    assert much.woken()
+    link = much.session.ready.popleft()
+    stage.write()
+    link.entry.unwanted(link, 1)
+    much.wait()
+    link.entry.wake_next()
+    assert much.woken()
+
+
+def test_records_whose_locks_end_wake_the_others(stage: Stage) -> None:
+    stage.write(3)
+    holder, other = stage.member("a"), stage.member("b")
+    holder.fetch()
+    other.fetch()
+    other.wait()
+    stage.wait(9_000)
+    assert not other.woken()
+    batch = AcknowledgementBatch(1, 1, bytes([RENEW]))
+    assert not holder.entry().acknowledge("a", [batch], ignore, may_renew=True), "there is nothing to store"
+    stage.wait(1_500)
+    assert other.woken()
+    assert [(0, 0, 2), (2, 2, 2)] == other.fetch()
+    other.wait()
+    stage.wait(9_000)
+    assert other.woken()
+    assert [(1, 1, 2)] == other.fetch()
+
+
+def test_the_log_s_start_may_pass_a_drained_share_partition(stage: Stage) -> None:
+    stage.write(5)
+    member, other = stage.member("a"), stage.member("b")
+    member.fetch(3)
+    other.fetch()
+    stage.log().delete_records(5)
+    stage.write(1)
+    assert [(5, 5, 1)] == other.fetch()
+    assert 5 == member.entry().partition.start  # type: ignore[union-attr]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(STEPS, max_size=60))
+def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
+    """If something can be acquired, then a session has it in its queue; and if all that have it wait, one of them was woken."""
+    stage = Stage(tmp_path_factory.mktemp("stage"), 1)  # type: ignore[attr-defined]
+    try:
+        members: list[StageMember] = [stage.member(name) for name in "abc"]
+        held: list[list[tuple[int, int]]] = [[], [], []]
+        for step, number in steps:
+            member = members[number]
+            if step == "write":
+                stage.write(2)
+            elif step == "fetch":
+                member.waiting.woken.clear()
+                member.session.waiter = None
+                held[number] += [(first, last) for first, last, _ in member.fetch(2)]
+            elif step == "wait":
+                if not member.session.ready:
+                    member.wait()
+            elif step == "leave":
+                stage.share.close_session(member.session)
+                members[number] = stage.member("abc"[number])
+                held[number] = []
+            elif held[number]:
+                first, last = held[number].pop(0)
+                member.acknowledge(first, last, 1 if step == "ack" else 2)
+                stage.run()
+            entry = members[0].entry()
+            partition = entry.partition
+            assert partition is not None
+            if partition.can_acquire(stage.log().high_watermark):
+                assert all(one.link() in one.session.ready for one in members)
+                waiting = [one for one in members if one.session.waiter is not None]
+                if len(waiting) == len(members):
+                    assert any(one.waiting.woken for one in waiting)
+    finally:
+        stage.storage.stop()

@@ -1,0 +1,163 @@
+"""The share groups of a broker: beginning, restarting, administration, and what is kept in memory."""
+
+from uuid import UUID
+
+import attrs
+import pytest
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.groups.share.values import NewPartitions
+from tests.kafka.share.stage import EARLIEST, Connected, Stage
+
+
+def initialise(stage: Stage, first: int = 0, end: int = 2, topic_id: UUID | None = None) -> list[StorageError | None]:
+    answers: list[StorageError | None] = []
+    partitions = [NewPartitions("topic", topic_id or stage.topic_id, first, end)]
+    stage.share.initialise("group", partitions, answers.append)
+    stage.run()
+    return answers
+
+
+def test_a_group_begins_when_it_is_told_to(stage: Stage) -> None:
+    stage.settings = attrs.evolve(EARLIEST, auto_offset_reset="latest")
+    stage.write(3)
+    assert [None] == initialise(stage)
+    assert {("topic", 0): (3, 0), ("topic", 1): (0, 0)} == stage.share.offsets("group")
+    stage.write(2)
+    stage.start()
+    assert [(3, 4, 1)] == stage.member().fetch()
+    stage.write(2)
+    assert [None] == initialise(stage), "it has begun"
+    assert (3, 4) == stage.share.offsets("group")["topic", 0]
+
+
+def test_a_topic_that_is_gone_is_not_begun_with(stage: Stage) -> None:
+    assert [None] == initialise(stage, topic_id=UUID(int=4))
+    assert {} == stage.share.offsets("group")
+    stage.catalogue.broken = True
+    assert "the disk is full" == str(initialise(stage)[0])
+    assert {} == stage.share.offsets("group")
+
+
+def test_a_group_that_cannot_begin_says_why(stage: Stage) -> None:
+    stage.catalogue.broken = True
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    assert stage.share.add(session, (stage.topic_id.bytes, 0))
+    (failure,) = stage.share.begin(session.unbegun, EARLIEST).values()
+    assert "the disk is full" == str(failure)
+
+
+def test_an_administrator_sets_offsets(stage: Stage) -> None:
+    stage.write(10)
+    answers: list[StorageError | None] = []
+    for offset, start in ((4, 4), (99, 10), (0, 0)):
+        assert stage.share.reset("group", stage.topic_id, 0, offset, answers.append)
+        stage.run()
+        assert (start, 10 - start) == stage.share.offsets("group")["topic", 0]
+    assert [None] * 3 == answers
+    assert not stage.share.reset("group", UUID(int=4), 0, 0, answers.append)
+    stage.share.reset("group", stage.topic_id, 0, 6, answers.append)
+    stage.run()
+    stage.start()
+    assert [(6, 9, 1)] == stage.member().fetch()
+
+
+def test_a_reset_wakes_and_takes_away(stage: Stage) -> None:
+    stage.write(4)
+    holder, other = stage.member("a"), stage.member("b")
+    holder.fetch()
+    other.fetch()
+    other.wait()
+    stage.share.reset("group", stage.topic_id, 0, 1, lambda _: None)
+    assert other.woken() or holder.session.ready
+    assert [(1, 3, 1)] == other.fetch()
+    with pytest.raises(RequestError):
+        holder.acknowledge(2, 2)
+
+
+def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
+    stage.write(4)
+    member = stage.member()
+    member.fetch()
+    member.acknowledge(0, 3)
+    stage.run()
+    member.wait()
+    answers: list[StorageError | None] = []
+    stage.share.forget("other", None, answers.append)
+    stage.share.forget("group", [UUID(int=4)], answers.append)
+    assert (4, 0) == stage.share.offsets("group")["topic", 0]
+    stage.share.forget("group", [stage.topic_id], answers.append)
+    stage.run()
+    assert [None] * 3 == answers
+    assert member.woken() and member.entry is not None
+    stage.start()
+    assert {} == stage.share.offsets("group")
+    assert [(0, 3, 1)] == stage.member().fetch()
+
+
+def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
+    stage.write(4)
+    member = stage.member("m", 0, 1)
+    member.fetch()
+    member.fetch()
+    member.wait()
+    stage.logs.delete_topic("topic")
+    stage.run()
+    assert member.woken()
+    assert {} == stage.share.offsets("group")
+    assert [] == list(stage.catalogue.load_documents("share-partition"))
+
+
+def test_what_nobody_uses_is_a_row_only(stage: Stage) -> None:
+    stage.write(4)
+    member = stage.member("m", 0, 1)
+    member.fetch()
+    member.acknowledge(0, 1)
+    stage.run()
+    stage.share.connection_closed(member.connection)
+    assert [] == stage.share.entries()
+    assert (2, 2) == stage.share.offsets("group")["topic", 0]
+    assert 2 == stage.share.acknowledged()[1]
+
+
+def test_what_somebody_holds_stays_in_memory_until_its_lock_ends(stage: Stage) -> None:
+    stage.write(4)
+    member = stage.member("m", 0)
+    member.fetch()
+    stage.share.drop(member.session, (stage.topic_id.bytes, 0))
+    assert 1 == len(stage.share.entries())
+    stage.wait(12_000)
+    assert 0 == len(stage.share.entries())
+    assert [(0, 3, 2)] == stage.member("n").fetch()
+
+
+def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
+    sessions = stage.share.sessions
+    member = stage.member("m", 0)
+    sessions.make_room(member.session, 1)  # as the request does it
+    stage.share.drop(member.session, (stage.topic_id.bytes, 0))
+    assert 0 == sessions.partitions.taken
+    stage.share.drop(member.session, (stage.topic_id.bytes, 0))
+    assert 0 == sessions.partitions.taken
+
+
+def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> None:
+    stage.member()
+    stage.logs.on_topic_gone.clear()
+    stage.logs.delete_topic("topic")
+    assert 1 == len(list(stage.catalogue.load_documents("share-partition")))
+    stage.start()
+    assert 0 == len(list(stage.catalogue.load_documents("share-partition")))
+
+
+def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
+    member = stage.member("m", 0)
+    key = member.entry().key
+    stage.catalogue.alter_documents([("share-partition", key.text, b"nonsense"), ("share-partition", "x", b"")])
+    stage.start()
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.add(session, (stage.topic_id.bytes, 0))
+    stage.share.add(session, (stage.topic_id.bytes, 1))
+    failures = stage.share.begin(session.unbegun, EARLIEST)
+    assert [0] == [entry.key.partition for entry in failures]
+    assert (-1, -1) == stage.share.offsets("group")["topic", 0]

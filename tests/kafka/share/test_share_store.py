@@ -1,0 +1,87 @@
+"""Share partitions in the catalogue: what is answered is durable, many changes are one row, and failures are tried again."""
+
+import pytest
+
+from broker.kafka.share.share_store import Key, load
+from tests.kafka.share.stage import Stage
+
+
+def rows(stage: Stage) -> int:
+    return sum(len(changes) for changes in stage.catalogue.writes)
+
+
+def test_an_answer_means_that_it_is_in_the_catalogue(stage: Stage) -> None:
+    stage.write(5)
+    member = stage.member()
+    member.fetch()
+    answers = member.acknowledge(0, 2)
+    assert [] == answers
+    stage.run()
+    assert [None] == answers
+    stage.start()
+    assert [(3, 4, 1)] == stage.member().fetch()
+
+
+def test_what_was_not_written_is_delivered_again(stage: Stage) -> None:
+    stage.write(5)
+    member = stage.member()
+    member.fetch()
+    member.acknowledge(0, 2)
+    stage.start()
+    assert [(0, 4, 1)] == stage.member().fetch()
+
+
+def test_many_acknowledgements_are_one_row(stage: Stage) -> None:
+    stage.write(100)
+    member = stage.member()
+    member.fetch()
+    before = rows(stage)
+    answers = [member.acknowledge(number, number) for number in range(100)]
+    stage.run()
+    assert [[None]] * 100 == answers
+    assert 1 == rows(stage) - before
+
+
+def test_a_failure_is_told_and_tried_again(stage: Stage) -> None:
+    stage.write(5)
+    member = stage.member()
+    member.fetch()
+    stage.catalogue.broken = True
+    answers = member.acknowledge(0, 2)
+    stage.run()
+    assert ["the disk is full"] == [str(error) for error in answers]
+    stage.wait(1_000)
+    stage.catalogue.broken = False
+    stage.wait(1_000)
+    stage.start()
+    assert [(3, 4, 1)] == stage.member().fetch()
+
+
+def test_counts_of_deliveries_are_written_within_two_seconds(stage: Stage) -> None:
+    stage.write(5)
+    member = stage.member()
+    member.fetch()
+    stage.wait(12_000)
+    stage.start()
+    assert [(0, 4, 2)] == stage.member().fetch()
+
+
+def test_a_deletion_that_failed_is_tried_again_unless_the_group_came_back(stage: Stage) -> None:
+    member = stage.member("m", 0, 1)
+    member.session.connection = None
+    stage.share.close_session(member.session)
+    stage.run()
+    stage.catalogue.broken = True
+    stage.share.forget("group", None, lambda _: None)
+    stage.run()
+    stage.catalogue.broken = False
+    stage.write(2)
+    assert [(0, 1, 1)] == stage.member().fetch()
+    stage.wait(1_000)
+    assert {0} == {key.partition for key in load(stage.catalogue)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("group", ["g", "", "a\0b", "ä" * 50])
+def test_keys_are_read_as_they_were_written(group: str) -> None:
+    key = Key(group, bytes(range(16)), 12)
+    assert key == Key.parse(key.text)
