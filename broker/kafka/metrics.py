@@ -40,6 +40,7 @@ _PAUSE_S = 0.0005
 @attrs.frozen
 class GroupsFigures:
     states: Mapping[Labels, float]
+    protocols: Mapping[Labels, float]
     members: Mapping[Labels, float]
     generations: Mapping[Labels, float]
     rebalances: Mapping[Labels, float]
@@ -61,6 +62,7 @@ class KafkaMetrics:
         context = self._context
         registry.read_counter(names.REQUEST_ERRORS, context.errors.read)
         registry.gauge(names.GROUPS, lambda: self._groups.get().states)
+        registry.gauge(names.GROUPS_BY_PROTOCOL, lambda: self._groups.get().protocols)
         registry.gauge(names.GROUP_MEMBERS, lambda: self._groups.get().members)
         registry.gauge(names.GROUP_GENERATION, lambda: self._groups.get().generations)
         registry.read_counter(names.GROUP_REBALANCES, lambda: self._groups.get().rebalances)
@@ -80,6 +82,7 @@ class KafkaMetrics:
     def _walk(self) -> GroupsFigures:
         groups = self._context.groups
         states = dict.fromkeys((state.value for state in ClassicGroupState), 0)
+        protocols: Counter[Labels] = Counter()
         members: dict[str, float] = {}
         generations: dict[str, float] = {}
         rebalances: dict[str, float] = {}
@@ -94,6 +97,7 @@ class KafkaMetrics:
             if figures is None:
                 continue
             states[figures.state] = states.get(figures.state, 0) + 1
+            protocols[figures.type.value, figures.state] += 1
             members[name], generations[name] = figures.members, figures.generation
             rebalances[name] = figures.rebalances
             offsets = groups.committed(name, figures.topics)
@@ -121,6 +125,7 @@ class KafkaMetrics:
         del shown[_PARTITIONS_MAX:]
         return GroupsFigures(
             states={(state,): count for state, count in states.items() if state != ClassicGroupState.DEAD.value},
+            protocols=protocols,
             members=_labelled(summed(members, chosen)),
             generations={(name,): value for name, value in generations.items() if name in chosen},
             rebalances=_labelled(self._rebalances.split(rebalances, chosen)),
