@@ -84,6 +84,7 @@ class ConsumerGroup:
         restore_members(group._core, rows)
         for member in group._core.members:
             group._core.expect_heartbeat(member, now)
+            group._core.watch_revocation(member, now)
         return group
 
     @classmethod
@@ -222,6 +223,7 @@ class ConsumerGroup:
         result = None
         try:
             if request.member_epoch < JOIN_EPOCH:
+                self._core.targets.see_topics(topics)
                 self._heartbeats.leave(request, to, now)
             else:
                 result = self._heartbeats.heartbeat(request, topics, to, now, free_bytes)
