@@ -15,6 +15,7 @@ import attrs
 
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import Lags, PartitionLag
 from broker.kafka.share.share_metrics import ShareMetrics
 from broker.kafka.transactions.phases import AT_REST
@@ -41,6 +42,7 @@ _PAUSE_S = 0.0005
 @attrs.frozen
 class GroupsFigures:
     states: Mapping[Labels, float]
+    protocols: Mapping[Labels, float]
     members: Mapping[Labels, float]
     generations: Mapping[Labels, float]
     rebalances: Mapping[Labels, float]
@@ -62,6 +64,7 @@ class KafkaMetrics:
         context = self._context
         registry.read_counter(names.REQUEST_ERRORS, context.errors.read)
         registry.gauge(names.GROUPS, lambda: self._groups.get().states)
+        registry.gauge(names.GROUPS_BY_PROTOCOL, lambda: self._groups.get().protocols)
         registry.gauge(names.GROUP_MEMBERS, lambda: self._groups.get().members)
         registry.gauge(names.GROUP_GENERATION, lambda: self._groups.get().generations)
         registry.read_counter(names.GROUP_REBALANCES, lambda: self._groups.get().rebalances)
@@ -82,12 +85,14 @@ class KafkaMetrics:
     def _walk(self) -> GroupsFigures:
         groups = self._context.groups
         states = dict.fromkeys((state.value for state in ClassicGroupState), 0)
+        protocols: Counter[Labels] = Counter()
         members: dict[str, float] = {}
         generations: dict[str, float] = {}
         rebalances: dict[str, float] = {}
         behind: dict[str, float] = {}
         sums: dict[tuple[str, str], float] = {}
         lags: list[tuple[str, PartitionLag]] = []
+        shares: list[str] = []
         left = _LOOKED_MAX
         for number, name in enumerate(groups.names()):
             if not number % _PIECE:
@@ -96,8 +101,12 @@ class KafkaMetrics:
             if figures is None:
                 continue
             states[figures.state] = states.get(figures.state, 0) + 1
+            protocols[figures.type.value, figures.state] += 1
             members[name], generations[name] = figures.members, figures.generation
             rebalances[name] = figures.rebalances
+            if figures.type is GroupType.SHARE:
+                shares.append(name)
+                continue
             offsets = groups.committed(name, figures.topics)
             count = sum(map(len, offsets.values()))
             if count > left:
@@ -114,6 +123,7 @@ class KafkaMetrics:
                         lags.append((name, lag))
                 behind[name] = behind.get(name, 0.0) + of_topic
                 sums[name, topic] = of_topic
+        self._add_shares(shares, left, behind, sums)
         # Those that rebalance or commit have somebody who looks at them; so have those that are behind.
         chosen = self._chosen.choose(
             {name: rebalances[name] + behind.get(name, 0.0) for name in members}, self._context.clock.monotonic()
@@ -123,6 +133,7 @@ class KafkaMetrics:
         del shown[_PARTITIONS_MAX:]
         return GroupsFigures(
             states={(state,): count for state, count in states.items() if state != ClassicGroupState.DEAD.value},
+            protocols=protocols,
             members=_labelled(summed(members, chosen)),
             generations={(name,): value for name, value in generations.items() if name in chosen},
             rebalances=_labelled(self._rebalances.split(rebalances, chosen)),
@@ -131,6 +142,21 @@ class KafkaMetrics:
             committed={_key(name, lag): lag.committed.offset for name, lag in shown},
             lag_seconds=self._in_time(shown),
         )
+
+    def _add_shares(
+        self, names: list[str], left: int, behind: dict[str, float], sums: dict[tuple[str, str], float]
+    ) -> None:
+        """How far share groups are behind, of at most ``left`` partitions."""
+        share = self._context.share
+        for name, keys in (share.keys_of(names) if names else {}).items():
+            _pause()
+            if len(keys) > left:
+                continue
+            left -= len(keys)
+            for (topic, _), offset in share.offsets_of(keys).items():
+                lag = max(0, offset.lag)
+                behind[name] = behind.get(name, 0.0) + lag
+                sums[name, topic] = sums.get((name, topic), 0.0) + lag
 
     def _in_time(self, shown: list[tuple[str, PartitionLag]]) -> dict[Labels, float]:
         """By group and topic, the longest lag in time."""

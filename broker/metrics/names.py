@@ -160,6 +160,12 @@ UNSTABLE_RECORDS = _gauge(
 _section = "Consumer groups"
 
 GROUPS = _gauge("broker_consumergroups", "Groups, by their state.", "state")
+GROUPS_BY_PROTOCOL = _gauge(
+    "broker_groups",
+    "Groups, by their protocol and state (Kafka: group-count, consumer-group-count).",
+    "protocol",
+    "state",
+)
 GROUP_MEMBERS = _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
 GROUP_GENERATION = _gauge("broker_consumergroup_generation", "The generation of a group.", "consumergroup")
 GROUP_REBALANCES = _counter("broker_consumergroup_rebalances", "Generations that have begun.", "consumergroup")

@@ -7,7 +7,7 @@ there is of it.
 Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -306,11 +306,23 @@ class ShareService:
         with self._lock:
             return [*self._entries, *self._rows]
 
+    def keys_of(self, group_ids: Collection[str]) -> dict[str, list[Key]]:
+        """By group, the share partitions that it has begun with. One look at all there are, however many groups are asked for."""
+        found: dict[str, list[Key]] = {group_id: [] for group_id in group_ids}
+        for key in self._keys():
+            if key.group_id in found:
+                found[key.group_id].append(key)
+        return found
+
     def offsets(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
         """By topic and partition, of all share partitions that the group has begun with."""
+        return self.offsets_of(self.keys_of([group_id])[group_id])
+
+    def offsets_of(self, keys: Iterable[Key]) -> dict[tuple[str, int], ShareOffset]:
+        """The same of these share partitions of one group."""
         found = {}
-        for key in self._keys():
-            name = self.topic_name(key.topic_id) if key.group_id == group_id else None
+        for key in keys:
+            name = self.topic_name(key.topic_id)
             log = None if name is None else self.log((key.topic_id, key.partition))
             if name is not None and log is not None and (offset := self._offset(key, log)) is not None:
                 found[name, key.partition] = offset

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Consumer
 
+from broker.kafka.groups.share.values import HeartbeatRequest, HeartbeatResult
 from tests.http.api.harness import Api, api_broker, differences, documented
 from tests.network.harness import wait_for
 
@@ -48,6 +49,36 @@ def test_a_group_that_has_read_everything_has_no_lag(api: Api) -> None:
     api.commit("done", "orders", 10, 5)
     answer = api.get("/groups/done")
     assert (0, 0.0) == (answer["lag"], answer["lag_s"])
+
+
+def test_a_consumer_group_has_its_epochs_and_targets(api: Api) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": api.broker.bootstrap_servers,
+            "group.id": "newer",
+            "group.protocol": "consumer",
+            "client.id": "reader",
+        }
+    )
+    try:
+        consumer.subscribe(["orders"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        wait_for(lambda: api.get("/groups/newer")["state"] == "Stable")
+        answer = api.get("/groups/newer")
+        assert [] == differences(documented("/api/v1/groups/shipping"), answer)
+        assert ("consumer", "uniform", 1, 1) == tuple(
+            answer[key] for key in ("type", "protocol", "generation", "assignment_epoch")
+        )
+        (member,) = answer["members"]
+        assert ("reader", "127.0.0.1", "consumer", 1) == tuple(
+            member[key] for key in ("client_id", "host", "protocol", "epoch")
+        )
+        assert [{"topic": "orders", "partitions": [0, 1]}] == member["assignment"] == member["target"]
+        listed = {each["group"]: each for each in api.get("/groups")["groups"]}
+        assert ("consumer", 1) == (listed["newer"]["type"], listed["newer"]["members"])
+    finally:
+        consumer.close()
 
 
 def test_members_have_their_assignments(api: Api) -> None:
@@ -143,3 +174,25 @@ def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
     api.kafka.logs.partitions["gone", 0].go_offline("the disk has failed")
     (partition,) = api.get("/groups/orphan")["partitions"]
     assert (None, None, None) == (partition["end_offset"], partition["lag"], partition["lag_s"])
+
+
+def test_a_share_group_has_its_start_offsets_and_members(api: Api) -> None:
+    answers: list[HeartbeatResult] = []
+    request = HeartbeatRequest("m", 0, "reader", "/127.0.0.1", None, ("orders",))
+    api.kafka.groups.share.heartbeat("queue", request, answers.append)
+    wait_for(lambda: bool(answers))
+    api.produce("orders", b"value")
+    (queue,) = [each for each in api.get("/groups")["groups"] if each["group"] == "queue"]
+    assert ("share", "Stable", 1, 1, ["orders"]) == tuple(
+        queue[key] for key in ("type", "state", "members", "lag", "topics")
+    )
+    answer = api.get("/groups/queue")
+    assert [] == differences(documented("/api/v1/groups/billing"), answer)
+    (member,) = answer["members"]
+    assert ("m", "reader", "127.0.0.1") == tuple(member[key] for key in ("member_id", "client_id", "host"))
+    assert [{"topic": "orders", "partitions": [0, 1]}] == member["assignment"]
+    first, second = answer["partitions"]
+    assert ("orders", 0, 10, 11, 1) == tuple(
+        first[key] for key in ("topic", "partition", "committed", "end_offset", "lag")
+    )
+    assert (5, 0) == (second["committed"], second["lag"])
