@@ -214,11 +214,6 @@ SHARE_PARTITIONS = _gauge("broker_share_partitions", "Share partitions in memory
 SHARE_IN_FLIGHT_RECORDS = _gauge(
     "broker_share_in_flight_records", "Records that members of a share group hold, by group.", "group"
 )
-SHARE_LAG = _gauge(
-    "broker_share_lag",
-    "Records of the topics of a share group that are neither acknowledged nor archived, by group.",
-    "group",
-)
 
 _section = "Shuffle"
 

@@ -571,7 +571,6 @@ by(
     names.SHARE_SESSION_PARTITIONS,
     names.SHARE_PARTITIONS,
     names.SHARE_IN_FLIGHT_RECORDS,
-    names.SHARE_LAG,
 )
 def _shared(world: World) -> None:
     kafka = world.server.kafka

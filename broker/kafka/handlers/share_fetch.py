@@ -7,6 +7,7 @@ from broker.errors import RequestError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
+from broker.kafka.features import SHARE_VERSION
 from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT
 from broker.kafka.share.fetch_call import FetchCall
 from broker.network.service import Handover, Outbox
@@ -66,6 +67,8 @@ def _handle(
 
 def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
     """Who is asking. Raises RequestError."""
+    if not context.features.level(SHARE_VERSION):
+        raise RequestError(ErrorCode.unsupported_version, "The feature share.version is at level 0.")
     require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)
     if not parsed.group_id or not parsed.member_id:
         raise RequestError(ErrorCode.invalid_request, "A group id and a member id are needed.")

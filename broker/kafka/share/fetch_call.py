@@ -353,7 +353,7 @@ class FetchCall:
         # What came between the fetch and this has woken nobody.
         if self._over or self._context.stopping or self._request.connection.finished or session.closed:
             self.give_up()
-        elif session.ready and self._parsed.min_bytes <= 1:
+        elif session.ready and (self._parsed.min_bytes <= 1 or session.has_unseen):
             self._look()
 
     def wake(self, entry: PartitionEntry) -> None:

@@ -70,6 +70,11 @@ class Link:
         self.closed = False  # the session does not fetch from here any more
         self.seen_end = _NEVER  # the end of the log when there was less than the session waits for
 
+    @property
+    def was_seen(self) -> bool:
+        """The session has looked, and there was less than it waits for."""
+        return self.seen_end < _NEVER
+
 
 class PartitionEntry:
     """``partition`` is None until it is known where the group begins: ``share_service.py`` sets it, under the lock."""
@@ -81,6 +86,7 @@ class PartitionEntry:
         "_links",
         "_round",
         "_saved_version",
+        "_somebody_wants_more",
         "_store",
         "_timer",
         "_unload",
@@ -118,6 +124,7 @@ class PartitionEntry:
         self.forgotten = False  # the group or the topic is deleted: it is not stored any more
         self._links: dict[Link, None] = {}  # the session that was woken longest ago comes first
         self._drained = False
+        self._somebody_wants_more = False  # a session has seen less than it waits for
         self._round = 1
         self._armed_for: float | None = None  # when the timer calls
         self._watch: int | None = None
@@ -194,6 +201,7 @@ class PartitionEntry:
             link.queued = False
             self.queue(link)
             link.seen_end = seen_end
+            self._somebody_wants_more = True
 
     def refill(self, *, always: bool = False) -> None:
         """Something may have changed for the sessions that wait. ``always``: even if there is nothing to acquire. No lock is
@@ -210,7 +218,7 @@ class PartitionEntry:
     def wake_next(self) -> None:
         """Wake a session that waits and was not woken in this round. No lock is held."""
         with self.lock:
-            link = None if self._drained else self._next_to_wake()
+            link = self._who_wants_more() if self._drained else self._next_to_wake()
             if link is None:
                 return
             waiter = link.session.waiter
@@ -226,12 +234,19 @@ class PartitionEntry:
             if link.round != self._round and link.session.waiter is not None:
                 return link
         self._drained = True
-        end = self.readable_end
-        for link in self._links:
-            if link.seen_end < end and link.session.waiter is not None:
-                self._drained = False
-                self._round += 1
-                return link
+        return self._who_wants_more()
+
+    def _who_wants_more(self) -> Link | None:
+        """A session that waits, and has not seen the end of the log as it is now: the event came before it waited."""
+        if self._somebody_wants_more:
+            end = self.readable_end
+            self._somebody_wants_more = False
+            for link in self._links:
+                if link.seen_end < end and link.session.waiter is not None:
+                    self._drained, self._somebody_wants_more = False, True
+                    self._round += 1
+                    return link
+                self._somebody_wants_more = self._somebody_wants_more or link.seen_end < _NEVER
         return None
 
     def _log_changed(self) -> None:

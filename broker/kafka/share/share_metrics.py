@@ -7,7 +7,6 @@ Tests: tests/metrics/test_moving.py.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from broker.kafka.share.share_partition import ACCEPT, REJECT, RELEASE, RENEW
 from broker.kafka.share.share_service import ShareService
@@ -27,17 +26,12 @@ _PAUSE_S = 0.0005
 _TYPES = {ACCEPT: "accept", RELEASE: "release", REJECT: "reject", RENEW: "renew"}
 
 
-class _Figures(NamedTuple):
-    in_flight: Mapping[Labels, float]
-    lag: Mapping[Labels, float]
-
-
 class ShareMetrics:
     def __init__(self, share: ShareService, clock: Clock) -> None:
         self._share = share
         self._clock = clock
         self._chosen = Chosen(_GROUPS_MAX)
-        self._figures = Cached(self._walk, clock.monotonic, _AGE_S)
+        self._in_flight = Cached(self._walk, clock.monotonic, _AGE_S)
 
     def register(self, registry: Registry) -> None:
         share = self._share
@@ -46,25 +40,24 @@ class ShareMetrics:
         registry.gauge(names.SHARE_SESSIONS, lambda: {(): len(share.sessions)})
         registry.gauge(names.SHARE_SESSION_PARTITIONS, lambda: {(): share.sessions.partitions.taken})
         registry.gauge(names.SHARE_PARTITIONS, lambda: {(): len(share.entries())})
-        registry.gauge(names.SHARE_IN_FLIGHT_RECORDS, lambda: self._figures.get().in_flight)
-        registry.gauge(names.SHARE_LAG, lambda: self._figures.get().lag)
+        registry.gauge(names.SHARE_IN_FLIGHT_RECORDS, self._in_flight.get)
 
     def _acknowledged(self) -> dict[Labels, float]:
         counts = self._share.acknowledged()
         return {(name,): float(counts[kind]) for kind, name in _TYPES.items()}
 
-    def _walk(self) -> _Figures:
-        in_flight: dict[str, float] = {}
-        lags: dict[str, float] = {}
-        seen: dict[str, float] = {}
-        for number, (group_id, offset, held) in enumerate(self._share.figures()):
+    def _walk(self) -> dict[Labels, float]:
+        """By group, what its members hold."""
+        held: dict[str, float] = {}
+        ends: dict[str, float] = {}
+        for number, entry in enumerate(self._share.entries()):
             if not number % _PIECE:
                 Event().wait(_PAUSE_S)
-            in_flight[group_id] = in_flight.get(group_id, 0.0) + held
-            lags[group_id] = lags.get(group_id, 0.0) + max(0, offset.lag)
-            seen[group_id] = seen.get(group_id, 0.0) + max(0, offset.start)
-        chosen = self._chosen.choose(seen, self._clock.monotonic())
-        return _Figures(_labelled(summed(in_flight, chosen)), _labelled(summed(lags, chosen)))
+            group_id, partition = entry.key.group_id, entry.partition
+            if partition is not None:
+                held[group_id] = held.get(group_id, 0.0) + partition.in_flight_count
+                ends[group_id] = ends.get(group_id, 0.0) + partition.end
+        return _labelled(summed(held, self._chosen.choose(ends, self._clock.monotonic())))
 
 
 def _labelled(values: Mapping[str, float]) -> dict[Labels, float]:

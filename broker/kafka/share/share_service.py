@@ -439,15 +439,6 @@ class ShareService:
         with self._lock:
             return list(self._entries.values())
 
-    def figures(self) -> Iterator[tuple[str, ShareOffset, int]]:
-        """Of each share partition its group, its offset, and how many records are held."""
-        for key in self._keys():
-            log = self.log((key.topic_id, key.partition))
-            if log is not None and (offset := self._offset(key, log)) is not None:
-                entry = self._entries.get(key)
-                partition = None if entry is None else entry.partition
-                yield key.group_id, offset, 0 if partition is None else partition.in_flight_count
-
     def acknowledged(self) -> list[int]:
         """By acknowledge type, how many records were acknowledged with it."""
         counts = self._counts

@@ -62,6 +62,14 @@ class ShareSession:
     def size(self) -> int:
         return len(self.links) + len(self.refused)
 
+    @property
+    def has_unseen(self) -> bool:
+        """Something has come into the queue that the session's fetch has not looked at."""
+        try:
+            return any(not link.was_seen for link in tuple(self.ready))
+        except RuntimeError:  # something comes just now
+            return True
+
 
 def next_epoch(epoch: int) -> int:
     return 1 if epoch == _LAST_EPOCH else epoch + 1

@@ -6,6 +6,7 @@ from uuid import UUID
 import attrs
 import pytest
 
+from broker.kafka.features import SHARE_VERSION
 from broker.kafka.handlers import share_fetch
 from broker.kafka.share.share_settings import ShareSettings
 from broker.security.acl import Operation, ResourceType
@@ -204,6 +205,20 @@ def test_what_no_session_allows_is_refused(kafka: Kafka, fields: dict[str, objec
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         assert code == member.fetch(**fields).error  # type: ignore[arg-type]
+
+
+def test_share_groups_may_be_switched_off(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    features = kafka.inside.features
+    with Member(kafka, topic, group=topic) as member:
+        features.finalize({SHARE_VERSION: 0})
+        try:
+            assert ErrorCode.unsupported_version == member.fetch().error
+            assert ErrorCode.unsupported_version == member.acknowledge({}).error_code
+        finally:
+            features.finalize({SHARE_VERSION: 1})
+        member.epoch = 0
+        assert 0 == member.fetch().error
 
 
 def test_the_epoch_has_to_be_the_next(kafka: Kafka) -> None:

@@ -12,10 +12,11 @@ from broker.runtime.disk import FileRegion
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import records
+from protocol.pulsar.pulsar_pb2 import CompressionType
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, Fetched, Member, write
 from tests.kafka.handlers.test_fetch_entries import log_of, write_entry
-from tests.pulsar.entries.messages import batch_of, message
+from tests.pulsar.entries.messages import batch_of, compressed_batch_of, message
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,9 @@ def test_messages_of_pulsar_s_producers_come_as_records(kafka: Kafka) -> None:
 
 def test_messages_that_do_not_fit_are_given_back(kafka: Kafka) -> None:
     topic = kafka.topic()
-    for _ in range(12):
-        write_entry(log_of(kafka, topic), message(b"x" * 100_000))
+    for number in range(12):
+        stored = compressed_batch_of(CompressionType.ZLIB, b"%d" % number * 100_000, b"%d" % number * 100_000)
+        write_entry(log_of(kafka, topic), stored, 2)
     got: list[int] = []
     with Member(kafka, topic, group=topic) as member:
         for _ in range(12):
@@ -101,7 +103,8 @@ def test_messages_that_do_not_fit_are_given_back(kafka: Kafka) -> None:
                 assert len(answer.partitions[0].records) <= fetched_entries.MOST_BYTES
                 got += [offset for _, offset in answer.all()]
                 assert {count for _, _, count in answer.ranges()} == {1}
-    assert list(range(12)) == got
+                assert set(values(answer)) == {offset for _, offset in answer.all()}
+    assert list(range(24)) == got
 
 
 def test_what_cannot_be_written_anew_is_given_back(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

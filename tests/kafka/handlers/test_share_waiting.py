@@ -7,6 +7,7 @@ from functools import partial
 import attrs
 import pytest
 
+from broker.kafka.share.fetch_call import FetchCall
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
@@ -49,6 +50,26 @@ def test_new_records_wake_it(kafka: Kafka) -> None:
         write(kafka, topic, 2)
         assert [(0, 1, 1)] == member.receive_fetch().ranges()
         assert 0 == parked(kafka, topic)
+
+
+def test_records_that_come_just_before_it_waits_are_not_missed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    park = FetchCall._park
+    parked_calls: list[FetchCall] = []
+
+    def late(call: FetchCall) -> None:
+        parked_calls.append(call)
+        if len(parked_calls) == 1:
+            write(kafka, topic, 2)
+        park(call)
+
+    with Member(kafka, topic, group=topic) as member:
+        member.fetch()
+        monkeypatch.setattr(FetchCall, "_park", late)
+        assert [(0, 1, 1)] == member.fetch(max_wait=LONG).ranges()
+        assert 1 == len(parked_calls)
+        parked_calls.clear()
+        assert [(2, 3, 1)] == member.fetch(max_wait=LONG, min_bytes=10).ranges()
 
 
 def test_one_of_those_that_wait_gets_the_records_and_then_the_next(kafka: Kafka) -> None:

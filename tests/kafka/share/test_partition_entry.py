@@ -98,6 +98,28 @@ def test_what_was_there_before_everybody_waited_wakes_who_has_not_seen_it(stage:
     assert much.woken()
 
 
+def test_what_comes_before_a_session_waits_for_more_is_not_missed(stage: Stage) -> None:
+    """Others have taken everything when it comes, and the session has looked and does not wait yet."""
+    much, little = stage.member("a"), stage.member("b")
+    much.fetch()
+    stage.write()
+    link = much.session.ready.popleft()
+    link.entry.unwanted(link, stage.log().high_watermark)
+    assert [(0, 0, 1)] == little.fetch()
+    assert [] == little.fetch()
+    stage.write()
+    much.wait()
+    link.entry.wake_next()
+    assert much.woken()
+    link = much.session.ready.popleft()
+    link.entry.unwanted(link, stage.log().high_watermark)
+    much.wait()
+    link.entry.wake_next()
+    assert not much.woken(), "there is nothing new"
+    stage.write()
+    assert much.woken()
+
+
 def test_records_whose_locks_end_wake_the_others(stage: Stage) -> None:
     stage.write(3)
     holder, other = stage.member("a"), stage.member("b")
