@@ -17,6 +17,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import Lags, PartitionLag
+from broker.kafka.share.share_metrics import ShareMetrics
 from broker.kafka.transactions.phases import AT_REST
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
@@ -41,6 +42,7 @@ _PAUSE_S = 0.0005
 @attrs.frozen
 class GroupsFigures:
     states: Mapping[Labels, float]
+    protocols: Mapping[Labels, float]
     members: Mapping[Labels, float]
     generations: Mapping[Labels, float]
     rebalances: Mapping[Labels, float]
@@ -62,6 +64,7 @@ class KafkaMetrics:
         context = self._context
         registry.read_counter(names.REQUEST_ERRORS, context.errors.read)
         registry.gauge(names.GROUPS, lambda: self._groups.get().states)
+        registry.gauge(names.GROUPS_BY_PROTOCOL, lambda: self._groups.get().protocols)
         registry.gauge(names.GROUP_MEMBERS, lambda: self._groups.get().members)
         registry.gauge(names.GROUP_GENERATION, lambda: self._groups.get().generations)
         registry.read_counter(names.GROUP_REBALANCES, lambda: self._groups.get().rebalances)
@@ -75,12 +78,14 @@ class KafkaMetrics:
         registry.gauge(names.TRANSACTION_OPEN_SECONDS, self._open_seconds)
         registry.gauge(names.STABLE_OFFSET_HELD_SECONDS, self._held_seconds)
         registry.gauge(names.PARKED_FETCH_WATCHES, lambda: {(): context.watches.taken})
+        ShareMetrics(context.share, context.clock).register(registry)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def _walk(self) -> GroupsFigures:
         groups = self._context.groups
         states = dict.fromkeys((state.value for state in ClassicGroupState), 0)
+        protocols: Counter[Labels] = Counter()
         members: dict[str, float] = {}
         generations: dict[str, float] = {}
         rebalances: dict[str, float] = {}
@@ -96,6 +101,7 @@ class KafkaMetrics:
             if figures is None:
                 continue
             states[figures.state] = states.get(figures.state, 0) + 1
+            protocols[figures.type.value, figures.state] += 1
             members[name], generations[name] = figures.members, figures.generation
             rebalances[name] = figures.rebalances
             if figures.type is GroupType.SHARE:
@@ -127,6 +133,7 @@ class KafkaMetrics:
         del shown[_PARTITIONS_MAX:]
         return GroupsFigures(
             states={(state,): count for state, count in states.items() if state != ClassicGroupState.DEAD.value},
+            protocols=protocols,
             members=_labelled(summed(members, chosen)),
             generations={(name,): value for name, value in generations.items() if name in chosen},
             rebalances=_labelled(self._rebalances.split(rebalances, chosen)),

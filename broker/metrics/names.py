@@ -160,6 +160,12 @@ UNSTABLE_RECORDS = _gauge(
 _section = "Consumer groups"
 
 GROUPS = _gauge("broker_consumergroups", "Groups, by their state.", "state")
+GROUPS_BY_PROTOCOL = _gauge(
+    "broker_groups",
+    "Groups, by their protocol and state (Kafka: group-count, consumer-group-count).",
+    "protocol",
+    "state",
+)
 GROUP_MEMBERS = _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
 GROUP_GENERATION = _gauge("broker_consumergroup_generation", "The generation of a group.", "consumergroup")
 GROUP_REBALANCES = _counter("broker_consumergroup_rebalances", "Generations that have begun.", "consumergroup")
@@ -189,6 +195,30 @@ CATALOGUE_QUEUE_SIZE = _gauge(
     "broker_catalogue_queue_size", "Commits and other changes that wait for the thread that writes the catalogue."
 )
 PARKED_FETCH_WATCHES = _gauge("broker_parked_fetch_watches", "Logs in which fetches wait for records.")
+
+_section = "Share groups"
+
+SHARE_ACKNOWLEDGEMENTS = _counter(
+    "kafka_server_share_group_metrics_share_acknowledgement", "Requests with acknowledgements of shared records."
+)
+SHARE_RECORD_ACKNOWLEDGEMENTS = _counter(
+    "kafka_server_share_group_metrics_record_acknowledgement",
+    "Shared records that were acknowledged, by type.",
+    "ack_type",
+)
+SHARE_SESSIONS = _gauge("kafka_server_sharesessioncache_numsharesessions", "Share sessions.")
+SHARE_SESSION_PARTITIONS = _gauge(
+    "kafka_server_sharesessioncache_numsharepartitions", "Partitions of all share sessions together."
+)
+SHARE_PARTITIONS = _gauge("broker_share_partitions", "Share partitions in memory.")
+SHARE_IN_FLIGHT_RECORDS = _gauge(
+    "broker_share_in_flight_records", "Records that members of a share group hold, by group.", "group"
+)
+SHARE_LAG = _gauge(
+    "broker_share_lag",
+    "Records of the topics of a share group that are neither acknowledged nor archived, by group.",
+    "group",
+)
 
 _section = "Shuffle"
 

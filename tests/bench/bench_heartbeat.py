@@ -2,15 +2,16 @@
 
     python tests/bench/bench_heartbeat.py [MEMBERS]
 
-A heartbeat that changes nothing, of the classic and of the newer protocol (KIP-848): from the frame to the bytes of the answer, as
-on a processor but without the socket; CPU of this thread, the best of several rounds.
+A heartbeat that changes nothing, of the classic and of the newer protocol (KIP-848): from the frame to the bytes of the answer,
+as on a processor but without the socket; CPU of this thread, the best of several rounds.
 
-The rebalance is over sockets: MEMBERS (500) members of one group with two partitions for each; one more joins, and the time is until
-everybody has heard of its new assignment and given up and got what it should, where each member sends heartbeats one after the
-other. Meanwhile another group's heartbeats are timed, which the rebalance should not hold up.
+The rebalance is over sockets: MEMBERS (500) of one group with two partitions for each, on a few connections, whose clients send
+heartbeats one after the other. They join together; then half of them leave and come back. The time is until everybody has
+its part, whatever the interval of the heartbeats, and meanwhile the heartbeats of a member of another group are timed.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -23,8 +24,8 @@ from broker.network.service import Peer
 from broker.security.principal import ANONYMOUS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.kafka.handlers.consumer_group_client import UNCHANGED, join
-from tests.kafka.handlers.group_client import stable
+from tests.kafka.handlers.consumer_group_client import UNCHANGED, Member, ask_join, join
+from tests.kafka.handlers.group_client import Beside, stable
 from tests.kafka.handlers.kafka_client import Kafka
 
 CONNECTIONS = 8
@@ -73,6 +74,87 @@ def heartbeat(kafka: Kafka, key: ApiKey, version: int, fields: dict[str, Any]) -
     return per_call(once)
 
 
+class Crowd:
+    """Members of one group on some connections, each of which has a thread."""
+
+    def __init__(self, kafka: Kafka, count: int, topic: str) -> None:
+        self._kafka, self._topic, self._count = kafka, topic, count
+        self.members = [Member(kafka, "crowd", f"member-{number:05}", 0, {}) for number in range(count)]
+
+    def each(self, members: list[Member], work: Callable[[Member], object]) -> None:
+        """On all connections at the same time."""
+
+        def run(own: list[Member]) -> None:
+            with Beside(self._kafka) as connection:
+                for member in own:
+                    member.kafka = connection
+                    work(member)
+
+        threads = [threading.Thread(target=run, args=(members[i::CONNECTIONS],)) for i in range(CONNECTIONS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def join(self, members: list[Member]) -> None:
+        self.each(members, lambda member: member.take(ask_join(member.kafka, "crowd", member.id, [self._topic])))
+
+    def settle(self, members: list[Member]) -> int:
+        """Heartbeats until everybody has its part; how many rounds."""
+        target = 2 * self._count // len(members)
+        rounds = 0
+        while any(member.partitions != target for member in members):
+            self.each(members, lambda member: member.heartbeat())
+            rounds += 1
+        return rounds
+
+
+def rebalance(kafka: Kafka, count: int) -> None:
+    crowd = Crowd(kafka, count, kafka.topic(2 * count))
+    calm = join(kafka, "calm", "a", [kafka.topic(1)])
+    waits: list[float] = []
+    stop = threading.Event()
+
+    def beat() -> None:
+        with Beside(kafka) as connection:
+            calm.kafka = connection
+            while not stop.is_set():
+                began = time.monotonic()
+                calm.heartbeat(topic_partitions=None)
+                waits.append(time.monotonic() - began)
+                stop.wait(0.005)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    half = crowd.members[: count // 2]
+
+    def leave_and_come_back() -> int:
+        crowd.each(half, lambda member: member.leave())
+        for member in half:
+            member.owned = {}
+        crowd.join(half)
+        return crowd.settle(crowd.members)
+
+    def start() -> int:
+        crowd.join(crowd.members)
+        return crowd.settle(crowd.members)
+
+    for name, work in (("join", start), ("half of them leave and come back", leave_and_come_back)):
+        began, cpu = time.monotonic(), time.process_time()
+        rounds = work()
+        print(
+            f"{count} members {name}: settled after {time.monotonic() - began:.2f} s and {rounds} rounds of heartbeats, "
+            f"{time.process_time() - cpu:.2f} s of CPU for broker and clients"
+        )
+    stop.set()
+    thread.join()
+    waits.sort()
+    print(
+        f"another group's heartbeats meanwhile: median {waits[len(waits) // 2] * 1e3:.1f} ms, "
+        f"99 % {waits[int(len(waits) * 0.99)] * 1e3:.1f} ms, longest {waits[-1] * 1e3:.1f} ms"
+    )
+
+
 def main(count: int) -> None:
     with Kafka() as kafka:
         topic = kafka.topic(6)
@@ -83,6 +165,7 @@ def main(count: int) -> None:
         newer.heartbeat()
         fields = UNCHANGED | {"group_id": "newer", "member_id": "a", "member_epoch": newer.epoch}
         print(f"consumer heartbeat: {heartbeat(kafka, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields) * 1e6:.1f} us")
+        rebalance(kafka, count)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
@@ -121,6 +122,33 @@ def test_members_and_partitions_without_a_commit_are_shown(
         assert [{"topic": topic, "partitions": [0, 1]}] == one["assignment"]
         assert f"{topic}:0,1" in run("groups", "describe", group, "--members").stdout.decode()
         assert {(topic, 0), (topic, 1)} == {(one.topic, one.partition) for one in consumer.assignment()}
+
+
+def test_a_group_of_the_newer_protocol_is_handled_like_the_others(
+    session_broker: Broker, run: Run, topic: str, group: str
+) -> None:
+    run("topics", "create", topic, "-p", "2")
+    consumer = Consumer(
+        {"bootstrap.servers": session_broker.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
+    )
+    try:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        assert any(line.startswith(f"{group}\tconsumer\t") for line in lines(run("groups", "list")))
+        heading, *rows = lines(run("groups", "describe", group))
+        assert f"{group}: " in heading and "1 member, uniform" in heading
+        assert len(rows) == 2
+        (one,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
+        assert [{"topic": topic, "partitions": [0, 1]}] == one["assignment"]
+        run("groups", "delete", group, fails=1)
+    finally:
+        consumer.close()
+    run("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
+    (state,) = objects(run("groups", "describe", group, "--state", "--output", "json"))
+    assert ("Empty", 0) == (state["state"], state["members"])
+    run("groups", "delete", group)
+    assert group not in run("groups", "list").stdout.decode()
 
 
 def test_a_group_that_does_not_exist_is_told(run: Run, group: str) -> None:

@@ -169,10 +169,10 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
         reading.resident = False
         return Handover(None, (parsed, reading))
 
-    def slow_disk(reading: Any) -> None:
+    def slow_disk(reading: Any, context: Any) -> None:
         begun.set()
         assert gone.wait(30)
-        warm(reading)
+        warm(reading, context)
 
     kafka = faults.broker.server.kafka
     apis = faults.broker.server.part("kafka").apis

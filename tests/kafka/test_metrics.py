@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from unittest import mock
 
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
@@ -13,6 +14,7 @@ from broker.kafka.answered_errors import AnsweredErrors
 from broker.metrics import Labels, names
 from broker.metrics.metric import Metric
 from broker.metrics.names import OTHER
+from tests.network.harness import wait_for
 
 
 @pytest.fixture
@@ -52,6 +54,20 @@ def test_the_lag_of_a_group_is_known_in_records_and_in_time(broker: Broker) -> N
     assert {("readers",): 0} == values(broker, names.GROUP_MEMBERS)
     commit(broker, "readers", "orders", 5)
     assert {("readers", "orders"): 0} == values(broker, names.GROUP_LAG_SECONDS)
+
+
+def test_groups_are_counted_by_protocol_and_state(broker: Broker) -> None:
+    produce(broker, "orders", 1, -1)
+    commit(broker, "readers", "orders", 1)
+    newer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "newer", "group.protocol": "consumer"})
+    newer.subscribe(["orders"])
+    while not newer.assignment():
+        newer.poll(0.1)
+    wait_for(lambda: ("consumer", "Stable") in values(broker, names.GROUPS_BY_PROTOCOL))
+    assert {("classic", "Empty"): 1, ("consumer", "Stable"): 1} == values(broker, names.GROUPS_BY_PROTOCOL)
+    assert values(broker, names.GROUPS)["Stable",] == 1
+    assert values(broker, names.GROUP_MEMBERS)["newer",] == 1
+    newer.close()
 
 
 def test_groups_beyond_the_bound_are_summed(broker: Broker) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from protocol.wire import Writer
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 LENGTH = struct.Struct(">i")
@@ -36,6 +37,17 @@ def text(value: str) -> bytes:
 
 def count(number: int) -> bytes:
     return LENGTH.pack(number)
+
+
+def uvarint(number: int) -> bytes:
+    out = Writer()
+    out.uvarint(number)
+    return out.getvalue()
+
+
+def topic_id(number: int) -> bytes:
+    """One that nobody has."""
+    return number.to_bytes(16, "big")
 
 
 class Client:
@@ -363,5 +375,40 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     ),
     "45,000 topic ids deleted": lambda: frame(
         ApiKey.DELETE_TOPICS, 6, b"\xc9\xdf\x02" + (b"\0" + b"i" * 16 + b"\0") * 45_000 + count(1000) + b"\0"
+    ),
+    "metadata of 49,000 unknown ids": lambda: frame(
+        ApiKey.METADATA, 12, uvarint(49_001) + b"".join(topic_id(one) + b"\0\0" for one in range(49_000)) + b"\0\0\0"
+    ),
+    "metadata of one unknown id, 49,000 times": lambda: frame(
+        ApiKey.METADATA, 12, uvarint(49_001) + (topic_id(1) + b"\0\0") * 49_000 + b"\0\0\0"
+    ),
+    "fetch of 20,000 unknown ids": lambda: frame(
+        ApiKey.FETCH,
+        17,
+        struct.pack(">iiibii", 100, 1, 1 << 20, 0, 0, -1)
+        + uvarint(20_001)
+        + b"".join(
+            topic_id(one) + b"\2" + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1 << 20) + b"\0\0" for one in range(20_000)
+        )
+        + b"\1\1\0",
+    ),
+    "records for 20,000 unknown ids": lambda: frame(
+        ApiKey.PRODUCE,
+        13,
+        b"\0"
+        + struct.pack(">hi", 1, 1000)
+        + uvarint(20_001)
+        + b"".join(topic_id(one) + b"\2" + struct.pack(">i", 0) + b"\2x\0\0" for one in range(20_000))
+        + b"\0",
+    ),
+    "offsets of 20,000 unknown ids": lambda: frame(
+        ApiKey.OFFSET_COMMIT,
+        10,
+        b"\6group"
+        + struct.pack(">i", -1)
+        + b"\1\0"
+        + uvarint(20_001)
+        + b"".join(topic_id(one) + b"\2" + struct.pack(">iqi", 0, 1, -1) + b"\1\0\0" for one in range(20_000))
+        + b"\0",
     ),
 }

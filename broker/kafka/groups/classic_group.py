@@ -255,7 +255,7 @@ class ClassicGroup:
         self._rebalancer.expire(now)
 
     def rebalance(self, now: float) -> None:
-        """Have all members join again: the group was a consumer group until now, whose last member of that kind has left."""
+        """Have all members join again, if none is being asked to already."""
         if self.state is STABLE:
             self._rebalancer.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
 

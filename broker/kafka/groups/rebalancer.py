@@ -105,6 +105,9 @@ class Rebalancer:
         self.topics = self._subscribed_topics()
         if len(self._members) > self._limits.max_size:
             self.prepare(ClassicGroupEvent.LIMIT_LOWERED, now)  # the last members to join again are turned away
+        elif snapshot.leader is None and len(self._members):
+            # It was a consumer group until its last member of that kind left, and nobody has led it since.
+            self.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
 
     def close(self, event: ClassicGroupEvent) -> None:
         """The group ends: it is deleted, or the broker stops."""

@@ -100,7 +100,7 @@ class MemberSnapshot:
 
 @attrs.frozen
 class GroupSnapshot:
-    """A generation as it is saved."""
+    """A generation as it is saved. ``leader`` is None if there are no members, or if the group was a consumer group until now."""
 
     protocol_type: str
     generation: int

@@ -1,4 +1,5 @@
-"""``/api/v1/groups``: state, members, and the lag of each group in records and in time.
+"""``/api/v1/groups``: type, state, members, and the lag of each group in records and in time. Where the coordinator assigns the
+partitions, also the epochs and the target assignment of each member.
 
 The list gives the lag of all groups of a page, in time only for as many partitions as a page may look up in the logs. The
 description of a group gives its partitions up to a bound, those that are furthest behind first. What is not known is null.
@@ -8,8 +9,10 @@ Tests: tests/kafka/views/test_groups.py.
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.consumer.values import Assignment, ConsumerGroupDescription
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import PartitionLag, longest_s, total_lag
 from broker.kafka.groups.offsets import CommittedOffset
@@ -87,8 +90,13 @@ class Groups:
             raise HttpError(NOT_FOUND, f"There is no group {name[:300]!r}.")
         if figures.type is GroupType.SHARE:
             return self._describe_share(call, figures)
-        _, description = self._groups.describe(name)
-        assigned = list(self._assigned(call, description)) if description.protocol_type == CONSUMER else []
+        description = self._groups.consumers.describe(name) if figures.type is GroupType.CONSUMER else None
+        assigned: list[tuple[str, dict[str, list[int]]]]
+        if isinstance(description, ConsumerGroupDescription):
+            members, assigned, more = self._consumer_members(call, description)
+        else:
+            members, assigned = self._classic_members(call, name)
+            more = {}
         owners = {
             (topic, number): member
             for member, partitions in assigned
@@ -101,23 +109,10 @@ class Groups:
         now_ms = context.kafka.clock.time_ms()
         shown = sorted(lags or (), key=_furthest_behind)[:_SHOWN_MAX]
         shown = [context.lags.in_time(each, now_ms) for each in call.work.each(shown)]
-        of_member = dict(assigned)
-        members = [
-            {
-                "member_id": member.member_id,
-                "client_id": member.client_id,
-                "host": member.client_host.removeprefix("/"),
-                "instance_id": member.group_instance_id,
-                "assignment": [
-                    {"topic": topic, "partitions": sorted(numbers)}
-                    for topic, numbers in sorted(of_member.get(member.member_id, {}).items())
-                ],
-            }
-            for member in description.members[:_SHOWN_MAX]
-        ]
         return json_answer(
             {
                 **_summary(figures, topics),
+                **more,
                 "lag": None if lags is None else total_lag(lags),
                 "lag_s": longest_s(shown),
                 "members": members,
@@ -148,6 +143,55 @@ class Groups:
                 "partitions": share_groups.partitions_of(context, offsets, _SHOWN_MAX),
             }
         )
+
+    def _classic_members(self, call: Call, name: str) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]]]:
+        """What is shown of the members, and what each has been assigned."""
+        _, description = self._groups.describe(name)
+        assigned = list(self._assigned(call, description)) if description.protocol_type == CONSUMER else []
+        of_member = dict(assigned)
+        members = [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host.removeprefix("/"),
+                "instance_id": member.group_instance_id,
+                "assignment": _by_topic(of_member.get(member.member_id, {})),
+            }
+            for member in description.members[:_SHOWN_MAX]
+        ]
+        return members, assigned
+
+    def _consumer_members(
+        self, call: Call, group: ConsumerGroupDescription
+    ) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]], dict[str, Any]]:
+        """The same of a group of the newer protocol, and what only such a group has."""
+        name_of = self._groups.topics.now.name_of
+        visible: dict[UUID, str | None] = {}
+
+        def named(assignment: Assignment) -> dict[str, list[int]]:
+            for topic_id in assignment:
+                if topic_id not in visible:
+                    name = name_of.get(topic_id)
+                    known = name is not None and self._context.may_describe(call, ResourceType.TOPIC, name)
+                    visible[topic_id] = name if known else None
+            return {name: list(numbers) for one, numbers in assignment.items() if (name := visible[one]) is not None}
+
+        assigned = [(member.member_id, named(member.assignment)) for member in call.work.each(group.members)]
+        members = [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host.removeprefix("/"),
+                "instance_id": member.instance_id,
+                "rack": member.rack_id,
+                "protocol": GroupType.CONSUMER.value if member.member_type else GroupType.CLASSIC.value,
+                "epoch": member.member_epoch,
+                "assignment": _by_topic(owned),
+                "target": _by_topic(named(member.target_assignment)),
+            }
+            for member, (_, owned) in zip(group.members[:_SHOWN_MAX], assigned, strict=False)
+        ]
+        return members, assigned, {"protocol": group.assignor, "assignment_epoch": group.assignment_epoch}
 
     def _visible(self, call: Call, figures: GroupFigures) -> list[str]:
         """The topics of the group that the client may describe."""
@@ -181,6 +225,10 @@ def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
         "generation": figures.generation,
         "rebalances": figures.rebalances,
     }
+
+
+def _by_topic(assignment: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partitions": sorted(numbers)} for topic, numbers in sorted(assignment.items())]
 
 
 def _assignments(group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:

@@ -51,6 +51,36 @@ def test_a_group_that_has_read_everything_has_no_lag(api: Api) -> None:
     assert (0, 0.0) == (answer["lag"], answer["lag_s"])
 
 
+def test_a_consumer_group_has_its_epochs_and_targets(api: Api) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": api.broker.bootstrap_servers,
+            "group.id": "newer",
+            "group.protocol": "consumer",
+            "client.id": "reader",
+        }
+    )
+    try:
+        consumer.subscribe(["orders"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        wait_for(lambda: api.get("/groups/newer")["state"] == "Stable")
+        answer = api.get("/groups/newer")
+        assert [] == differences(documented("/api/v1/groups/shipping"), answer)
+        assert ("consumer", "uniform", 1, 1) == tuple(
+            answer[key] for key in ("type", "protocol", "generation", "assignment_epoch")
+        )
+        (member,) = answer["members"]
+        assert ("reader", "127.0.0.1", "consumer", 1) == tuple(
+            member[key] for key in ("client_id", "host", "protocol", "epoch")
+        )
+        assert [{"topic": "orders", "partitions": [0, 1]}] == member["assignment"] == member["target"]
+        listed = {each["group"]: each for each in api.get("/groups")["groups"]}
+        assert ("consumer", 1) == (listed["newer"]["type"], listed["newer"]["members"])
+    finally:
+        consumer.close()
+
+
 def test_members_have_their_assignments(api: Api) -> None:
     consumer = Consumer(
         {

@@ -19,6 +19,7 @@ from broker.kafka.groups.consumer.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
+from broker.kafka.groups.consumer.conversion import may_become_classic
 from broker.kafka.groups.consumer.member_states import MemberState
 from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember
 from broker.kafka.groups.consumer.membership import Membership
@@ -45,7 +46,8 @@ class ClassicRequests:
         self._core = core
 
     def join(self, request: JoinRequest, topics: TopicsImage, to: JoinReply, now: float, free_bytes: float) -> bool:
-        """True if a static member of the consumer protocol has come back as a classic one."""
+        """True if the group becomes a classic one with it, because a static member of the consumer protocol has come back as a
+        classic one, or because that was not possible before."""
         try:
             return self._join(request, topics, to, now, free_bytes)
         except RequestError as refusal:
@@ -117,7 +119,6 @@ class ClassicRequests:
             return False
         # Nothing is refused from here on.
         member_id = request.member_id or request.new_member_id
-        changes_protocol = member is not None and member.classic is None
         if member is None:
             member = ConsumerMember(member_id, request.group_instance_id)
             core.add(member)
@@ -131,7 +132,7 @@ class ClassicRequests:
         if core.parked.supersede(member.member_id, now):
             is_subscription_new = True
         targets.resolve_regexes(now)
-        if changes_protocol and core.members.classic == len(core.members):
+        if may_become_classic(core):
             core.saver.answer(None, partial(_join_answer, to, JoinResult(ErrorCode.rebalance_in_progress, member_id)))
             return True
         if targets.ensure():
@@ -139,7 +140,7 @@ class ClassicRequests:
         else:
             finish = partial(self._finish, member, to, said, is_subscription_new)
             core.parked.park(member.member_id, ParkedRequest(targets.epoch, finish))
-        return changes_protocol
+        return False
 
     def _find(self, request: JoinRequest) -> ConsumerMember | None:
         """The member that the request is of, under another member id if it is a static one that comes back; None for a new

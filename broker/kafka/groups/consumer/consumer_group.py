@@ -222,6 +222,7 @@ class ConsumerGroup:
         result = None
         try:
             if request.member_epoch < JOIN_EPOCH:
+                self._core.targets.see_topics(topics)
                 self._heartbeats.leave(request, to, now)
             else:
                 result = self._heartbeats.heartbeat(request, topics, to, now, free_bytes)

@@ -16,6 +16,7 @@ from broker.kafka.groups.consumer.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
+from broker.kafka.groups.consumer.member_states import MemberState
 from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember
 from broker.kafka.groups.consumer.membership import Membership
 from broker.kafka.groups.consumer.rows import GROUP_ROW
@@ -28,11 +29,13 @@ from protocol.kafka.errors import ErrorCode
 def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsImage, now: float) -> None:
     """Put the members of a classic group into an empty membership.
 
-    Each has what its last assignment says, at the generation as its epoch. Raises RequestError if the group cannot be upgraded.
-    """
+    Each has what its last assignment says, at the generation as its epoch. What it had when it joined, and has not been
+    assigned again, it has to give up first: its client may not have heard of the new assignment yet. Raises RequestError if the
+    group cannot be upgraded."""
     _check_upgrade(core, classic)
     taken: set[tuple[UUID, int]] = set()
-    members = []
+    members: list[ConsumerMember] = []
+    had: list[Assignment] = []
     for each in classic.members:
         protocols = tuple(sorted(each.protocols, key=lambda protocol: protocol[0] != classic.protocol_name))
         try:
@@ -62,9 +65,14 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
                 assigned=_not_taken(assigned, taken),
             )
         )
-    for member in members:
+        had.append({topic_id: frozenset(partitions) for topic_id, partitions in said.owned})
+    for member, owned in zip(members, had, strict=True):
+        member.revoking = _not_taken(owned, taken)
+        if member.revoking:
+            member.state = MemberState.UNREVOKED_PARTITIONS
         core.add(member)
         core.ownership.take(member, member.assigned)
+        core.ownership.take(member, member.revoking)
         core.targets.assignments[member.member_id] = member.assigned
         core.expect_heartbeat(member, now)
     core.targets.restore(classic.generation, classic.generation, "")
@@ -73,10 +81,12 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
 
 
 def may_become_classic(core: Membership) -> bool:
-    """Only classic members are left, and a classic group may have so many."""
+    """Only classic members are left, and a classic group may have so many. After a restart nothing is known of topics at first,
+    whose names the classic group needs: then it becomes one when the next member joins."""
     members = core.members
     return (
         0 < len(members) == members.classic
+        and core.targets.topics.generation >= 0
         and core.limits.migration_policy.downgrades
         and len(members) <= core.limits.classic_max_size
     )
@@ -103,7 +113,7 @@ def become_classic(core: Membership, now: float) -> BecomeClassic:
         )
     name = next(name for name, _ in members[0].protocols if all(name in dict(each.protocols) for each in members))
     generation = core.targets.assignment_epoch
-    snapshot = GroupSnapshot(CONSUMER, generation, name, members[0].member_id, tuple(members))
+    snapshot = GroupSnapshot(CONSUMER, generation, name, None, tuple(members))
     return BecomeClassic(snapshot, core.stored_rows(), core.saver.next_note())
 
 

@@ -6,8 +6,8 @@ members have: nobody was told of the target that is lost. Until then each member
 
 A save that failed while a later one succeeded can leave a partition with two members: one was asked to give it up, said that it
 had, and that was not written; the other got it, and that was. The member with the greater epoch has it. It can also leave a row
-of a member whose other row is missing. No client was told of either, and rows that are of no use are deleted with the next save.
-"""
+of a member whose other row is missing. No client was told of either, and rows that are of no use are deleted with the next
+save."""
 
 from collections.abc import Mapping
 from uuid import UUID

@@ -167,7 +167,6 @@ def test_the_group_becomes_classic_when_only_classic_members_are_left(how: str) 
     assert left.member_id == "old"
     assert parse_assignment(left.assignment).partitions == old.owned
     classic = ClassicGroup.restore("group", GroupLimits(), snapshot, driver.now)
-    classic.rebalance(driver.now)
     assert classic.heartbeat("old", None, old.generation, driver.now) is ErrorCode.rebalance_in_progress
 
 
