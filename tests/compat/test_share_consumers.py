@@ -165,6 +165,16 @@ def wait_until_done(running: list[Worker], expected: set[str]) -> Counter[str]:
     raise AssertionError(f"{len(expected - done.keys())} of {len(expected)} were not acknowledged")
 
 
+def wait_for_more(running: list[Worker], before: set[str], count: int) -> None:
+    """Until so many further records have been acknowledged."""
+    tick = threading.Event()
+    for _ in range(int(LIMIT_S * 100)):
+        if len(set().union(*(worker.done for worker in running)) - before) >= count:
+            return
+        tick.wait(0.01)
+    raise AssertionError(f"fewer than {count} were acknowledged")
+
+
 def java_jars() -> Path:
     return Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
 
@@ -234,11 +244,9 @@ def test_no_acknowledged_record_comes_again_after_the_broker_was_killed(tmp_path
         count = 0
         with workers(served, name, "ours", "ours", "confluent") as running:
             for _ in range(3):
+                before = set().union(*(worker.done for worker in running))
                 write(served, name, range(count, count + 200))
-                before = sum(sum(worker.done.values()) for worker in running)
-                tick = threading.Event()
-                while sum(sum(worker.done.values()) for worker in running) < before + 50:
-                    tick.wait(0.01)
+                wait_for_more(running, before, 50)
                 served.kill()
                 served.start()
                 count += 200

@@ -121,29 +121,6 @@ class Groups:
             }
         )
 
-    def _share_summary(self, call: Call, figures: GroupFigures, keys: list[Key], looked: Spending) -> dict[str, Any]:
-        offsets = share_groups.visible_offsets(self._context, call, keys) if looked.take(len(keys)) else None
-        topics = sorted({topic for topic, _ in offsets or ()})
-        lag = None if offsets is None else share_groups.total_lag(offsets)
-        return {**_summary(figures, topics), "lag": lag, "lag_s": None}
-
-    def _describe_share(self, call: Call, figures: GroupFigures) -> Answer:
-        context, name = self._context, figures.group_id
-        _, description = self._groups.share.describe(name)
-        offsets = share_groups.visible_offsets(context, call, context.kafka.share.keys_of([name])[name])
-        topics = sorted({topic for topic, _ in offsets})
-        members = [] if description is None else share_groups.members_of(context, call, description, _SHOWN_MAX)
-        return json_answer(
-            {
-                **_summary(figures, topics),
-                "lag": share_groups.total_lag(offsets),
-                "lag_s": None,
-                "members": members,
-                "member_count": figures.members,
-                "partitions": share_groups.partitions_of(context, offsets, _SHOWN_MAX),
-            }
-        )
-
     def _classic_members(self, call: Call, name: str) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]]]:
         """What is shown of the members, and what each has been assigned."""
         _, description = self._groups.describe(name)
@@ -192,6 +169,29 @@ class Groups:
             for member, (_, owned) in zip(group.members[:_SHOWN_MAX], assigned, strict=False)
         ]
         return members, assigned, {"protocol": group.assignor, "assignment_epoch": group.assignment_epoch}
+
+    def _share_summary(self, call: Call, figures: GroupFigures, keys: list[Key], looked: Spending) -> dict[str, Any]:
+        offsets = share_groups.visible_offsets(self._context, call, keys) if looked.take(len(keys)) else None
+        topics = sorted({topic for topic, _ in offsets or ()})
+        lag = None if offsets is None else share_groups.total_lag(offsets)
+        return {**_summary(figures, topics), "lag": lag, "lag_s": None}
+
+    def _describe_share(self, call: Call, figures: GroupFigures) -> Answer:
+        context, name = self._context, figures.group_id
+        _, description = self._groups.share.describe(name)
+        offsets = share_groups.visible_offsets(context, call, context.kafka.share.keys_of([name])[name])
+        topics = sorted({topic for topic, _ in offsets})
+        members = [] if description is None else share_groups.members_of(context, call, description, _SHOWN_MAX)
+        return json_answer(
+            {
+                **_summary(figures, topics),
+                "lag": share_groups.total_lag(offsets),
+                "lag_s": None,
+                "members": members,
+                "member_count": figures.members,
+                "partitions": share_groups.partitions_of(context, offsets, _SHOWN_MAX),
+            }
+        )
 
     def _visible(self, call: Call, figures: GroupFigures) -> list[str]:
         """The topics of the group that the client may describe."""

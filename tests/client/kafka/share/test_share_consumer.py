@@ -4,6 +4,7 @@ the errors that say what is wrong."""
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from broker.client import AcknowledgementError, Broker, ShareConsumer, ShareReco
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.admin.configs import GROUP, alter_configs
 from broker.client.kafka.errors import AuthenticationError, BrokerAnswerError, KafkaClientError
+from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
+from tests.process.broker_process import BrokerProcess
 
 LIMIT_S = 60.0
 LOCK_S = 1.0
@@ -35,20 +39,25 @@ class Queue:
     def __init__(self, running: Broker, **settings: str) -> None:
         self.name = f"jobs-{next(_names)}"
         self.servers = running.bootstrap_servers
-        self._running = running
         running.server.kafka.logs.create_topic(self.name, 1, {})
-        with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
-            changes = {
+        self.configure(
+            {
                 "share.auto.offset.reset": "earliest",
                 "share.record.lock.duration.ms": "1000",
                 "share.heartbeat.interval.ms": "100",
-            } | settings
-            answer = alter_configs(cluster.routing, {(GROUP, self.name): changes})[GROUP, self.name]
+            }
+            | settings
+        )
+
+    def configure(self, settings: dict[str, str]) -> None:
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
+            answer = alter_configs(cluster.routing, {(GROUP, self.name): settings})[GROUP, self.name]
             assert answer.code == 0, answer
 
     def send(self, *values: bytes) -> None:
         """In one batch."""
         with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
+            cluster.make_topics([self.name])
             producer = cluster.producer()
             producer.send(self.name, 0, build_batch([(None, value, [], 0) for value in values]), len(values))
             producer.flush()
@@ -168,18 +177,22 @@ def test_a_record_that_nobody_accepts_is_given_up_after_the_limit(running: Broke
     assert counts == [1, 2, 3]
 
 
-def test_a_consumer_that_hears_nothing_of_its_broker_goes_on_when_it_is_back(running: Broker) -> None:
-    with Broker(group_share_min_record_lock_duration_ms=1000, group_share_min_heartbeat_interval_ms=100) as broker:
-        jobs = Queue(broker)
+def test_a_consumer_goes_on_when_its_broker_was_killed_and_is_back(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        jobs = Queue.__new__(Queue)
+        jobs.name, jobs.servers = "jobs", broker.address
+        jobs.configure({"share.auto.offset.reset": "earliest"})
         jobs.send(*numbers(3))
         with jobs.consumer(settings={"retry.backoff.max.ms": 100}) as consumer:
             first: list[ShareRecord] = []
             while len(first) < 3:
                 first += consumer.poll(LIMIT_S)
             consumer.commit()
-            broker.restart()
+            broker.kill()
+            broker.start()
             jobs.send(b"after")
             assert [record.value for record in consumer.poll(LIMIT_S)] == [b"after"]
+        assert broker.stop() == 0
 
 
 def test_topics_can_be_changed_and_may_be_made_later(running: Broker) -> None:
@@ -211,6 +224,19 @@ def test_a_group_of_another_kind_is_named_in_the_error(running: Broker) -> None:
             consumer.poll(LIMIT_S)
     finally:
         member.close()
+
+
+def test_where_share_groups_are_switched_off_the_error_says_so(running: Broker) -> None:
+    with Broker() as broker:
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})) as cluster:
+            off = {"feature": "share.version", "max_version_level": 0, "upgrade_type": 2}
+            connection = cluster.routing.any_connection()
+            answer = connection.ask(ApiKey.UPDATE_FEATURES, 1, {"feature_updates": [off], "timeout": 1000})
+            assert answer.error_code == 0
+        with ShareConsumer(broker.bootstrap_servers, "workers", ["jobs"]) as jobs:
+            sentence = r"has share groups switched off: .* set the cluster's feature share\.version to 1"
+            with pytest.raises(ShareGroupsUnsupportedError, match=sentence):
+                jobs.poll(LIMIT_S)
 
 
 def test_a_record_in_work_stays_with_its_worker_while_that_one_polls_for_more(running: Broker) -> None:
