@@ -215,8 +215,12 @@ def test_a_group_has_the_settings_of_kafka_4(kafka: Kafka, version: int) -> None
         "consumer.heartbeat.interval.ms": "5000",
         "consumer.session.timeout.ms": "45000",
         "share.auto.offset.reset": "latest",
+        "share.delivery.count.limit": "5",
         "share.heartbeat.interval.ms": "5000",
+        "share.isolation.level": "read_uncommitted",
+        "share.partition.max.record.locks": "2000",
         "share.record.lock.duration.ms": "30000",
+        "share.renew.acknowledge.enable": "true",
         "share.session.timeout.ms": "45000",
     }
     entry = found["consumer.session.timeout.ms"]

@@ -6,8 +6,8 @@ rows to make durable, and the effects in ``values.py``. ``wake`` says when ``exp
 A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
 to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
 (``target_assignment.py``). A member whose epoch is behind gets the new epoch and its target with its next heartbeat. Every answer
-that tells of a change waits until the rows that it comes from are durable (``unsaved_rows.py``); the members that wait are in
-``_parked``, one request each.
+that tells of a change waits until the rows that it comes from are durable (``unsaved_rows.py``); the requests that wait are in
+``parked_heartbeats.py``.
 
 ``share_states.py`` has the tables of states.
 
@@ -24,6 +24,7 @@ from broker.kafka.groups.deadlines import Deadlines
 from broker.kafka.groups.group import Answer, GroupType, SaveRows
 from broker.kafka.groups.share import rows
 from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription
+from broker.kafka.groups.share.parked_heartbeats import ParkedHeartbeats
 from broker.kafka.groups.share.share_states import ShareGroupEvent, ShareGroupState, next_state
 from broker.kafka.groups.share.target_assignment import TargetAssignment
 from broker.kafka.groups.share.unsaved_rows import UnsavedRows
@@ -52,14 +53,6 @@ RETRY_S = 5.0
 _GROUP = ""
 
 
-@attrs.frozen
-class _Parked:
-    """A request that waits. ``full``: it is answered with the assignment even if that has not changed."""
-
-    to: Reply
-    full: bool
-
-
 @attrs.frozen(eq=False)
 class _Saving:
     """What a save is of, in ``UnsavedRows``, and the answers to members that have left, which wait for it."""
@@ -84,7 +77,7 @@ class ShareGroup:
         self._effects: list[Any] = []
         self._target = TargetAssignment(self.members, self._effects.append)
         self._unsaved = UnsavedRows()
-        self._parked: dict[str, _Parked] = {}
+        self._parked = ParkedHeartbeats(self._effects.append)
         self._left: list[Answer] = []
         self._sessions = Deadlines()
         # When to try again what has failed: to save rows, to initialise partitions.
@@ -222,7 +215,7 @@ class ShareGroup:
             return self._result(member, full=True)
         member.session_s = session_s
         self._expect_heartbeat(member, now)
-        self._park(member_id, _Parked(to, request.subscribed_topic_names is not None or epoch != member.epoch))
+        self._parked.park(member_id, to, full=request.subscribed_topic_names is not None or epoch != member.epoch)
         if not self._target.must_wait(member_id):  # otherwise the run that is due saves what has changed, and answers
             self._advance(member)
             self._save()
@@ -332,9 +325,7 @@ class ShareGroup:
 
     def shut_down(self) -> None:
         """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
-        for member_id, parked in self._parked.items():
-            self._effects.append(Answer(parked.to, HeartbeatResult(ErrorCode.not_coordinator, member_id)))
-        self._parked.clear()
+        self._parked.refuse_all(ErrorCode.not_coordinator)
         self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
 
     # Members --------------------------------------------------------------------------------------------------------
@@ -399,9 +390,7 @@ class ShareGroup:
     def _remove(self, member_id: str) -> None:
         self.members.remove(member_id)
         self._sessions.remove(member_id)
-        parked = self._parked.pop(member_id, None)
-        if parked is not None:
-            self._effects.append(Answer(parked.to, HeartbeatResult(ErrorCode.unknown_member_id, member_id)))
+        self._parked.refuse(member_id, ErrorCode.unknown_member_id)
         self._unsaved.add(member_id)
         self._effects.append(MemberGone(member_id))
         if not len(self.members):
@@ -419,9 +408,7 @@ class ShareGroup:
             self._unsaved.add(member.member_id)
         if member.assigned != member.target:
             self._unsaved.add(member.member_id)
-            parked = self._parked[member.member_id]
-            if not parked.full:
-                self._parked[member.member_id] = attrs.evolve(parked, full=True)
+            self._parked.tell_assignment(member.member_id)
         member.assigned = member.target
 
     def _expect_heartbeat(self, member: ShareMember, now: float) -> None:
@@ -455,22 +442,16 @@ class ShareGroup:
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    def _park(self, member_id: str, parked: _Parked) -> None:
-        before = self._parked.get(member_id)
-        if before is not None:  # the client has given up that request, or somebody else uses its id
-            self._effects.append(Answer(before.to, HeartbeatResult(ErrorCode.coordinator_not_available, member_id)))
-            parked = attrs.evolve(parked, full=parked.full or before.full)
-        self._parked[member_id] = parked
-
     def _answer(self, member_id: str, error: ErrorCode, now: float) -> None:
         """Answer the request of a member that waits, if it does."""
         member = self.members.get(member_id)
         if member is None or member_id not in self._parked or (not error and self._target.must_wait(member_id)):
             return
-        parked = self._parked.pop(member_id)
         self._expect_heartbeat(member, now)
-        result = HeartbeatResult(error, member_id) if error else self._result(member, full=parked.full)
-        self._effects.append(Answer(parked.to, result))
+        if error:
+            self._parked.refuse(member_id, error)
+        else:
+            self._parked.answer(member_id, self._result(member, full=self._parked.is_full(member_id)))
 
     def _result(self, member: ShareMember, *, full: bool) -> HeartbeatResult:
         return HeartbeatResult(ErrorCode.none, member.member_id, member.epoch, member.assigned if full else None)
