@@ -173,6 +173,7 @@ def joint_ends() -> str:
 MACHINES = (
     "broker.kafka.login_state",
     "broker.kafka.groups.classic_states",
+    "broker.kafka.groups.share.share_states",
     "broker.kafka.transactions.phases",
     "broker.shuffle.partition.life",
     "broker.shuffle.partition.reading_state",

@@ -140,7 +140,7 @@ def reset_offsets(
     """Set GROUP to other offsets. Without --execute nothing is changed, only shown.
 
     The group must have no members: stop its consumers first. An offset outside of what a partition has becomes the nearest one
-    that it has.
+    that it has. A share group delivers everything from its new start offsets on again, also what was acknowledged.
     """
     if execute and dry_run:
         raise click.UsageError("Give either --execute or --dry-run.")
@@ -157,9 +157,9 @@ def reset_offsets(
         found = groups.describe_group(cluster.routing, group)
         if execute:
             _refuse_members(found)
-        changes = _plan(cluster, group, topics, given, to, number)
+        changes = _plan(cluster, found, topics, given, to, number)
         if execute:
-            _commit(cluster, group, changes)
+            _commit(cluster, found, changes)
     _print(group, changes, execute, as_json)
     if not execute:
         busy = f" The group has {_members(found)}: stop its consumers first." if found.has_members else ""
@@ -217,7 +217,7 @@ def _refuse_members(group: "Group") -> None:
 
 def _plan(
     cluster: "Cluster",
-    group: str,
+    group: "Group",
     topics: tuple[tuple[str, tuple[int, ...] | None], ...],
     given: "Mapping[TopicPartition, int] | None",
     to: "To",
@@ -228,12 +228,12 @@ def _plan(
 
     wanted = topics
     if not wanted:
-        named = sorted(given if given is not None else cluster.committed(group))
+        named = sorted(given if given is not None else _committed(cluster, group))
         wanted = tuple((topic, (partition,)) for topic, partition in named)
     if not wanted:
-        raise BrokerError(f"The group {group!r} has committed nothing: name the topics with --topic.")
+        raise BrokerError(f"The group {group.group!r} has committed nothing: name the topics with --topic.")
     leaders = partition_leaders(cluster, wanted)
-    committed = {key: one.offset for key, one in cluster.committed(group, list(leaders)).items()}
+    committed = _committed(cluster, group, list(leaders))
     starts = _offsets(cluster, leaders, EARLIEST)
     ends = _offsets(cluster, leaders, LATEST)
     times = _offsets(cluster, leaders, number) if to is To.TIME else {}
@@ -249,6 +249,19 @@ def _plan(
         )
         for key in sorted(leaders)
     ]
+
+
+def _committed(
+    cluster: "Cluster", group: "Group", partitions: "list[TopicPartition] | None" = None
+) -> "dict[TopicPartition, int]":
+    """Of these partitions, or of all; for a share group its start offsets."""
+    from broker.client.kafka.admin.groups import SHARE
+    from broker.client.kafka.admin.share_groups import start_offsets
+
+    if group.type == SHARE:
+        return {key: one.start for key, one in start_offsets(cluster.routing, group.group).items()}
+    found = cluster.committed(group.group) if partitions is None else cluster.committed(group.group, partitions)
+    return {key: one.offset for key, one in found.items()}
 
 
 def partition_leaders(cluster: "Cluster", wanted: tuple[tuple[str, tuple[int, ...] | None], ...]) -> "Leaders":
@@ -282,16 +295,32 @@ def _offsets(cluster: "Cluster", leaders: "Leaders", time: int) -> "dict[TopicPa
     return {key: position.offset for key, position in found.items()}
 
 
-def _commit(cluster: "Cluster", group: str, changes: list[Change]) -> None:
+def _commit(cluster: "Cluster", group: "Group", changes: list[Change]) -> None:
+    from broker.client.kafka.admin.groups import SHARE
     from broker.client.kafka.errors import BrokerAnswerError
     from protocol.kafka.errors import ErrorCode
 
+    offsets = {(one.topic, one.partition): one.offset for one in changes}
+    has_members = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress)
     try:
-        cluster.commit(group, {(one.topic, one.partition): one.offset for one in changes})
+        if group.type == SHARE:
+            _set_start_offsets(cluster, group.group, offsets)
+        else:
+            cluster.commit(group.group, offsets)
     except BrokerAnswerError as error:
-        if error.code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress):
-            raise BrokerError(f"The group {group!r} has members: stop its consumers first.") from error
+        if error.code in (*has_members, ErrorCode.non_empty_group):
+            raise BrokerError(f"The group {group.group!r} has members: stop its consumers first.") from error
         raise
+
+
+def _set_start_offsets(cluster: "Cluster", group: str, offsets: "dict[TopicPartition, int]") -> None:
+    from broker.client.kafka.admin.share_groups import set_start_offsets
+    from broker.client.kafka.errors import code_name
+
+    codes = set_start_offsets(cluster.routing, group, offsets)
+    failed = [f"{topic}-{number}: {code_name(code)}" for (topic, number), code in sorted(codes.items()) if code]
+    if failed:
+        raise BrokerError(f"The start offsets of some partitions were not set: {'; '.join(failed)}.")
 
 
 def _print(group: str, changes: list[Change], executed: bool, as_json: bool) -> None:

@@ -17,17 +17,19 @@ from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from broker.client.kafka import Cluster
     from broker.client.kafka.admin.groups import Group, ListedGroup
     from broker.client.kafka.admin.lag import PartitionLag
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end offset", "lag", "lag s", "member", "client", "host")
-# Kafka's groups that keep their progress otherwise than by committed offsets.
-_OTHER_KINDS = ("share", "streams")
+_SHARE_COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "lag s")
+# Kafka's groups that are not described here.
+_OTHER_KINDS = ("streams",)
 
 
 @click.group()
 def command() -> None:
-    """List, describe, reset and delete groups of consumers."""
+    """List, describe, reset and delete groups of consumers and share groups."""
 
 
 @command.command("list")
@@ -60,6 +62,9 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
 
     The lag is in records and in seconds: the age of the first record that the group has not committed. A partition that has a
     member but no committed offset is shown with `-`.
+
+    For a share group the start offset takes the place of the committed one: everything before it is done with. Its lag does not
+    count what is acknowledged beyond the start offset.
     """
     from broker.client.kafka.admin import groups
     from broker.client.kafka.admin.lag import lag_of
@@ -73,7 +78,7 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
             group = groups.describe_group(routing, name)
             own = [] if members or state_only else lag_of(routing, group, SystemClock.time_ms())
             missing = group.state in (groups.DEAD, groups.UNKNOWN)
-            if names and missing and not own and not cluster.committed(name):
+            if names and missing and not own and not _has_committed(cluster, group):
                 _refuse_other_kinds(groups.list_groups(routing), name)
                 raise BrokerError(f"There is no group {name!r}.")
             if members:
@@ -86,13 +91,18 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
                 click.echo()
             click.echo(_heading(group))
             if not state_only:
-                _print_lag(own)
+                _print_lag(group, own)
+
+
+def _has_committed(cluster: "Cluster", group: "Group") -> bool:
+    return bool(cluster.committed(group.group))
 
 
 def _refuse_other_kinds(listed: "Sequence[ListedGroup]", name: str) -> None:
     for one in listed:
         if one.group == name and one.type in _OTHER_KINDS:
-            raise BrokerError(f"The group {name!r} is a {one.type} group: only groups of consumers are described here.")
+            what = "only groups of consumers and share groups are described here"
+            raise BrokerError(f"The group {name!r} is a {one.type} group: {what}.")
 
 
 def _heading(group: "Group") -> str:
@@ -102,15 +112,15 @@ def _heading(group: "Group") -> str:
     return f"{group.group}: {group.state}, {who}{how}, coordinator {group.coordinator}"
 
 
-def _print_lag(own: "Sequence[PartitionLag]") -> None:
+def _print_lag(group: "Group", own: "Sequence[PartitionLag]") -> None:
+    from broker.client.kafka.admin.groups import SHARE
+
+    if group.type == SHARE:  # several members may have a partition: --members shows which
+        print_table(_SHARE_COLUMNS, [_shown(one) for one in own])
+        return
     rows = [
         (
-            one.topic,
-            one.partition,
-            one.committed,
-            one.problem or one.end_offset,
-            one.lag,
-            None if one.lag_s is None else round(one.lag_s, 1),
+            *_shown(one),
             one.member and one.member.member_id,
             one.member and one.member.client_id,
             one.member and one.member.host,
@@ -118,6 +128,11 @@ def _print_lag(own: "Sequence[PartitionLag]") -> None:
         for one in own
     ]
     print_table(_LAG_COLUMNS, rows)
+
+
+def _shown(one: "PartitionLag") -> tuple[object, ...]:
+    lag_s = None if one.lag_s is None else round(one.lag_s, 1)
+    return one.topic, one.partition, one.committed, one.problem or one.end_offset, one.lag, lag_s
 
 
 def _print_lag_as_json(group: "Group", own: "Sequence[PartitionLag]", state_only: bool) -> None:
@@ -217,12 +232,18 @@ def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, target: Targe
 def delete_offsets(
     name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], as_json: bool, target: Target
 ) -> None:
-    """Forget what GROUP has committed for topics that its members do not read."""
+    """Forget what GROUP has committed for topics that its members do not read.
+
+    A share group must have no members, and it forgets whole topics: it begins with them anew when a member comes.
+    """
     from broker.client.kafka.admin import groups
     from broker.client.kafka.errors import code_name
     from protocol.kafka.errors import ErrorCode
 
     with kafka(target, "groups") as cluster:
+        if groups.describe_group(cluster.routing, name).type == groups.SHARE:
+            _forget_topics(cluster, name, topics, as_json)
+            return
         committed = cluster.committed(name)
         if not committed:
             raise BrokerError(f"The group {name!r} has committed nothing.")
@@ -241,5 +262,28 @@ def delete_offsets(
                 failed.append(f"{topic}-{partition}: {code_name(code)}")
             else:
                 print_done("deleted", "partition", f"{topic}-{partition}", as_json)
+    if failed:
+        raise BrokerError("; ".join(failed) + ".")
+
+
+def _forget_topics(
+    cluster: "Cluster", name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], as_json: bool
+) -> None:
+    from broker.client.kafka.admin import share_groups
+    from broker.client.kafka.errors import code_name
+    from protocol.kafka.errors import ErrorCode
+
+    if any(numbers is not None for _, numbers in topics):
+        raise BrokerError(
+            f"The group {name!r} is a share group, which forgets whole topics: give --topic without partitions."
+        )
+    failed = []
+    for topic, code in share_groups.forget_topics(cluster.routing, name, [topic for topic, _ in topics]).items():
+        if code == ErrorCode.unknown_topic_or_partition:
+            failed.append(f"The group {name!r} has not begun with {topic}")
+        elif code:
+            failed.append(f"{topic}: {code_name(code)}")
+        else:
+            print_done("deleted", "topic", topic, as_json)
     if failed:
         raise BrokerError("; ".join(failed) + ".")

@@ -56,6 +56,8 @@ class KafkaPart:
             groups.writer,
             groups.share_settings,
             config.group_share_max_share_sessions,
+            groups.has_memory_for,
+            groups.memory,
         )
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))

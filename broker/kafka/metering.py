@@ -10,7 +10,8 @@ here, and one that may have to be throttled is answered through an outbox of its
 | request_percentage | the time of handling and of sending | after a request that leaves a debt, for one window at most |
 | controller_mutation_rate | partitions created or deleted | after a request that leaves a debt, or while there is one |
 
-A change of partitions while there is a debt is refused if the request's version has an error for that, and made otherwise.
+Fetch and ShareFetch count for consumer_byte_rate. A change of partitions while there is a debt is refused if the request's
+version has an error for that, and made otherwise.
 
 If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
 is not known yet whose quotas those would be, and a client id is anybody's to claim.
@@ -33,6 +34,7 @@ from protocol.kafka.throttle_time import with_throttle_time
 
 _INT_MAX = 2**31 - 1
 _PERCENT: Final = 100.0
+_FETCHES: Final = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Metering:
@@ -61,7 +63,7 @@ class Metering:
             produce_s = meters.produce.sensor.take(len(request.frame) - 4, meters.produce.quota, now)
             if not produce_s and meters.request is None:
                 return outbox
-        elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
+        elif meters.request is None and (meters.fetch if key in _FETCHES else meters.mutation) is None:
             return outbox
         if meters.request is not None:
             # For the response to this request, and until the next one.

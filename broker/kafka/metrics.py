@@ -15,7 +15,9 @@ import attrs
 
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import Lags, PartitionLag
+from broker.kafka.share.share_metrics import ShareMetrics
 from broker.kafka.transactions.phases import AT_REST
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
@@ -76,6 +78,7 @@ class KafkaMetrics:
         registry.gauge(names.TRANSACTION_OPEN_SECONDS, self._open_seconds)
         registry.gauge(names.STABLE_OFFSET_HELD_SECONDS, self._held_seconds)
         registry.gauge(names.PARKED_FETCH_WATCHES, lambda: {(): context.watches.taken})
+        ShareMetrics(context.share, context.clock).register(registry)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -89,6 +92,7 @@ class KafkaMetrics:
         behind: dict[str, float] = {}
         sums: dict[tuple[str, str], float] = {}
         lags: list[tuple[str, PartitionLag]] = []
+        shares: list[str] = []
         left = _LOOKED_MAX
         for number, name in enumerate(groups.names()):
             if not number % _PIECE:
@@ -100,6 +104,9 @@ class KafkaMetrics:
             protocols[figures.type.value, figures.state] += 1
             members[name], generations[name] = figures.members, figures.generation
             rebalances[name] = figures.rebalances
+            if figures.type is GroupType.SHARE:
+                shares.append(name)
+                continue
             offsets = groups.committed(name, figures.topics)
             count = sum(map(len, offsets.values()))
             if count > left:
@@ -116,6 +123,7 @@ class KafkaMetrics:
                         lags.append((name, lag))
                 behind[name] = behind.get(name, 0.0) + of_topic
                 sums[name, topic] = of_topic
+        self._add_shares(shares, left, behind, sums)
         # Those that rebalance or commit have somebody who looks at them; so have those that are behind.
         chosen = self._chosen.choose(
             {name: rebalances[name] + behind.get(name, 0.0) for name in members}, self._context.clock.monotonic()
@@ -134,6 +142,21 @@ class KafkaMetrics:
             committed={_key(name, lag): lag.committed.offset for name, lag in shown},
             lag_seconds=self._in_time(shown),
         )
+
+    def _add_shares(
+        self, names: list[str], left: int, behind: dict[str, float], sums: dict[tuple[str, str], float]
+    ) -> None:
+        """How far share groups are behind, of at most ``left`` partitions."""
+        share = self._context.share
+        for name, keys in (share.keys_of(names) if names else {}).items():
+            _pause()
+            if len(keys) > left:
+                continue
+            left -= len(keys)
+            for (topic, _), offset in share.offsets_of(keys).items():
+                lag = max(0, offset.lag)
+                behind[name] = behind.get(name, 0.0) + lag
+                sums[name, topic] = sums.get((name, topic), 0.0) + lag
 
     def _in_time(self, shown: list[tuple[str, PartitionLag]]) -> dict[Labels, float]:
         """By group and topic, the longest lag in time."""

@@ -196,6 +196,30 @@ CATALOGUE_QUEUE_SIZE = _gauge(
 )
 PARKED_FETCH_WATCHES = _gauge("broker_parked_fetch_watches", "Logs in which fetches wait for records.")
 
+_section = "Share groups"
+
+SHARE_ACKNOWLEDGEMENTS = _counter(
+    "kafka_server_share_group_metrics_share_acknowledgement", "Requests with acknowledgements of shared records."
+)
+SHARE_RECORD_ACKNOWLEDGEMENTS = _counter(
+    "kafka_server_share_group_metrics_record_acknowledgement",
+    "Shared records that were acknowledged, by type.",
+    "ack_type",
+)
+SHARE_SESSIONS = _gauge("kafka_server_sharesessioncache_numsharesessions", "Share sessions.")
+SHARE_SESSION_PARTITIONS = _gauge(
+    "kafka_server_sharesessioncache_numsharepartitions", "Partitions of all share sessions together."
+)
+SHARE_PARTITIONS = _gauge("broker_share_partitions", "Share partitions in memory.")
+SHARE_IN_FLIGHT_RECORDS = _gauge(
+    "broker_share_in_flight_records", "Records that members of a share group hold, by group.", "group"
+)
+SHARE_LAG = _gauge(
+    "broker_share_lag",
+    "Records of the topics of a share group that are neither acknowledged nor archived, by group.",
+    "group",
+)
+
 _section = "Shuffle"
 
 SHUFFLE_PARTITIONS = _gauge("broker_shuffle_partitions", "Result partitions, by their state.", "state")

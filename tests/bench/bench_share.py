@@ -3,9 +3,9 @@
     python tests/bench/bench_share.py
 
 - *state*: the share partition alone, fetch and acknowledgement of 500 records at a time, and of one record at a time out of 500.
-- *acknowledge*: ShareAcknowledge of 500 records of each of 1 or 100 partitions, from the frame to the bytes of the answer, without
-  the socket. CPU of the thread that handles it; CPU of the whole process, so with the thread that writes the catalogue and its
-  fsyncs, of which there is one for each request here and one for many where many come at once; and the time on the clock.
+- *acknowledge*: ShareAcknowledge of 500 records of each of 1 or 100 partitions, from the frame to the bytes of the answer,
+  without the socket. CPU of the thread that handles it; CPU of the whole process, so with the catalogue's thread and its fsyncs,
+  of which there is one for each request here and one for many where many come at once; and the time on the clock.
 - *fetch*: the same for ShareFetch.
 - *end to end*: one connection, over a socket, one record at a time: a ShareFetch of one record that acknowledges the one before.
 - *idle*: the memory of a share partition that a session has and nobody writes to, and the time of a fetch in that session.
@@ -177,11 +177,9 @@ def end_to_end(kafka: Kafka, records: int = 3_000) -> None:
             count += 1
             ((first, last, _),) = ranges
             ranges = member.fetch({0: [(first, last, [ACCEPT])]}, max_records=1, share_acquire_mode=1).ranges()
-        seconds = time.perf_counter() - began
-        print(
-            f"end to end, one record at a time: {seconds / count * 1e6:.0f} us, {(time.process_time() - cpu) / count * 1e6:.0f} us "
-            "of CPU with the client's"
-        )
+        clock = (time.perf_counter() - began) / count * 1e6
+        cpu = (time.process_time() - cpu) / count * 1e6
+        print(f"end to end, one record at a time: {clock:.0f} us, {cpu:.0f} us of CPU with the client's")
 
 
 def idle(kafka: Kafka, partitions: int = 10_000) -> None:

@@ -3,6 +3,7 @@
 Each has an entry in ``MOVES``: what makes it move. A new metric without one fails the first test.
 """
 
+import itertools
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from kafka.structs import OffsetAndMetadata
 
 from broker.client.embedded import Broker
 from broker.kafka import metrics as kafka_metrics
+from broker.kafka.share import share_metrics
 from broker.metrics import Registry, names
 from broker.metrics.metric import Kind, Metric
 from broker.network import metrics as network_metrics
@@ -41,6 +43,7 @@ from protocol.kafka.messages import produce
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from protocol.shuffle.writer_frames import PartitionType
+from tests.kafka.handlers.share_client import Member
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Served
 from tests.network.harness import settings as reactor_settings
@@ -561,6 +564,38 @@ by(
 )
 
 
+@itself(
+    names.SHARE_ACKNOWLEDGEMENTS,
+    names.SHARE_RECORD_ACKNOWLEDGEMENTS,
+    names.SHARE_SESSIONS,
+    names.SHARE_SESSION_PARTITIONS,
+    names.SHARE_PARTITIONS,
+    names.SHARE_IN_FLIGHT_RECORDS,
+    names.SHARE_LAG,
+)
+def _shared(world: World) -> None:
+    kafka = world.server.kafka
+    info = kafka.logs.topic(world.create())
+    assert info is not None
+    host, port = world.broker.bootstrap_servers.rsplit(":", 1)
+    members = (
+        world.stack.enter_context(Member((host, int(port)), info.topic_id, group=world.topic, member_id=str(number)))
+        for number in itertools.count()
+    )
+
+    def share() -> None:
+        member = next(members)
+        member.fetch()
+        for _ in range(2):
+            log = kafka.logs.get(world.topic, 0)
+            assert log is not None
+            log.append(memoryview(build_batch([(None, b"value", [], 1_000)] * 3)), now_ms=1_000)
+        ((first, *_),) = member.fetch().ranges()
+        member.acknowledged({0: [(first, first, [1])]})
+
+    world.moves(share)
+
+
 @itself(names.CATALOGUE_QUEUE_SIZE)
 def _catalogue(world: World) -> None:
     gate, writer = threading.Event(), world.server.kafka.groups.writer
@@ -692,7 +727,7 @@ def _blocked_on_unacked(world: World) -> None:
 
 # -- the tests ------------------------------------------------------------------------------------------------------------
 
-_AGED = (network_metrics, storage_metrics, kafka_metrics, shuffle_metrics, pulsar_metrics)
+_AGED = (network_metrics, storage_metrics, kafka_metrics, share_metrics, shuffle_metrics, pulsar_metrics)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ PENDING_MEMBER_BYTES = 512
 PROTOCOL_BYTES = 128
 # A committed offset, besides its metadata and the topic's name, which the offsets of a topic share.
 OFFSET_BYTES = 384
+# A share partition of which only the row is in memory, besides the group's id.
+SHARE_PARTITION_BYTES = 512
 # A transactional id with its state, its lock and its timer.
 TRANSACTION_BYTES = 2048
 # A partition or a group of a transaction.

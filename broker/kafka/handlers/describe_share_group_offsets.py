@@ -12,6 +12,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.share.share_service import ShareOffset
+from broker.kafka.share.share_store import Key
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -23,20 +24,17 @@ Offsets = Mapping[tuple[str, int], ShareOffset]
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     groups = {group.group_id: group for group in call.body.groups}
-    return {"groups": call.array(list(groups.values()), lambda group: _group(context, call, group))}
+    keys = context.share.keys_of(groups.keys())
+    return {"groups": call.array(list(groups.values()), lambda group: _group(context, call, group, keys))}
 
 
-def _group(context: KafkaContext, call: Call, asked: Any) -> dict[str, Any]:
+def _group(context: KafkaContext, call: Call, asked: Any, keys: Mapping[str, list[Key]]) -> dict[str, Any]:
     group_id = asked.group_id
-    error = ErrorCode.none
     if not may(context, call.connection, Operation.DESCRIBE, ResourceType.GROUP, group_id):
-        error = ErrorCode.group_authorization_failed
-    elif not group_id:
-        error = ErrorCode.invalid_group_id
-    if error:
-        return {"group_id": group_id, "topics": [], "error_code": error, "error_message": "Not authorized."}
-    # Of a group that does not exist nothing is known.
-    offsets: Offsets = {} if context.groups.share.describe(group_id)[0] else context.share.offsets(group_id)
+        return _refused(group_id, ErrorCode.group_authorization_failed, "Not authorized.")
+    if not group_id:
+        return _refused(group_id, ErrorCode.invalid_group_id, "Give a group id.")
+    offsets: Offsets = context.share.offsets_of(keys[group_id])
     wanted = _all(offsets) if asked.topics is None else {one.topic_name: one.partitions for one in asked.topics}
     hidden = denied(
         context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, wanted, audited=asked.topics is not None
@@ -51,6 +49,10 @@ def _group(context: KafkaContext, call: Call, asked: Any) -> dict[str, Any]:
             lambda item: _hidden(*item) if item[0] in hidden else _topic(context, call, offsets, *item),
         ),
     }
+
+
+def _refused(group_id: str, error: ErrorCode, message: str) -> dict[str, Any]:
+    return {"group_id": group_id, "topics": [], "error_code": error, "error_message": message}
 
 
 def _all(offsets: Offsets) -> dict[str, list[int]]:

@@ -3,10 +3,10 @@
 from broker.errors import RequestError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.handlers.share_fetch import check
+from broker.kafka.handlers.share_fetch import check, has_many_acknowledgements
 from broker.kafka.share.acknowledging import Acknowledging
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
-from broker.network.service import Outbox
+from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -20,8 +20,9 @@ from protocol.kafka.messages.share_fetch import (
 )
 
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareAcknowledgeRequest:
-    return parse_acknowledge(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareAcknowledgeRequest | Handover:
+    parsed = parse_acknowledge(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+    return Handover() if has_many_acknowledgements(parsed) else parsed
 
 
 def _handle(

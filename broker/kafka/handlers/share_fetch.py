@@ -9,7 +9,7 @@ from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
 from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT
 from broker.kafka.share.fetch_call import FetchCall
-from broker.network.service import Outbox
+from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -23,9 +23,25 @@ from protocol.kafka.messages.share_fetch import (
     parse_fetch,
 )
 
+# Characters of a group's and a member's id: they are kept for each share partition.
+_ID_MAX = 255
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareFetchRequest:
-    return parse_fetch(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+
+# Single acknowledgements that a processor carries out: some 10 us each.
+_INLINE_ACKNOWLEDGEMENTS = 500
+
+
+def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareFetchRequest | Handover:
+    parsed = parse_fetch(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+    return Handover() if has_many_acknowledgements(parsed) else parsed
+
+
+def has_many_acknowledgements(parsed: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
+    """It takes a handler to carry them out."""
+    return (
+        sum(len(types) for _, batches in parsed.partitions for _, _, types in batches if len(types) > 1)
+        > _INLINE_ACKNOWLEDGEMENTS
+    )
 
 
 def _handle(
@@ -34,7 +50,7 @@ def _handle(
     if isinstance(prepared, FetchCall):
         prepared.handed_over()
         return
-    blocking = prepared is None
+    blocking = prepared is None  # on a handler
     parsed = prepared or parse_fetch(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     call = None
     try:
@@ -53,6 +69,8 @@ def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchReques
     require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)
     if not parsed.group_id or not parsed.member_id:
         raise RequestError(ErrorCode.invalid_request, "A group id and a member id are needed.")
+    if len(parsed.group_id) > _ID_MAX or len(parsed.member_id) > _ID_MAX:
+        raise RequestError(ErrorCode.invalid_request, f"A group id or member id has at most {_ID_MAX} characters.")
 
 
 API = Api(

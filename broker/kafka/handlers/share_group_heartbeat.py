@@ -1,20 +1,27 @@
 """ShareGroupHeartbeat (76, KIP-932): a consumer joins a share group, stays in it or leaves it, and learns what it may read.
 
-A heartbeat that changes nothing is answered at once. Any other is answered when what it has changed is durable.
+Inline: a heartbeat that changes nothing is answered at once, any other when what it has changed is durable. Nearly all of them
+change nothing, so these are read and answered without the schema.
 """
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from broker.errors import RequestError
-from broker.kafka.api import Api, Call
+from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.authorization import denied, refusal, require
+from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import SHARE_VERSION
 from broker.kafka.groups.share.values import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResult
+from broker.network.service import Connection, Outbox
+from broker.network.work import REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.consumer_group_heartbeat import encode_unchanged
+from protocol.kafka.messages.share_group_heartbeat import Unchanged, parse_unchanged
+from protocol.kafka.schema import control
 
 _READ, _GROUP = Operation.READ, ResourceType.GROUP
 
@@ -29,36 +36,90 @@ _MESSAGES = {
 }
 
 
-def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
-    body = call.body
-    group_id = body.group_id
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
+    try:
+        said = parse_unchanged(request.frame, request.body_offset)
+        if said is None:
+            _handle_any(context, request, outbox)
+        else:
+            _handle_unchanged(context, request, outbox, said)
+    except RequestError as error:
+        code, message = error_fields(error)
+        Call(context, request, outbox, None).reply({"error_code": code, "error_message": message})
+
+
+def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, said: Unchanged) -> None:
+    group_id, member_id, epoch = said
+    _check_rights(context, request.connection, group_id)
+    _check(group_id, member_id, epoch, None, None)
+    interval_ms = context.groups.share_settings(group_id).heartbeat_interval_ms
+    # A member that has nothing new to say is known by its id.
+    heartbeat = HeartbeatRequest(member_id, epoch, "", "")
+    reply = partial(_reply, context, request, outbox, interval_ms)
+    result = context.groups.share.heartbeat(group_id, heartbeat, reply)
+    if result is None:
+        return
+    frame = None
+    if not result.error and result.assignment is None:
+        frame = encode_unchanged(request.correlation_id, member_id, result.member_epoch, interval_ms)
+    if frame is None:
+        reply(result)
+    else:
+        outbox.send(request, [frame])
+
+
+def _handle_any(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
+    body = control.parse_request(request.api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
+    connection, names = request.connection, body.subscribed_topic_names
+    _check_rights(context, connection, body.group_id)
+    _check_member_id(body.member_id)
+    if names and denied(context, connection, Operation.DESCRIBE, ResourceType.TOPIC, names):
+        raise refusal(ResourceType.TOPIC)
+    _check(body.group_id, body.member_id, body.member_epoch, body.rack_id, names)
+    heartbeat = HeartbeatRequest(
+        body.member_id,
+        body.member_epoch,
+        request.client_id or "",
+        f"/{connection.peer.host}",  # as Java prints an address; tools cut the slash off
+        body.rack_id,
+        names,
+    )
+    interval_ms = context.groups.share_settings(body.group_id).heartbeat_interval_ms
+    reply = partial(_reply, context, request, outbox, interval_ms)
+    result = context.groups.share.heartbeat(body.group_id, heartbeat, reply)
+    if result is not None:
+        reply(result)
+
+
+def _check_rights(context: KafkaContext, connection: Connection, group_id: str) -> None:
     if not context.features.level(SHARE_VERSION):
         raise RequestError(ErrorCode.unsupported_version, "Share groups are switched off (share.version=0).")
-    require(context, call.connection, _READ, _GROUP, group_id)
-    names = body.subscribed_topic_names
-    if not body.member_id or len(body.member_id) > _MEMBER_ID_MAX:
+    if context.authorizer is not None:
+        require(context, connection, _READ, _GROUP, group_id)
+
+
+def _check_member_id(member_id: str) -> None:
+    if not 0 < len(member_id) <= _MEMBER_ID_MAX:
         raise RequestError(ErrorCode.invalid_request, f"Give a member id of at most {_MEMBER_ID_MAX} characters.")
-    if names and denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names):
-        raise refusal(ResourceType.TOPIC)
-    _check(body)
-    request = HeartbeatRequest(
-        body.member_id, body.member_epoch, call.client_id or "", f"/{call.client_host}", body.rack_id, names
-    )
-    interval_ms = context.groups.share_settings(group_id).heartbeat_interval_ms
-    result = context.groups.share.heartbeat(group_id, request, lambda result: call.reply(_fields(result, interval_ms)))
-    return None if result is None else _fields(result, interval_ms)
 
 
-def _check(body: Any) -> None:
+def _check(group_id: str, member_id: str, epoch: int, rack_id: str | None, names: Any) -> None:
     """Raises RequestError for what is no heartbeat, as Kafka does."""
-    if not body.group_id.strip():
+    _check_member_id(member_id)
+    if not group_id.strip():
         raise RequestError(ErrorCode.invalid_request, "Give a group id.")
-    if body.rack_id is not None and not body.rack_id.strip():
+    if rack_id is not None and not rack_id.strip():
         raise RequestError(ErrorCode.invalid_request, "Give a rack id that is not empty, or none.")
-    if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
+    if epoch == JOIN_EPOCH and not names:
         raise RequestError(ErrorCode.invalid_request, "Name the topics to subscribe to when a member joins.")
-    if body.member_epoch < LEAVE_EPOCH:
-        raise RequestError(ErrorCode.invalid_request, f"There is no member epoch {body.member_epoch}.")
+    if epoch < LEAVE_EPOCH:
+        raise RequestError(ErrorCode.invalid_request, f"There is no member epoch {epoch}.")
+
+
+def _reply(
+    context: KafkaContext, request: KafkaRequest, outbox: Outbox, interval_ms: int, result: HeartbeatResult
+) -> None:
+    Call(context, request, outbox, None).reply(_fields(result, interval_ms))
 
 
 def _fields(result: HeartbeatResult, interval_ms: int) -> dict[str, Any]:
@@ -80,8 +141,4 @@ def _fields(result: HeartbeatResult, interval_ms: int) -> dict[str, Any]:
     }
 
 
-def _refused(call: Call, error: RequestError) -> dict[str, Any]:
-    return {"error_code": error.code, "error_message": error.message}
-
-
-API = Api(key=ApiKey.SHARE_GROUP_HEARTBEAT, min_version=1, max_version=1, handle=handle, on_error=_refused, inline=True)
+API = Api(key=ApiKey.SHARE_GROUP_HEARTBEAT, min_version=1, max_version=1, handle_raw=_handle, inline=True)

@@ -18,10 +18,12 @@ comes or its time is over. What has to wait for the disk is handed over to a han
 From any state the connection may close: ABANDONED. The states are left on one thread at a time: the connection's processor, or
 the handler that it was handed over to; ``wake``, the timer and the acknowledgements get there through the outbox.
 
-Tests: tests/kafka/handlers/test_share_fetch.py, tests/kafka/handlers/test_share_waiting.py.
+Tests: tests/kafka/share/test_fetch_call.py, tests/kafka/handlers/test_share_fetch.py,
+tests/kafka/handlers/test_share_waiting.py.
 """
 
 from enum import Enum
+from typing import Final
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import KafkaRequest
@@ -59,6 +61,16 @@ class State(Enum):
     ABANDONED = "ABANDONED"
 
 
+# The table of the docstring.
+NEXT: Final = {
+    State.BEGUN: {State.FETCHING, State.ANSWERED},
+    State.FETCHING: {State.ANSWERED, State.PARKED, State.HANDED_OVER},
+    State.PARKED: {State.FETCHING},
+    State.HANDED_OVER: {State.FETCHING},
+    State.ANSWERED: set(),
+}
+
+
 class FetchCall:
     def __init__(
         self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: ShareFetchRequest, *, blocking: bool
@@ -87,6 +99,15 @@ class FetchCall:
         self._asked: dict[PartitionEntry, None] = {}  # that woke this one, or that it has looked at
         self._woken = False
         self.state = State.BEGUN
+
+    def _to(self, state: State) -> bool:
+        """False if the connection has closed meanwhile: nothing more is to be done."""
+        before = self.state
+        if before is State.ABANDONED:
+            return False
+        assert state in NEXT[before], f"{before.name} to {state.name}"
+        self.state = state
+        return True
 
     # -- the session, and acknowledgements ----------------------------------------------------------------------------------
 
@@ -151,12 +172,13 @@ class FetchCall:
 
     def _go_on(self) -> None:
         """Fetch, and answer or wait."""
-        self.state = State.FETCHING
+        if not self._to(State.FETCHING):
+            return
         try:
             self._fetch()
         except Cold:
-            self.state = State.HANDED_OVER
-            self._outbox.hand_over(self._request, Handover(BULK, self))
+            if self._to(State.HANDED_OVER):
+                self._outbox.hand_over(self._request, Handover(BULK, self))
             return
         if self._taken or self._errors or self._has_no_time:
             self._answer()
@@ -319,9 +341,8 @@ class FetchCall:
         """On the connection's processor."""
         session = self._session
         assert session is not None
-        if self.state is not State.FETCHING:
+        if not self._to(State.PARKED):
             return
-        self.state = State.PARKED
         self._may_block = False
         self._request.connection.data = self
         session.waiter = self
@@ -330,7 +351,7 @@ class FetchCall:
             self._timer = self._context.timer.at(deadline, self.give_up_soon)
         self._pass_on()
         # What came between the fetch and this has woken nobody.
-        if self._context.stopping or self._request.connection.finished or session.closed:
+        if self._over or self._context.stopping or self._request.connection.finished or session.closed:
             self.give_up()
         elif session.ready and self._parsed.min_bytes <= 1:
             self._look()
@@ -383,9 +404,8 @@ class FetchCall:
         self._pass_on()
 
     def _answer(self) -> None:
-        if self.state is State.ABANDONED:
+        if not self._to(State.ANSWERED):
             return
-        self.state = State.ANSWERED
         if self._timer is not None:
             self._timer.cancel()
         self._request.connection.data = None

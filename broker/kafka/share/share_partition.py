@@ -159,6 +159,23 @@ class SharePartition:
         """The ranges from ``start`` on that are done with: first offset, and the one after the last."""
         return self._done.ranges
 
+    def check(self) -> None:
+        """AssertionError unless each offset from ``start`` to ``end`` is done with or in flight, and not both. For tests and
+        simulations: it looks at everything."""
+        at = self.start
+        rows = [(first, end, True) for first, end in self._done.ranges]
+        rows += [(first, first + record.weight, False) for first, record in self._in_flight.records.items()]
+        for first, end, is_done in sorted(rows):
+            assert first == at, f"offset {at} is lost, or {first} is there twice"
+            assert not (is_done and first == self.start), "the start stands before what is done with"
+            at = end
+        assert at == self.end, f"offset {at} is lost before the end, which is {self.end}"
+        available = {first for first, record in self._in_flight.records.items() if record.owner is None}
+        assert available == set(self._available)
+        assert set(self._order) == set(self._in_flight.records)
+        held = {first for owner in self._owners.values() for first in owner.held}
+        assert held == set(self._in_flight.records) - available
+
     # -- acquiring, for ``acquisition.py`` --------------------------------------------------------------------------------
 
     def owner(self, member_id: str) -> Owner:

@@ -7,12 +7,13 @@ there is of it.
 Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from broker.errors import Refusal, StorageError
+from broker.errors import Refusal, RequestError, StorageError
+from broker.kafka.groups.coordinator_memory import SHARE_PARTITION_BYTES, CoordinatorMemory
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
@@ -28,6 +29,7 @@ from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
+from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import TopicPartition
 
 # Links of a session that are given up at once; a session with more is closed on the catalogue-writer thread.
@@ -44,7 +46,8 @@ class ShareOffset(NamedTuple):
 
 
 class ShareService:
-    """``settings``: those of a group."""
+    """``settings``: those of a group. ``memory``: what share partitions count for, whether they are in use or not;
+    ``has_memory_for`` is asked before a group begins with a partition."""
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class ShareService:
         writer: CatalogueWriter,
         settings: Callable[[str], ShareSettings] = lambda _: DEFAULTS,
         max_sessions: int = MAX_SESSIONS,
+        has_memory_for: Callable[[int], bool] = lambda _: True,
+        memory: CoordinatorMemory | None = None,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -62,6 +67,8 @@ class ShareService:
         self._catalogue = catalogue
         self._writer = writer
         self.settings = settings
+        self._has_memory_for = has_memory_for
+        self._memory = CoordinatorMemory(0) if memory is None else memory
         self.store = ShareStore(writer, clock, timer)
         self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
@@ -79,7 +86,10 @@ class ShareService:
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
             delete_now(self._catalogue, gone)
-        self._rows = {key: row for key, row in rows.items() if key not in set(gone)}
+        for key in gone:
+            del rows[key]
+        self._rows = rows
+        self._memory.add(sum(map(_size, rows)))
 
     def flush(self) -> None:
         """Hand what is left to the catalogue writer."""
@@ -139,6 +149,7 @@ class ShareService:
                 try:
                     found[entry] = self._restored(entry, settings)
                     if entry.stored is None:
+                        self._take_memory(entry.key)
                         new[entry] = state_of(found[entry]).encode()
                 except (Refusal, StorageError) as error:
                     failures[entry] = error
@@ -147,14 +158,25 @@ class ShareService:
                     self._catalogue.alter_documents([(KIND, entry.key.text, state) for entry, state in new.items()])
             except StorageError as error:
                 failures.update(dict.fromkeys(new, error))
+                self._memory.add(-sum(_size(entry.key) for entry in new))
             for entry, partition in found.items():
                 state = new.get(entry, entry.stored)
                 if entry not in failures and state is not None:
                     entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
         if gone:
+            self._memory.add(-sum(map(_size, gone)))
             self.store.delete(gone, ignore)
         return failures
+
+    def _take_memory(self, key: Key) -> None:
+        """Raises RequestError if there is none left."""
+        size = _size(key)
+        if not self._has_memory_for(size):
+            raise RequestError(
+                ErrorCode.coordinator_not_available, "The groups take as much memory as coordinator_max_bytes allows."
+            )
+        self._memory.add(size)
 
     def _restored(self, entry: PartitionEntry, settings: ShareSettings) -> SharePartition:
         if entry.stored is None:
@@ -284,11 +306,23 @@ class ShareService:
         with self._lock:
             return [*self._entries, *self._rows]
 
+    def keys_of(self, group_ids: Collection[str]) -> dict[str, list[Key]]:
+        """By group, the share partitions that it has begun with. One look at all there are, however many groups are asked for."""
+        found: dict[str, list[Key]] = {group_id: [] for group_id in group_ids}
+        for key in self._keys():
+            if key.group_id in found:
+                found[key.group_id].append(key)
+        return found
+
     def offsets(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
         """By topic and partition, of all share partitions that the group has begun with."""
+        return self.offsets_of(self.keys_of([group_id])[group_id])
+
+    def offsets_of(self, keys: Iterable[Key]) -> dict[tuple[str, int], ShareOffset]:
+        """The same of these share partitions of one group."""
         found = {}
-        for key in self._keys():
-            name = self.topic_name(key.topic_id) if key.group_id == group_id else None
+        for key in keys:
+            name = self.topic_name(key.topic_id)
             log = None if name is None else self.log((key.topic_id, key.partition))
             if name is not None and log is not None and (offset := self._offset(key, log)) is not None:
                 found[name, key.partition] = offset
@@ -358,8 +392,10 @@ class ShareService:
         entries = []
         with self._lock:
             for key in keys:
-                self._rows.pop(key, None)
+                known = self._rows.pop(key, None) is not None
                 entry = self._entries.pop(key, None)
+                if known or (entry is not None and entry.stored is not None):
+                    self._memory.add(-_size(key))
                 if entry is not None:
                     entries.append(entry)
                     with entry.lock:
@@ -384,12 +420,16 @@ class ShareService:
         late = []
         with self._lock:
             for key, row in rows.items():
+                entry = self._entries.get(key)
                 if self.log((key.topic_id, key.partition)) is None:
                     late.append(key)
-                elif key not in self._entries:
-                    self._rows.setdefault(key, row)
+                    self._memory.add(-_size(key))
+                elif entry is None and key not in self._rows:
+                    self._rows[key] = row
                 else:
-                    self._entries[key].changed()
+                    self._memory.add(-_size(key))
+                    if entry is not None:
+                        entry.changed()
         if late:
             self.store.delete(late, ignore)
 
@@ -398,6 +438,15 @@ class ShareService:
     def entries(self) -> list[PartitionEntry]:
         with self._lock:
             return list(self._entries.values())
+
+    def figures(self) -> Iterator[tuple[str, ShareOffset, int]]:
+        """Of each share partition its group, its offset, and how many records are held."""
+        for key in self._keys():
+            log = self.log((key.topic_id, key.partition))
+            if log is not None and (offset := self._offset(key, log)) is not None:
+                entry = self._entries.get(key)
+                partition = None if entry is None else entry.partition
+                yield key.group_id, offset, 0 if partition is None else partition.in_flight_count
 
     def acknowledged(self) -> list[int]:
         """By acknowledge type, how many records were acknowledged with it."""
@@ -411,17 +460,24 @@ class ShareService:
 class _Initialise:
     """Partitions that a group begins with, on their way into the catalogue. The writer may call it twice."""
 
-    __slots__ = ("_group_id", "_partitions", "_rows", "_share")
+    __slots__ = ("_failure", "_group_id", "_partitions", "_rows", "_share")
 
     def __init__(self, share: ShareService, group_id: str, partitions: Sequence[NewPartitions]) -> None:
         self._share = share
         self._group_id = group_id
         self._partitions = partitions
         self._rows: dict[Key, bytes] | None = None
+        self._failure: StorageError | None = None
 
     def __call__(self, catalogue: Catalogue) -> None:
         if self._rows is None:
-            self._rows = dict(self._find())
+            self._rows = {}
+            try:
+                self._rows.update(self._find())
+            except StorageError as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
         if self._rows:
             catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
 
@@ -437,11 +493,22 @@ class _Initialise:
                     continue
                 try:
                     start = share._first_offset(log, settings)
+                    share._take_memory(key)
+                except RequestError as error:
+                    raise StorageError(error.message) from None
                 except Refusal:
                     continue  # it is being deleted
                 yield key, state_of(SharePartition(start, settings)).encode()
 
     def done(self, done: Done, error: StorageError | None) -> None:
-        if error is None and self._rows:
-            self._share._begun(self._rows)
+        if self._rows:
+            if error is None:
+                self._share._begun(self._rows)
+            else:
+                self._share._memory.add(-sum(map(_size, self._rows)))
         done(error)
+
+
+def _size(key: Key) -> int:
+    """What a share partition counts for."""
+    return SHARE_PARTITION_BYTES + len(key.group_id)

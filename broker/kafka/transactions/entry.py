@@ -44,6 +44,8 @@ class TransactionEntry:
     end_replies: list[Reply] = attrs.Factory(list)
     # To be made after the change that is pending. Each is of another connection, which waits for it.
     additions: list[Addition] = attrs.Factory(list)
+    # The producer that has asked to commit although nothing is open, and was told to ask again.
+    hasty: Claim | None = None
     timer: TimerHandle | None = None
     # About how much memory `offsets` take.
     offsets_bytes: int = 0

@@ -144,6 +144,11 @@ class TransactionsVersion2:
             state = entry.transaction.state
             if not result and state is not None:
                 successor = state.successor
+            if result == ErrorCode.invalid_txn_state and state is not None and claim == state.successor != entry.hasty:
+                # Java's producer (4.3) now and then asks to commit before it has sent the first batch, which no request precedes
+                # any more. Asked once more, it sends its batches first. Who has none is refused the second time.
+                entry.hasty = claim
+                result = ErrorCode.concurrent_transactions
         reply(result, successor.producer_id, successor.epoch)
 
     # Verification -----------------------------------------------------------------------------------------------------

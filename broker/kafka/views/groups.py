@@ -18,6 +18,8 @@ from broker.kafka.groups.lag import PartitionLag, longest_s, total_lag
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import GroupDescription, GroupFigures
+from broker.kafka.share.share_store import Key
+from broker.kafka.views import share_groups
 from broker.kafka.views.topics import Spending
 from broker.kafka.views.view_context import ViewContext
 from broker.network.pages import page_of
@@ -56,9 +58,13 @@ class Groups:
         looked, timed = Spending(_PARTITIONS_MAX), Spending(_TIMED_MAX)
         now_ms = context.kafka.clock.time_ms()
         groups = []
+        shares = context.kafka.share.keys_of(page)
         for name in call.work.each(page):
             figures = self._groups.figures(name)
             if figures is None:
+                continue
+            if figures.type is GroupType.SHARE:
+                groups.append(self._share_summary(call, figures, shares[name], looked))
                 continue
             topics: list[str] = []
             if looked.take(len(figures.topics)):
@@ -82,6 +88,8 @@ class Groups:
         figures = self._groups.figures(name)
         if figures is None:
             raise HttpError(NOT_FOUND, f"There is no group {name[:300]!r}.")
+        if figures.type is GroupType.SHARE:
+            return self._describe_share(call, figures)
         description = self._groups.consumers.describe(name) if figures.type is GroupType.CONSUMER else None
         assigned: list[tuple[str, dict[str, list[int]]]]
         if isinstance(description, ConsumerGroupDescription):
@@ -161,6 +169,29 @@ class Groups:
             for member, (_, owned) in zip(group.members[:_SHOWN_MAX], assigned, strict=False)
         ]
         return members, assigned, {"protocol": group.assignor, "assignment_epoch": group.assignment_epoch}
+
+    def _share_summary(self, call: Call, figures: GroupFigures, keys: list[Key], looked: Spending) -> dict[str, Any]:
+        offsets = share_groups.visible_offsets(self._context, call, keys) if looked.take(len(keys)) else None
+        topics = sorted({topic for topic, _ in offsets or ()})
+        lag = None if offsets is None else share_groups.total_lag(offsets)
+        return {**_summary(figures, topics), "lag": lag, "lag_s": None}
+
+    def _describe_share(self, call: Call, figures: GroupFigures) -> Answer:
+        context, name = self._context, figures.group_id
+        _, description = self._groups.share.describe(name)
+        offsets = share_groups.visible_offsets(context, call, context.kafka.share.keys_of([name])[name])
+        topics = sorted({topic for topic, _ in offsets})
+        members = [] if description is None else share_groups.members_of(context, call, description, _SHOWN_MAX)
+        return json_answer(
+            {
+                **_summary(figures, topics),
+                "lag": share_groups.total_lag(offsets),
+                "lag_s": None,
+                "members": members,
+                "member_count": figures.members,
+                "partitions": share_groups.partitions_of(context, offsets, _SHOWN_MAX),
+            }
+        )
 
     def _visible(self, call: Call, figures: GroupFigures) -> list[str]:
         """The topics of the group that the client may describe."""

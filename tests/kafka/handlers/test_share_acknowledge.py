@@ -111,6 +111,22 @@ def test_thousands_of_ranges_of_one_record_are_handled(kafka: Kafka) -> None:
         assert all(number % 2 == 0 and types[number] == RELEASE for _, number in again.all())
 
 
+def test_many_types_are_handled(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    write(kafka, topic, 1_500)
+    types = [ACCEPT, RELEASE, ACCEPT] * 500
+    with Member(kafka, topic, group=topic) as member:
+        member.fetch(max_records=1_500)
+        assert {0: 0} == member.acknowledged({0: [(0, 1_499, types)]})
+        answer = member.fetch({0: []}, max_records=1_500)
+        released = [number for number, kind in enumerate(types) if kind == RELEASE]
+        assert released == [offset for _, offset in answer.all()]
+        again = [ACCEPT if number % 3 == 1 else GAP for number in range(1, 1_499)]
+        assert {0: ErrorCode.invalid_record_state} == member.acknowledged({0: [(1, 1_498, again)]})
+        assert (0, 0) == member.fetch({0: [(number, number, [ACCEPT]) for number in released]}).errors()
+        assert (1_500, 0) == kafka.inside.share.offsets(topic)[topic, 0]
+
+
 @pytest.mark.parametrize("types", [[], [ACCEPT, ACCEPT], [9], [ACCEPT] * 4])
 def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[int]) -> None:
     topic = kafka.topic()

@@ -9,6 +9,7 @@ import pytest
 from broker.kafka.handlers import share_fetch
 from broker.kafka.share.share_settings import ShareSettings
 from broker.security.acl import Operation, ResourceType
+from broker.security.quotas.entities import DEFAULT, Entity, Kind
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, RELEASE, Member, write
@@ -191,6 +192,8 @@ def test_forgotten_partitions_are_fetched_no_more_and_may_be_acknowledged(kafka:
     [
         ({"member_id": ""}, ErrorCode.invalid_request),
         ({"group_id": None}, ErrorCode.invalid_request),
+        ({"group_id": "g" * 256}, ErrorCode.invalid_request),
+        ({"member_id": "m" * 256}, ErrorCode.invalid_request),
         ({"share_acquire_mode": 2}, ErrorCode.invalid_request),
         ({"share_session_epoch": 3}, ErrorCode.share_session_not_found),
         ({"share_session_epoch": -1}, ErrorCode.share_session_not_found),
@@ -328,7 +331,7 @@ def test_a_topic_that_is_made_again_begins_anew(kafka: Kafka) -> None:
             assert [(0, 1, 1)] == other.fetch().ranges()
 
 
-def test_a_client_s_quota_counts_shared_records_and_loses_none(kafka: Kafka) -> None:
+def test_the_first_batch_comes_whatever_the_limit_and_none_without_one(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 2)
     with Member(kafka, topic, group=topic) as member:
@@ -351,3 +354,26 @@ def test_a_share_partition_that_nobody_uses_is_only_a_row(kafka: Kafka) -> None:
     assert share.offsets(topic)[topic, 0] == (2, 2)
     with Member(kafka, topic, group=topic) as member:
         assert [(2, 2, 1), (4, 4, 1)] == member.fetch().ranges()
+
+
+def test_a_client_above_its_quota_gets_its_records_later_and_that_is_no_delivery(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    everybody = Entity(client_id=DEFAULT)
+    for _ in range(4):
+        write(kafka, topic, 1, value=bytes(3_000))
+    with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
+        kafka.inside.quotas.alter([(everybody, Kind.FETCH, 100.0)])
+        try:
+            assert [(0, 0, 1)] == member.fetch(max_records=1).ranges()
+            assert [] == other.fetch().ranges()
+            assert 1 == member_holds(kafka, member)
+        finally:
+            kafka.inside.quotas.alter([(everybody, Kind.FETCH, None)])
+        assert [(1, 3, 1)] == other.fetch().ranges()
+
+
+def member_holds(kafka: Kafka, member: Member) -> int:
+    """How many records all members of its group hold."""
+    entry = kafka.inside.share.entry(member.group, (member.topic_id.bytes, 0))
+    assert entry is not None and entry.partition is not None
+    return entry.partition.in_flight_count

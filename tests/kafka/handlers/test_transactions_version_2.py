@@ -112,8 +112,17 @@ def test_an_abort_where_nothing_was_written_fences_what_comes_late(kafka: Kafka)
         assert after.epoch == me.epoch + 1
         assert write(kafka, me, topic, version=V2) == ErrorCode.invalid_producer_epoch
         me = after
-    assert end_error(kafka, me, True) == ErrorCode.invalid_txn_state
     assert fetch(kafka, topic, UNCOMMITTED)[1] == 0
+
+
+def test_a_commit_that_overtakes_its_first_batch_is_asked_again_once(kafka: Kafka) -> None:
+    topic, me = kafka.topic(), begin(kafka)
+    assert end_error(kafka, me, True) == ErrorCode.concurrent_transactions
+    write(kafka, me, topic, version=V2)
+    me = end_and_bump(kafka, me)
+    assert stable(kafka, topic) == 2
+    assert end_error(kafka, me, True) == ErrorCode.concurrent_transactions
+    assert end_error(kafka, me, True) == ErrorCode.invalid_txn_state
 
 
 def test_after_the_last_epoch_comes_another_producer_id(kafka: Kafka) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from broker.errors import StorageError
+from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.reading import Taken, Wanted, take
 from broker.kafka.share.share_service import ShareService
@@ -78,6 +79,7 @@ class Stage:
     def start(self) -> None:
         """As after kill -9: the catalogue and the logs are left."""
         self.catalogue = Catalogue(self.tables)
+        self.memory = CoordinatorMemory(10_000)
         self.writer = CatalogueWriter(self.catalogue)  # type: ignore[arg-type]
         self.share = ShareService(
             self.logs,
@@ -86,6 +88,8 @@ class Stage:
             self.catalogue,  # type: ignore[arg-type]
             self.writer,
             lambda _: self.settings,
+            has_memory_for=lambda size: size <= self.memory.free_bytes,
+            memory=self.memory,
         )
         self.share.open()
 

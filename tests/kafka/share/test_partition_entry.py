@@ -1,9 +1,10 @@
 """Who is told that there is something to fetch: queues, rounds, locks that end, and sessions that go away."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.kafka.share.partition_entry import ignore
+from broker.kafka.share.partition_entry import PartitionEntry, ignore
 from broker.kafka.share.share_partition import RENEW
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from tests.kafka.share.stage import Stage, StageMember
@@ -164,3 +165,22 @@ def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, s
                     assert any(one.waiting.woken for one in waiting)
     finally:
         stage.storage.stop()
+
+
+def test_an_append_between_the_look_and_the_mark_is_not_missed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that appends sees that the share partition is not drained yet, and tells nobody."""
+    member = stage.member()
+    has_more = PartitionEntry._has_more
+    looks: list[bool] = []
+
+    def looked(entry: PartitionEntry) -> bool:
+        found = has_more(entry)
+        looks.append(found)
+        if len(looks) == 1:
+            stage.write()
+        return found
+
+    monkeypatch.setattr(PartitionEntry, "_has_more", looked)
+    assert [] == member.fetch()
+    assert [False, True] == looks
+    assert [(0, 0, 1)] == member.fetch()

@@ -508,6 +508,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         if not hasattr(self, "partition"):
             return
         partition = self.partition
+        partition.check()
         found = states(partition)
         done = {number for first, end in partition.done() for number in range(first, end)}
         assert not done & set(found)

@@ -161,3 +161,33 @@ def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
     failures = stage.share.begin(session.unbegun, EARLIEST)
     assert [0] == [entry.key.partition for entry in failures]
     assert (-1, -1) == stage.share.offsets("group")["topic", 0]
+
+
+def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
+    """A client may invent groups, and each of them leaves rows."""
+    begun = []
+    for number in range(100):
+        session = stage.share.open_session(f"invented-{number}", "m", Connected())  # type: ignore[arg-type]
+        stage.share.add(session, (stage.topic_id.bytes, 0))
+        begun.append(not stage.share.begin(session.unbegun, EARLIEST))
+        stage.share.close_session(session)
+    assert 0 < sum(begun) < 30
+    assert "coordinator_max_bytes" in str(initialise(stage)[0])
+    used = stage.memory.used_bytes
+    stage.start()
+    assert used == stage.memory.used_bytes
+    for number in range(100):
+        stage.share.forget(f"invented-{number}", None, lambda _: None)
+    stage.run()
+    assert 0 == stage.memory.used_bytes
+    assert [None] == initialise(stage)
+    assert [None] == initialise(stage), "it counts once"
+    used = stage.memory.used_bytes
+    stage.catalogue.broken = True
+    stage.share.initialise("other", [NewPartitions("topic", stage.topic_id, 0, 2)], lambda _: None)
+    stage.run()
+    assert used == stage.memory.used_bytes
+    stage.catalogue.broken = False
+    stage.logs.delete_topic("topic")
+    stage.run()
+    assert 0 == stage.memory.used_bytes

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Consumer
 
+from broker.kafka.groups.share.values import HeartbeatRequest, HeartbeatResult
 from tests.http.api.harness import Api, api_broker, differences, documented
 from tests.network.harness import wait_for
 
@@ -173,3 +174,25 @@ def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
     api.kafka.logs.partitions["gone", 0].go_offline("the disk has failed")
     (partition,) = api.get("/groups/orphan")["partitions"]
     assert (None, None, None) == (partition["end_offset"], partition["lag"], partition["lag_s"])
+
+
+def test_a_share_group_has_its_start_offsets_and_members(api: Api) -> None:
+    answers: list[HeartbeatResult] = []
+    request = HeartbeatRequest("m", 0, "reader", "/127.0.0.1", None, ("orders",))
+    api.kafka.groups.share.heartbeat("queue", request, answers.append)
+    wait_for(lambda: bool(answers))
+    api.produce("orders", b"value")
+    (queue,) = [each for each in api.get("/groups")["groups"] if each["group"] == "queue"]
+    assert ("share", "Stable", 1, 1, ["orders"]) == tuple(
+        queue[key] for key in ("type", "state", "members", "lag", "topics")
+    )
+    answer = api.get("/groups/queue")
+    assert [] == differences(documented("/api/v1/groups/billing"), answer)
+    (member,) = answer["members"]
+    assert ("m", "reader", "127.0.0.1") == tuple(member[key] for key in ("member_id", "client_id", "host"))
+    assert [{"topic": "orders", "partitions": [0, 1]}] == member["assignment"]
+    first, second = answer["partitions"]
+    assert ("orders", 0, 10, 11, 1) == tuple(
+        first[key] for key in ("topic", "partition", "committed", "end_offset", "lag")
+    )
+    assert (5, 0) == (second["committed"], second["lag"])

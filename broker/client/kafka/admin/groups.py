@@ -1,7 +1,7 @@
 """Groups: which there are, their state and members, and how they are deleted.
 
-Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; share groups and those
-of Kafka Streams are listed, and described where the broker describes them as one of the two.
+Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; ``share_groups.py``
+has more of share groups. Groups of Kafka Streams are listed, and described where the broker describes them as one of the others.
 
 Tests: tests/cli/test_groups.py.
 """
@@ -22,6 +22,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import parse_assignment
 
 DEAD = "Dead"
+SHARE = "share"
 # The states in which no member can be in the way of a change of offsets.
 UNKNOWN = "Unknown"
 WITHOUT_MEMBERS = frozenset({"Empty", DEAD, UNKNOWN})
@@ -90,6 +91,10 @@ def describe_group(routing: Routing, group: str) -> Group:
             found = _describe_new(routing, connection, group)
             if found is not None:
                 return found
+        if has(connection, ApiKey.SHARE_GROUP_DESCRIBE, 1):
+            found = _describe_share(routing, connection, group)
+            if found is not None:
+                return found
         if not has(connection, ApiKey.DESCRIBE_GROUPS):
             return Group(group, "", UNKNOWN, "", "", connection.where, ())
         return _describe_classic(routing, connection, group)
@@ -103,22 +108,28 @@ def _describe_new(routing: Routing, connection: Connection, group: str) -> Group
     (one,) = answer.groups
     if one.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
         return None
-    _check(routing, group, one.error_code, one.error_message)
-    members = tuple(
-        Member(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host.lstrip("/"),
-            tuple(
-                (topic.topic_name, partition)
-                for topic in member.assignment.topic_partitions
-                for partition in topic.partitions
-            ),
-        )
-        for member in one.members
-    )
+    check(routing, group, one.error_code, one.error_message)
+    members = tuple(_member(member, member.instance_id) for member in one.members)
     return Group(group, "consumer", one.group_state, "consumer", one.assignor_name, connection.where, members)
+
+
+def _describe_share(routing: Routing, connection: Connection, group: str) -> Group | None:
+    """As a share group (KIP-932); None if it is none. A partition may have several of its members."""
+    answer = ask(connection, ApiKey.SHARE_GROUP_DESCRIBE, (1, 1), {"group_ids": [group]})
+    (one,) = answer.groups
+    if one.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+        return None
+    check(routing, group, one.error_code, one.error_message)
+    members = tuple(_member(member, None) for member in one.members)
+    return Group(group, SHARE, one.group_state, SHARE, one.assignor_name, connection.where, members)
+
+
+def _member(member: Any, instance_id: str | None) -> Member:
+    """Of a group of a newer protocol."""
+    partitions = tuple(
+        (topic.topic_name, partition) for topic in member.assignment.topic_partitions for partition in topic.partitions
+    )
+    return Member(member.member_id, instance_id, member.client_id, member.client_host.lstrip("/"), partitions)
 
 
 def _describe_classic(routing: Routing, connection: Connection, group: str) -> Group:
@@ -126,7 +137,7 @@ def _describe_classic(routing: Routing, connection: Connection, group: str) -> G
     (one,) = answer.groups
     if one.error_code == ErrorCode.group_id_not_found:
         return Group(group, "", DEAD, "", "", connection.where, ())
-    _check(routing, group, one.error_code, getattr(one, "error_message", None))
+    check(routing, group, one.error_code, getattr(one, "error_message", None))
     members = tuple(_classic_member(member) for member in one.members)
     return Group(group, "classic", one.group_state, one.protocol_type, one.protocol_data, connection.where, members)
 
@@ -148,7 +159,7 @@ def delete_group(routing: Routing, group: str) -> None:
         connection = routing.coordinator(GROUP, group)
         answer = ask(connection, ApiKey.DELETE_GROUPS, (0, 2), {"groups_names": [group]})
         for one in answer.results:
-            _check(routing, group, one.error_code, None)
+            check(routing, group, one.error_code, None)
 
     routing.retrying(attempt)
 
@@ -162,7 +173,7 @@ def delete_offsets(routing: Routing, group: str, partitions: Collection[TopicPar
 
     def attempt() -> dict[TopicPartition, int]:
         answer = ask(routing.coordinator(GROUP, group), ApiKey.OFFSET_DELETE, (0, 0), fields)
-        _check(routing, group, answer.error_code, None)
+        check(routing, group, answer.error_code, None)
         return {
             (topic.name, partition.partition_index): int(partition.error_code)
             for topic in answer.topics
@@ -172,7 +183,8 @@ def delete_offsets(routing: Routing, group: str, partitions: Collection[TopicPar
     return routing.retrying(attempt)
 
 
-def _check(routing: Routing, group: str, code: int, message: str | None) -> None:
+def check(routing: Routing, group: str, code: int, message: str | None) -> None:
+    """Raises for an answer that is an error."""
     if code in COORDINATOR_MOVED:
         routing.forget_coordinator(GROUP, group)
     if code:

@@ -5,8 +5,9 @@ Tests: tests/cli/test_groups.py.
 
 import attrs
 
-from broker.client.kafka.admin.groups import Group, Member
+from broker.client.kafka.admin.groups import SHARE, Group, Member
 from broker.client.kafka.admin.positions import offsets_at, times_at
+from broker.client.kafka.admin.share_groups import start_offsets
 from broker.client.kafka.admin.topics import describe_topics
 from broker.client.kafka.errors import code_name
 from broker.client.kafka.offsets import fetch_committed
@@ -20,7 +21,11 @@ _TIMES_MS = 10_000
 @attrs.frozen
 class PartitionLag:
     """``lag`` counts offsets from the committed one, or from the start of the log if that is later, to the end; ``lag_s`` is the
-    age of the first record among them, 0 without any. None: unknown. ``problem``: why the end offset is not known."""
+    age of the first record among them, 0 without any. None: unknown. ``problem``: why the end offset is not known.
+
+    For a share group ``committed`` is its start offset, ``lag`` does not count what is acknowledged beyond that, and ``member``
+    is one of those that read the partition.
+    """
 
     topic: str
     partition: int
@@ -34,7 +39,13 @@ class PartitionLag:
 
 def lag_of(routing: Routing, group: Group, now_ms: int, *, with_times: bool = True) -> list[PartitionLag]:
     """Of the partitions that the group has committed or its members have, by topic and partition."""
-    committed = {key: one.offset for key, one in fetch_committed(routing, group.group, None, False).items()}
+    known: dict[TopicPartition, int | None] = {}
+    if group.type == SHARE:
+        begun = start_offsets(routing, group.group)
+        committed = {key: one.start for key, one in begun.items()}
+        known = {key: one.lag for key, one in begun.items()}
+    else:
+        committed = {key: one.offset for key, one in fetch_committed(routing, group.group, None, False).items()}
     owners = {key: member for member in group.members for key in member.partitions}
     keys = sorted(committed.keys() | owners.keys())
     if not keys:
@@ -49,7 +60,8 @@ def lag_of(routing: Routing, group: Group, now_ms: int, *, with_times: bool = Tr
         if end is None:
             continue
         unread = max(offset, start or 0)
-        lags[key] = max(0, end - unread)
+        own = known.get(key)
+        lags[key] = max(0, end - unread) if own is None else own
         if lags[key]:
             first_unread[key] = unread
     times = times_at(routing, leaders, first_unread, _TIMES_MS) if with_times and first_unread else {}

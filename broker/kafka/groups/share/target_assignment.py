@@ -76,7 +76,9 @@ class TargetAssignment:
 
     def differs(self, topics: Topics) -> bool:
         """Whether a topic that members subscribe to is not as the last run has seen it, and no run is due that will see it."""
-        return self._phase is not SCHEDULED and any(topics(name) != self._topics.get(name) for name in self._members.topics)
+        return self._phase is not SCHEDULED and any(
+            topics(name) != self._topics.get(name) for name in self._members.topics
+        )
 
     def forget(self) -> None:
         """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset

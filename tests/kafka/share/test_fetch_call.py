@@ -1,0 +1,17 @@
+"""The states of a ShareFetch are those of the docstring; what they do is tested over sockets in tests/kafka/handlers."""
+
+import re
+
+from broker.kafka.share import fetch_call
+from broker.kafka.share.fetch_call import NEXT, State
+
+ROWS = re.findall(r"^\| ([A-Z_]+) \| [^|]+ \| ([A-Z_]+) \|$", fetch_call.__doc__ or "", re.MULTILINE)
+
+
+def test_the_table_of_the_docstring_is_the_one_in_force() -> None:
+    rows = {(State(before), State(after)) for before, after in ROWS}
+    assert rows == {(before, after) for before, following in NEXT.items() for after in following}
+
+
+def test_every_state_but_the_last_ones_is_left() -> None:
+    assert set(State) - {before for before, following in NEXT.items() if following} == {State.ANSWERED, State.ABANDONED}
