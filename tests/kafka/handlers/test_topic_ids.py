@@ -10,6 +10,7 @@ from broker.kafka.handlers import fetch, metadata, produce
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.fetch import FetchPartition, FetchRequest
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import Beside
@@ -128,6 +129,20 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, part
         answer = control.parse_response(ApiKey.FETCH, 13, frame + client._receive(int.from_bytes(frame, "big")))[1]
         found = [(one.error_code, len(one.records or b"")) for topic in answer.responses for one in topic.partitions]
         assert found == [(UNKNOWN, 0)] * partitions
+
+
+def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, 1)
+    monkeypatch.setattr(kafka.inside, "traces", object())
+    wanted = FetchPartition(id_of(kafka, topic).bytes, 0, -1, 0, -1, 1 << 20)
+    request = FetchRequest(0, 1, 1 << 20, 0, 0, -1, [wanted], by_id=True)
+    reading = fetch._Reading(kafka.inside, request)
+    reading.warm(kafka.inside)
+    kafka.inside.logs.delete_topic(topic)
+    reading.warm(kafka.inside)
+    gone = bytes(wanted.topic).hex()
+    assert [call[:3] for call in reading.log_calls] == [("read", topic, 0), ("load", topic, 0), ("load", gone, 0)]
 
 
 def test_a_partition_that_a_known_id_does_not_have_is_an_unknown_partition(kafka: Kafka) -> None:

@@ -84,6 +84,7 @@ class ConsumerGroup:
         restore_members(group._core, rows)
         for member in group._core.members:
             group._core.expect_heartbeat(member, now)
+            group._core.watch_revocation(member, now)
         return group
 
     @classmethod

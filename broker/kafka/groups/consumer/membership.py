@@ -113,10 +113,7 @@ class Membership:
         self, member: ConsumerMember, owned: TopicPartitions | None, is_subscription_new: bool, now: float
     ) -> bool:
         """Bring the member one step nearer to its target. True if what is assigned to it has changed."""
-        subscribes = self.targets.subscribes(member)
-        if subscribes is None:
-            return False
-        target = Target(self.targets.assignment_epoch, self.targets.of(member), subscribes)
+        target = Target(self.targets.assignment_epoch, self.targets.of(member), self.targets.subscribes(member))
         step = reconcile(member, target, self.ownership, owned, is_subscription_new)
         if step is None or step.leaves_as_it_is(member):
             return False
@@ -132,14 +129,13 @@ class Membership:
         member.state, member.epoch = step.state, step.epoch
         member.unchanged = None
         self.saver.mark(assignment_row(member.member_id))
-        if member.classic is None:
-            self._watch_revocation(member, now)
+        self.watch_revocation(member, now)
         return is_assignment_new
 
-    def _watch_revocation(self, member: ConsumerMember, now: float) -> None:
-        """A member that has something to give up has its rebalance timeout for that."""
+    def watch_revocation(self, member: ConsumerMember, now: float) -> None:
+        """A member that has something to give up has its rebalance timeout for that. A classic one has it to join again."""
         revocations = self.schedule.revocations
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
             self.schedule.set(revocations, member.member_id, now + member.rebalance_timeout_ms / 1000)
         else:
             revocations.remove(member.member_id)

@@ -82,12 +82,13 @@ class Targets:
 
     # Topics ---------------------------------------------------------------------------------------------------------
 
-    def subscribes(self, member: ConsumerMember) -> Callable[[UUID], bool] | None:
-        """Whether the member subscribes to a topic. None if that is not known, because its expression was not matched yet."""
+    def subscribes(self, member: ConsumerMember) -> Callable[[UUID], bool]:
+        """Whether the member subscribes to a topic. While its expression has not been matched it does, so that it keeps what it
+        has, and what its client says of that counts."""
         names, regex = member.subscription
         matched = self.resolutions.resolved.get(regex) if regex else frozenset()
         if matched is None:
-            return None
+            return lambda _: True
         name_of = self.topics.name_of
 
         def subscribes(topic_id: UUID) -> bool:

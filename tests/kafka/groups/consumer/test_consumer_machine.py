@@ -59,6 +59,9 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         targets.INLINE_COST_MAX = 10_000 if inline else 0
         self.partitions = partitions
         self.driver.set_topics(**partitions)
+        for number in range(2):
+            self.start(number, (NAMES, None), False, None)
+            self.round()
 
     # What clients do --------------------------------------------------------------------------------------------------
 
@@ -112,6 +115,13 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while and client.instance_id else LEAVE_EPOCH
         self.driver.heartbeat(HeartbeatRequest(client.member_id, epoch, client.instance_id), lambda _: None)
         del self.clients[number]
+
+    @rule()
+    def round(self) -> None:
+        """Nothing gets lost for a while, but nobody gives anything up."""
+        for number in self.clients:
+            self.beat(number)
+        self.driver.work()
 
     # What the broker does ---------------------------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class ModelClassic:
     def lose(self) -> None:
         self.holds = self.target = NOTHING
         self.member_id, self.generation, self.phase = "", -1, "out"
+        self.new_id += "'"  # the coordinator never makes the same one twice
 
 
 class ConversionModel(RuleBasedStateMachine):
@@ -267,6 +268,11 @@ class ConversionModel(RuleBasedStateMachine):
             client.heard(heartbeat(client.member_id, None, client.generation, self.now))
         self.settle(group)
         self.settle()
+
+    @rule()
+    def round(self) -> None:
+        for number in list(self.clients):
+            self.act(number)
 
     @precondition(lambda self: self.clients)
     @rule(number=NUMBERS)

@@ -53,6 +53,22 @@ def test_a_group_in_the_middle_of_a_rebalance_goes_on_with_it() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
+def test_a_member_that_has_to_give_something_up_has_its_rebalance_timeout_after_a_restart() -> None:
+    driver = GroupDriver.of(t=2)
+    stubborn, other = Client(driver, "a"), Client(driver, "b")
+    stubborn.beat()
+    other.beat()
+    stubborn.keeps = True
+    stubborn.beat()
+    driver.restart()
+    for _ in range(6):
+        driver.pass_time(11.0)
+        stubborn.beat()
+        other.beat()
+    settle([other])
+    assert other.count == 2
+
+
 def test_topics_that_have_changed_while_the_broker_was_down_are_assigned() -> None:
     driver = GroupDriver.of(t=2)
     settle([client := Client(driver, "a")])
