@@ -20,6 +20,7 @@ from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
 from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
+from broker.kafka.producing.runs import RUN_API
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.share.share_service import ShareService
@@ -129,7 +130,7 @@ class KafkaPart:
         ]
 
     def service(self, listener: Listener) -> KafkaService:
-        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None)
+        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None, RUN_API)
 
     def _login_rules(self, listener: Listener) -> LoginRules:
         config = for_listener(self.context.config, listener.name)

@@ -8,7 +8,11 @@ Tests: tests/kafka/test_service.py.
 import struct
 from collections.abc import Mapping
 
+import attrs
+
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.context import KafkaContext
+from broker.kafka.producing.run_finder import RunFinder
 from broker.security.client_software import Software
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
@@ -21,14 +25,24 @@ _SMALLEST = 8
 _WORDS_MAX = 300
 
 
+@attrs.frozen
+class Runs:
+    """Several Produce requests become one of ``api``. One for all sessions of a service."""
+
+    context: KafkaContext
+    api: Api
+
+
 class KafkaSession:
     """One Kafka connection. A connection has one request in flight at a time."""
 
     in_flight_max = 1
 
-    def __init__(self, apis: dict[int, Api]) -> None:
-        """``apis``: those that are served, by key."""
+    def __init__(self, apis: dict[int, Api], runs: Runs | None = None) -> None:
+        """``apis``: those that are served, by key. ``runs``: several Produce requests may be handled together."""
         self._apis = apis
+        self._runs = runs
+        self._finder: RunFinder | None = None  # once the client has not waited for an answer
         self.client_software: Software | None = None  # what the client says it is
         self.client_id: str | None = None  # of its ApiVersions request
 
@@ -50,9 +64,22 @@ class KafkaSession:
         (length,) = _LENGTH(data)
         if length < _SMALLEST:
             raise ProtocolError(f"a request of {length} bytes")
-        return 4 + length  # type: ignore[no-any-return]
+        size: int = 4 + length
+        if size < len(data) and self._runs is not None and not data[5]:  # the lower byte of API key 0
+            return self._run_size(data, size)
+        return size
+
+    def _run_size(self, data: memoryview, first: int) -> int:
+        """There is more than one frame in ``data``, and the first is perhaps one of Produce."""
+        assert self._runs is not None
+        if self._finder is None:
+            self._finder = RunFinder(self._runs.context)
+        return self._finder.find(data, first)
 
     def receive(self, frame: memoryview) -> KafkaRequest:
+        if self._finder is not None and self._finder.size:
+            assert self._runs is not None
+            return self._finder.request(self._runs.api)
         key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
         api = self._apis.get(key)
         if api is None:

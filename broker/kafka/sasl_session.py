@@ -12,7 +12,7 @@ from math import inf
 import attrs
 
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.kafka_session import KafkaSession, Runs
 from broker.kafka.login_state import ANSWERED, LoginEvent, LoginState, next_state
 from broker.runtime.timers import TimerHandle
 from broker.security.principal import Principal
@@ -53,8 +53,8 @@ class SaslSession(KafkaSession):
     # Until when (Clock.monotonic() s) the login must end, or the processor closes the connection.
     deadline: float
 
-    def __init__(self, rules: LoginRules, now: float) -> None:
-        super().__init__(rules.apis[LoginState.INITIAL_REQUEST])
+    def __init__(self, rules: LoginRules, now: float, runs: Runs | None = None) -> None:
+        super().__init__(rules.apis[LoginState.INITIAL_REQUEST], runs)
         self.rules = rules
         self.state = LoginState.INITIAL_REQUEST
         self.deadline = now + rules.timeout_s
@@ -76,7 +76,10 @@ class SaslSession(KafkaSession):
         (length,) = _LENGTH(data)
         if not self._least <= length <= self._most:
             raise ProtocolError(f"a request of {length} bytes")
-        return 4 + length  # type: ignore[no-any-return]
+        size: int = 4 + length
+        if size < len(data) and not data[5] and self._runs is not None and self.state is LoginState.COMPLETE:
+            return self._run_size(data, size)
+        return size
 
     def receive(self, frame: memoryview) -> KafkaRequest:
         if self.state is LoginState.AUTHENTICATE_RAW:

@@ -783,8 +783,9 @@ class Processor:
                 request.frame = frame
                 request.received_at = self._now
                 start += size
-                connection.requests += 1
-                self.stats.requests += 1
+                count = request.count
+                connection.requests += count
+                self.stats.requests += count
                 if sequential:
                     connection.in_flight = request
                     connection.holds |= RESPONSE_PENDING
@@ -794,7 +795,7 @@ class Processor:
                     if sequential:
                         if connection.in_flight is not request:
                             kind = connection.kind = request.kind
-                            at_once[kind] += 1
+                            at_once[kind] += count
                             if measured is not None:
                                 taken_at = measured[-1] if measured else self._now
                                 measured += kind, taken_at, self._clock.monotonic()
@@ -983,7 +984,7 @@ class Processor:
         # A handler that has answered may not have returned yet.
         taken, handled = request.taken_at or now, request.handled_at or now
         connection.kind = request.kind
-        self.times.answered_later(request.kind, request.received_at, taken, handled, now)
+        self.times.answered_later(request.kind, request.received_at, taken, handled, now, request.count)
         if self._traces is not None:
             self._traces.offer(request, self.number, taken, handled, now)
         if not connection.stalled_at:

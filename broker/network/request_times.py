@@ -63,13 +63,15 @@ class RequestTimes:
             times = self.times[kind] = Times()
         return times
 
-    def answered_later(self, kind: str, received_at: float, taken_at: float, handled_at: float, now: float) -> None:
-        """One that was parked, or that a handler had."""
-        self.later[kind] += 1
+    def answered_later(
+        self, kind: str, received_at: float, taken_at: float, handled_at: float, now: float, count: int = 1
+    ) -> None:
+        """One that was parked, or that a handler had; or several that were answered together."""
+        self.later[kind] += count
         times = self.of(kind)
-        times.observe(QUEUE, taken_at - received_at)
-        times.observe(LOCAL, handled_at - taken_at)
-        times.observe(WAIT, now - handled_at)
+        times.observe(QUEUE, taken_at - received_at, count)
+        times.observe(LOCAL, handled_at - taken_at, count)
+        times.observe(WAIT, now - handled_at, count)
 
     def answered_at_once(self, measured: Sequence[Any], began: float, ended: float) -> None:
         """All of one step, which has begun and ended then: in their order the kind of each, the time when its handling has begun,

@@ -90,6 +90,8 @@ class Request:
 
     # What kind of request it is, for the metrics: one of a bounded number of texts.
     kind: str = "other"
+    # How many of the client's requests it stands for, for the metrics.
+    count: int = 1
 
     connection: Connection  # set by the processor
     frame: memoryview  # writable; header included

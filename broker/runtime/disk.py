@@ -22,6 +22,8 @@ _TRIES = 100
 
 # One write of 1 MB sometimes takes ten times as long as four of 256 KiB here (dirty-page throttling counts whole writes).
 WRITE_PIECE_BYTES = 256 * 1024
+# IOV_MAX of Linux and macOS.
+_VECTOR_MAX = 1024
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
 # The page cache is filled in pieces of this size.
@@ -156,6 +158,10 @@ class SystemFile:
                 written = os.pwrite(self._fd, buffer, offset)
                 if written == size:
                     return written
+        elif len(buffers) <= _VECTOR_MAX:
+            size = sum(map(len, buffers))
+            if size <= WRITE_PIECE_BYTES and os.pwritev(self._fd, buffers, offset) == size:
+                return size
         return self._pwrite_pieces(buffers, offset)
 
     def _pwrite_pieces(self, buffers: Sequence[Buffer], offset: int) -> int:

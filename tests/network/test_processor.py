@@ -1198,6 +1198,25 @@ def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads
     assert bytes(request.frame) == data
 
 
+def test_a_request_that_a_handler_has_parked_keeps_its_frame_while_it_is_handled_again(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    data = frame(b"H", b"\x01" * 300_000)
+    client.send(data)
+    b.until(lambda: len(b.service.parked) == 1)
+    ((request, outbox),) = b.service.parked
+    assert bytes(request.frame) == data
+    outbox.hand_over(request, Handover())
+    b.until(lambda: len(b.channel) == 1, handling=False)
+    client.abort()
+    b.until(lambda: not b.processor.connections, handling=False)
+    assert b.memory.in_use >= len(data)
+    other = b.connect()
+    other.send(frame(b"e", b"\xee" * 300_000))
+    b.until(lambda: other.frames, handling=False)
+    assert bytes(request.frame) == data
+
+
 def test_a_service_may_ask_how_long_sending_takes() -> None:
     bench = Bench()
     try:

@@ -38,13 +38,33 @@ def test_files_are_not_inherited_by_child_processes(tmp_path: Path) -> None:
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
+    real_vector = os.pwritev
     monkeypatch.setattr(module.os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:7], offset))
+    monkeypatch.setattr(module.os, "pwritev", lambda fd, buffers, offset: real_vector(fd, buffers[:1], offset))
     file = DISK.open(f"{tmp_path}/a", create=True)
     data = bytes(range(100))
     assert file.pwrite([data], 10) == 100
     assert file.pwrite([data[:50], data[50:]], 200) == 100
     assert file.pread(100, 10) == data
     assert file.pread(100, 200) == data
+
+
+def test_many_buffers_are_one_system_call_or_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.pwritev, []
+
+    def pwritev(fd: int, buffers: Any, offset: int) -> int:
+        calls.append(len(buffers))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(module.os, "pwritev", pwritev)
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    assert file.pwrite([b"%d" % (n % 10) for n in range(100)], 3) == 100
+    assert file.pread(100, 3) == b"0123456789" * 10
+    # More than the kernel takes at once, and larger than a piece.
+    assert file.pwrite([b"x"] * 3000, 200) == 3000
+    assert file.pwrite([bytes(200_000)] * 2, 4000) == 400_000
+    assert file.pread(3000, 200) == b"x" * 3000
+    assert calls == [100]
 
 
 def test_a_write_that_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ group's offsets, add these to the transaction. The addition is durable before th
 Requests on several connections may add to one transaction at the same time, while each change of it takes an fsync: those that
 come meanwhile wait, and the next change makes all of them.
 
-With each end the producer gets a new epoch, so that no batch from before can be appended after it.
+With each end the producer gets a new epoch, so that no batch from before can be appended after it. ``transaction.py`` has the
+table of what an end is answered.
 
 Any thread may call any method; answers come by callback, on the thread that completes the request. Both kinds of producers may
 use a transactional id one after the other, and a transaction that one kind has begun may be ended by the other.

@@ -6,9 +6,10 @@ Tests: tests/storage/log/test_log.py, tests/storage/log/test_log_model.py.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from broker.errors import Refusal
 from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.storage.log import append_rules
@@ -21,7 +22,7 @@ from broker.storage.log.watchers import Watchers
 from broker.storage.refusals import BatchesTooLarge, LogEnded
 from broker.storage.segments.segment import LAST_DELTA, LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Header, Segment
 from protocol.checksum import crc32c
-from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
+from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SEQUENCES, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
 
 # A write to the page cache takes microseconds. Two in a row that took this long, or one that took ten times as long, were
@@ -30,6 +31,7 @@ from protocol.kafka.records.records import SMALLEST_RECORD
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
+_NOT_IN_RUNS = SPECIAL | TRANSACTIONAL  # attributes
 _STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 _NO_HEADER: Header = (0,) * 13
 _unpack = HEADER.unpack_from
@@ -197,12 +199,8 @@ class Appender:
             except OSError as error:
                 raise state.undo_write(segment, position, error) from error
             took = monotonic() - started
-            if took > SLOW_WRITE_S:
-                if self._was_slow or took > 10 * SLOW_WRITE_S:
-                    state.slow_until = started + took + SLOW_FOR_S
-                self._was_slow = True
-            elif self._was_slow:
-                self._was_slow = False
+            if took > SLOW_WRITE_S or self._was_slow:
+                self._note_write(took, started)
             if position == 0:
                 segment.first_timestamp = max_ts
                 self._rolling.set_roll_time(segment)
@@ -220,6 +218,128 @@ class Appender:
         if self._watchers.callbacks:
             self._watchers.wake()
         return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
+
+    def append_run(self, run: Sequence[memoryview], *, now_ms: int) -> tuple[list[int], int]:
+        """Store batches that were sent one after the other, with one write. Each of ``run`` is as ``append`` takes it.
+
+        Returns the base offsets of those that were stored, which are the first of the run, and the log start offset. Stops before
+        the first one that is not the usual case (see ``append``, to which that one can be given next), for whatever reason; so
+        what cannot be written is not stored either, and ``append`` says why.
+        """
+        taken: list[tuple[memoryview, Header]] = []
+        before_ms, after_ms, max_batch = -self._before_max_ms, self._after_max_ms, self._max_batch
+        total = 0
+        newest = -1
+        for records in run if self._opaque else ():
+            size = len(records)
+            if size < HEADER_SIZE:
+                break
+            header: Header = _unpack(records)
+            _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = (
+                header
+            )
+            if not (
+                length + LOG_OVERHEAD == size <= max_batch
+                and magic == MAGIC
+                and not attributes & _NOT_IN_RUNS
+                and last_delta == count - 1
+                and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
+                and attributes & 7 <= LARGEST_CODEC
+                and before_ms <= base_ts - now_ms <= after_ms
+                and before_ms <= max_ts - now_ms <= after_ms
+                and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+                and crc32c(records[21:]) == crc
+            ):
+                break
+            taken.append((records, header))
+            total += size
+            if max_ts > newest:
+                newest = max_ts
+        state = self._state
+        bases: list[int] = []
+        with state.lock:
+            segment = state.active
+            if not taken or state.offline is not None or segment is None:
+                return bases, state.log_start_offset
+            position = segment.size
+            file = segment.log.file
+            if (
+                file is None
+                or position == 0
+                or position + total > self._segment_bytes
+                or newest > segment.roll_at_timestamp
+                or now_ms > segment.roll_at_ms
+            ):
+                return bases, state.log_start_offset
+            offset = state.log_end_offset
+            largest = segment.base_offset + MAX_RELATIVE
+            batches: list[tuple[int, Header]] = []
+            buffers: list[memoryview] = []
+            numbered: list[tuple[int, Header]] = []  # by their producer, with the last offset of each
+            producers = state.producers
+            next_of: dict[
+                int, tuple[int, int]
+            ] = {}  # by producer id: the epoch, and the sequence number that must come next
+            at = 0
+            for records, header in taken:
+                last_offset = offset + header[LAST_DELTA]
+                if last_offset > largest:
+                    break
+                producer_id, epoch, sequence = header[9], header[10], header[11]
+                if producer_id >= 0:
+                    if state.first_unstable is not None:
+                        break
+                    expected = next_of.get(producer_id)
+                    if expected is None:
+                        try:
+                            if producers.check(producer_id, epoch, sequence, header[LAST_DELTA]) is not None:
+                                break
+                        except Refusal:
+                            break
+                    elif expected != (epoch, sequence):
+                        break
+                    next_of[producer_id] = (epoch, (sequence + header[LAST_DELTA] + 1) % SEQUENCES)
+                    numbered.append((last_offset, header))
+                _STAMP.pack_into(records, 0, offset, header[LENGTH], state.leader_epoch)
+                bases.append(offset)
+                buffers.append(records)
+                batches.append((at, header))
+                at += len(records)
+                offset = last_offset + 1
+            if not bases:
+                return bases, state.log_start_offset
+            monotonic = state.clock.monotonic
+            started = monotonic()
+            try:
+                file.pwrite(buffers, position)
+            except OSError as error:
+                state.undo_write(segment, position, error)
+                return [], state.log_start_offset
+            took = monotonic() - started
+            if took > SLOW_WRITE_S or self._was_slow:
+                self._note_write(took, started)
+            segment.appended_all(position, bases[0], batches, self._index_interval)
+            for last_offset, header in numbered:
+                producers.appended(
+                    header[9], header[10], header[11], header[LAST_DELTA], last_offset, header[MAX_TIMESTAMP], now_ms
+                )
+            state.appended_bytes += at
+            state.log_end_offset = state.high_watermark = offset
+            state.tail = (offset, segment, segment.size)
+        if offset - state.durable_offset >= self._flush_messages:
+            self._flush_to(offset)
+        if self._watchers.callbacks:
+            self._watchers.wake()
+        return bases, state.log_start_offset
+
+    def _note_write(self, took: float, started: float) -> None:
+        """So long (s) did a write to the page cache take."""
+        if took > SLOW_WRITE_S:
+            if self._was_slow or took > 10 * SLOW_WRITE_S:
+                self._state.slow_until = started + took + SLOW_FOR_S
+            self._was_slow = True
+        elif self._was_slow:
+            self._was_slow = False
 
     def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
         """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal if no segment can hold them, StorageError."""

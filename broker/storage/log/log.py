@@ -91,6 +91,7 @@ class Log:
         "_trimming",
         "_watchers",
         "append",
+        "append_run",
         "around",
         "dir",
         "leader_epoch",
@@ -144,6 +145,7 @@ class Log:
             self.allow_entries,
         )
         self.append = self._appender.append
+        self.append_run = self._appender.append_run
         self.read = self._reader.read
         self.watch = self._watchers.watch
         self.unwatch = self._watchers.unwatch

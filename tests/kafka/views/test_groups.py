@@ -79,6 +79,9 @@ def test_a_consumer_group_has_its_epochs_and_targets(api: Api) -> None:
         assert ("consumer", 1) == (listed["newer"]["type"], listed["newer"]["members"])
     finally:
         consumer.close()
+    wait_for(lambda: api.get("/groups/newer")["state"] == "Empty")
+    api.kafka.groups.expiration.sweep()  # without offsets it goes
+    assert "newer" not in api.kafka.groups.names()
 
 
 def test_members_have_their_assignments(api: Api) -> None:

@@ -2,7 +2,8 @@
 
 The target assignment is not stored. If every member had reached it, what the members have is the target, and the group goes on
 as if nothing had happened. Otherwise the group epoch is bumped, and the next heartbeat has a new target computed, from what the
-members have: nobody was told of the target that is lost. Until then each member's target is what it has.
+members have: nobody was told of the target that is lost (docs/decisions/0013-consumer-group-rows.md). Until then each member's
+target is what it has.
 
 A save that failed while a later one succeeded can leave a partition with two members: one was asked to give it up, said that it
 had, and that was not written; the other got it, and that was. The member with the greater epoch has it. It can also leave a row

@@ -228,14 +228,13 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             assert client.epoch == member.epoch == group.epoch
             assert client.holds == client.target == owned(member), (client, member)
         self.check_assignment()
+        held = {number: client.holds for number, client in self.clients.items()}
         self.driver.restart()
-        epoch = group.epoch
-        for _ in range(4):
-            for number in self.clients:
+        for _ in range(6):
+            for number, client in self.clients.items():
+                client.revoke()
                 self.beat(number)
-        assert self.group.epoch == epoch, (
-            self.driver.rows
-        )  # "a group that had settled was assigned anew after a restart"
+        assert held == {number: client.holds for number, client in self.clients.items()}
         for number in list(self.clients):
             self.leave(number, for_a_while=False)
         assert self.group.size_bytes == 0

@@ -1,0 +1,1 @@
+"""Producing: from the batches of Produce requests to logs and results."""

@@ -1,0 +1,126 @@
+"""One record batch of a Produce request to the log of its partition: the checks that are Kafka's, and the result for the answer.
+
+On the connection's processor, or on a handler thread. From version 13 on a request names topics by their ids, as 16 bytes, and
+everything here looks up by what the request says. So records for a topic that was deleted never get into a new topic under the
+old name.
+
+Tests: tests/kafka/handlers/test_produce.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.errors import Refusal, StorageError
+from broker.kafka.api import KafkaRequest
+from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
+from broker.kafka.transactions.transaction import Claim
+from broker.network.traces import LogCall
+from broker.storage.log.append import AppendInfo
+from broker.storage.log.log import Log
+from broker.storage.refusals import InvalidTransactionState, KeylessRecords
+from protocol.errors import ProtocolError
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import produce
+from protocol.kafka.records.batch import TRANSACTIONAL, read_header
+
+# How long (s) appends go to the handler pool after a slow one: the disk is busy writing back.
+SLOW_FOR_S = 1.0
+# The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
+_ATTRIBUTES = 22
+_FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
+# Since then clients know that a transaction can be aborted and the producer go on.
+_ABORTABLE_SINCE = 11
+Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
+
+
+def partitions_of(context: KafkaContext, request: KafkaRequest) -> Partitions:
+    """All logs, by what requests of this version call their topics."""
+    return context.logs.partitions if request.api_version < _FIRST_BY_ID else context.logs.partitions_by_id
+
+
+def is_transactional(records: memoryview | None) -> bool:
+    return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & TRANSACTIONAL)
+
+
+def append(
+    context: KafkaContext,
+    request: KafkaRequest,
+    topic: str | bytes,
+    partition: int,
+    records: memoryview | None,
+    acks: int,
+    transactional_id: str | None,
+) -> tuple[produce.PartitionResult, Log | None]:
+    """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
+    target = partitions_of(context, request).get((topic, partition))
+    if target is None:
+        is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
+        absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
+        return produce.PartitionResult(topic, partition, absent), None
+    if acks not in (0, 1, -1):
+        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
+    if records is None or not len(records):
+        message = "a produce request without records"
+        return produce.PartitionResult(topic, partition, ErrorCode.invalid_record, -1, -1, -1, message), None
+    if acks == -1 and target.config.min_insync_replicas > 1:
+        message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
+        return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
+    if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
+        refused = _refuse(context, records, transactional_id)
+        if refused:
+            return produce.PartitionResult(topic, partition, refused), None
+    try:
+        if context.traces is None:
+            info = target.append(records, now_ms=context.clock.time_ms())
+        else:
+            info = _append_traced(context, request, target, records)
+    except Refusal as error:
+        code = code_of(error)
+        if isinstance(error, InvalidTransactionState) and transactional_id is not None:
+            # The log knows no more than that the producer may not; the coordinator knows why.
+            header = read_header(records)
+            code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
+            if code == ErrorCode.invalid_txn_state and request.api_version >= _ABORTABLE_SINCE:
+                code = ErrorCode.transaction_abortable
+        return produce.PartitionResult(
+            topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
+        ), None
+    except StorageError as error:
+        context.complain("append_failed", target.topic, partition, error)
+        return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
+    if target.state.slow_until > context.appends_slow_until:
+        context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
+    return (
+        produce.PartitionResult(
+            topic, partition, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset, None
+        ),
+        target,
+    )
+
+
+def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview) -> AppendInfo:
+    """Append, and note when on the request."""
+    began = context.clock.monotonic()
+    info = target.append(records, now_ms=context.clock.time_ms())
+    ended = context.clock.monotonic()
+    request.note_log_call(LogCall("append", target.topic, target.partition, info.base_offset, began, ended))
+    return info
+
+
+def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
+    """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
+    if not isinstance(error, KeylessRecords):
+        return ()
+    where = f"{target.topic}-{target.partition}"
+    message = f"Compacted topic cannot accept message without key in topic partition {where}."
+    return [(number, message) for number in error.numbers]
+
+
+def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | None) -> ErrorCode:
+    """The error of a transaction's batch whose producer does not have the transactional id of the request."""
+    try:
+        header = read_header(records)
+    except ProtocolError:
+        return ErrorCode.none  # the append refuses the batch and says why
+    return context.transactions.may_write(transactional_id, header.producer_id)

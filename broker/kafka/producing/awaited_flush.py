@@ -1,0 +1,78 @@
+"""Produce requests with ``acks=all`` wait for an fsync, without a thread.
+
+Begun on the thread that has appended; the answer comes on the flusher's thread, or on the timer's if the request times out.
+
+Tests: tests/kafka/handlers/test_produce.py, tests/kafka/test_ack_deadlines.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from broker.errors import StorageError
+from broker.kafka.api import KafkaRequest
+from broker.kafka.context import KafkaContext
+from broker.runtime.threads import Lock
+from broker.storage.log.log import Log
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.produce import PartitionResult
+
+# Results that take the place of those that were due if the records had become durable in time, by their index.
+Failed = Mapping[int, PartitionResult]
+
+
+class Written(NamedTuple):
+    """What was appended to one log: the indexes of the results, and the topic as the request calls it."""
+
+    indexes: Sequence[int]
+    topic: str | bytes
+    log: Log
+
+
+class AwaitedFlush:
+    """What was appended becomes durable, or does not, or not in time. Then ``send`` is called, once."""
+
+    def __init__(self, context: KafkaContext, request: KafkaRequest, send: Callable[[Failed], None]) -> None:
+        self._context = context
+        self._received_at = request.received_at
+        self._send = send
+        self._lock = Lock()
+        self._failed: dict[int, PartitionResult] = {}
+        self._unflushed: list[Written] = []
+        self._answered = False
+        self.deadline = 0.0
+
+    def begin(self, written: Sequence[Written], timeout_ms: int) -> None:
+        self._unflushed = list(written)
+        self.deadline = self._received_at + timeout_ms / 1000
+        self._context.ack_deadlines.add(self)
+        for one in written:
+            self._context.flusher.wait_durable(one.log, one.log.log_end_offset, partial(self._flushed, one))
+
+    def _flushed(self, one: Written, error: StorageError | None) -> None:
+        with self._lock:
+            if self._answered:
+                return
+            if error is not None:
+                self._fail(one, ErrorCode.kafka_storage_error, str(error))
+            self._unflushed = [other for other in self._unflushed if other is not one]
+            if self._unflushed:
+                return
+            self._answered = True
+        self._context.ack_deadlines.remove(self)
+        self._send(self._failed)
+
+    def expire(self) -> None:
+        """The request has timed out. As in Kafka, the records may become durable all the same."""
+        with self._lock:
+            if self._answered:
+                return
+            self._answered = True
+            for one in self._unflushed:
+                self._fail(one, ErrorCode.request_timed_out, None)
+        self._send(self._failed)
+
+    def _fail(self, one: Written, error: ErrorCode, message: str | None) -> None:
+        start_offset = one.log.log_start_offset
+        result = PartitionResult(one.topic, one.log.partition, error, -1, -1, start_offset, message)
+        self._failed.update(dict.fromkeys(one.indexes, result))

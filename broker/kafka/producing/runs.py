@@ -1,0 +1,99 @@
+"""Handles runs (see ``run_finder.py``): one write for each log, one fsync with ``acks=all``, one answer with all responses.
+
+On the connection's processor. What is not the usual case is appended batch by batch, as if it had come alone.
+
+Tests: tests/kafka/producing/test_runs.py.
+"""
+
+from collections.abc import Sequence
+
+from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import NO_NAMES, denied, denied_ids
+from broker.kafka.context import KafkaContext
+from broker.kafka.producing.appending import SLOW_FOR_S, append, partitions_of
+from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
+from broker.kafka.producing.run_finder import RUN_BYTES_MAX, RunRequest
+from broker.network.service import Outbox
+from broker.security.acl import Operation, ResourceType
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import produce
+from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Template
+
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
+
+
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
+    assert isinstance(request, RunRequest)
+    run = request.run
+    acks = run[0].template.acks
+    by_template: dict[Template, list[int]] = {}
+    for index, one in enumerate(run):
+        by_template.setdefault(one.template, []).append(index)
+    refused = _refused(context, request, [template.topic for template in by_template])
+    partitions = partitions_of(context, request)
+    answers: list[bytes] = [b""] * len(run)
+    written: list[Written] = []
+
+    def answer(index: int, result: produce.PartitionResult) -> None:
+        if result.error:
+            context.errors.add(RUN_API.label, result.error)
+        answers[index] = produce.response(run[index].correlation_id, request.api_version, [result], 0)
+
+    def send(failed: Failed) -> None:
+        for index, result in failed.items():
+            answer(index, result)
+        outbox.send(request, [b"".join(answers)])
+
+    for template, indexes in by_template.items():
+        topic, partition = template.topic, template.partition
+        if topic in refused:
+            for index in indexes:
+                answer(index, produce.PartitionResult(topic, partition, ErrorCode.topic_authorization_failed))
+            continue
+        log = partitions.get((topic, partition))
+        stored = 0
+        if log is not None and (acks == 1 or log.config.min_insync_replicas <= 1):
+            records = [run[index].records for index in indexes]
+            base_offsets, start_offset = log.append_run(records, now_ms=context.clock.time_ms())
+            success = request.answers(template)
+            for index, base_offset in zip(indexes, base_offsets, strict=False):
+                answers[index] = success(run[index].correlation_id, base_offset, start_offset)
+            stored = len(base_offsets)
+            if log.state.slow_until > context.appends_slow_until:
+                context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
+        succeeded = indexes[:stored]
+        for index in indexes[stored:]:
+            result, appended_to = append(context, request, topic, partition, run[index].records, acks, None)
+            answer(index, result)
+            if appended_to is not None:
+                succeeded.append(index)
+        if log is not None and succeeded:
+            written.append(Written(succeeded, topic, log))
+    if acks == -1 and written:
+        AwaitedFlush(context, request, send).begin(written, min(template.timeout_ms for template in by_template))
+    else:
+        send({})
+
+
+def _refused(context: KafkaContext, request: RunRequest, topics: Sequence[str | bytes]) -> frozenset[str | bytes]:
+    """The topics to which the client may not write."""
+    if context.authorizer is None:
+        return NO_NAMES
+    ids = [topic for topic in topics if isinstance(topic, bytes)]
+    names = [topic for topic in topics if isinstance(topic, str)]
+    connection = request.connection
+    return frozenset(
+        (*denied_ids(context, connection, _WRITE, ids), *denied(context, connection, _WRITE, _TOPIC, names))
+    )
+
+
+RUN_API = Api(
+    key=ApiKey.PRODUCE,
+    min_version=FIRST_VERSION,
+    max_version=LAST_VERSION,
+    handle_raw=_handle,
+    inline=True,
+    inline_max_bytes=RUN_BYTES_MAX,
+    sized_by_bytes=False,
+)

@@ -1,0 +1,175 @@
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import produce
+from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.messages.produce import PartitionResult
+from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Answers, Template, follow, template_of
+from protocol.kafka.schema import control
+
+VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
+# Around the limits of what one, two and three bytes of a length can say.
+RECORDS = st.sampled_from([1, 60, 126, 127, 128, 129, 16382, 16383, 16384, 20000]).map(lambda size: b"r" * size)
+TOPICS = st.text("abc._-", min_size=1, max_size=12) | st.just("t" * 127) | st.just("t" * 126)
+MOST = 1 << 30
+
+
+def request(
+    version: int,
+    records: bytes | None,
+    topic: str = "topic",
+    correlation_id: int = 1,
+    client: str | None = "client",
+    **fields: Any,
+) -> bytes:
+    data = [{"index": fields.pop("partition", 0), "records": records}]
+    topics = [{"name": topic, "topic_id": uuid5(NAMESPACE_URL, topic), "partition_data": data}]
+    fields = {"acks": 1, "timeout": 30_000, "topic_data": topics} | fields
+    return control.encode_request(ApiKey.PRODUCE, version, correlation_id, client, fields)
+
+
+def learned(frame: bytes) -> Template:
+    template = template_of(memoryview(frame))
+    assert template is not None
+    return template
+
+
+def alone(frame: bytes) -> tuple[Any, ...]:
+    """What the usual way makes of one request."""
+    view = memoryview(frame)
+    _, version, correlation_id, _, body = parse_request_header(view)
+    parsed = produce.parse_request(view, version, body)
+    assert parsed.transactional_id is None
+    ((topic, partition, records),) = parsed.topics
+    assert records is not None
+    return correlation_id, version, parsed.acks, parsed.timeout_ms, topic, partition, bytes(records)
+
+
+def together(frames: bytes, *templates: Template, most: int = 100) -> list[tuple[Any, ...]]:
+    known = {template.middle: template for template in templates}
+    found, end = follow(known, templates[0].layout, memoryview(frames), most, MOST)
+    assert end <= len(frames)
+    return [
+        (one.correlation_id, t.version, t.acks, t.timeout_ms, t.topic, t.partition, bytes(one.records))
+        for one in found
+        for t in [one.template]
+    ]
+
+
+@given(VERSIONS, st.lists(RECORDS, min_size=1, max_size=6), TOPICS, st.sampled_from([1, -1]), st.booleans())
+def test_requests_of_one_partition_are_followed_as_each_is_parsed(
+    version: int, batches: list[bytes], topic: str, acks: int, cut: bool
+) -> None:
+    frames = [request(version, batch, topic, n, acks=acks) for n, batch in enumerate(batches)]
+    if 9 <= version < 13 and len(topic) > 126:
+        assert template_of(memoryview(frames[0])) is None
+        return
+    data = b"".join(frames)[: -1 if cut else None]
+    assert [alone(frame) for frame in frames][: len(frames) - cut] == together(data, learned(frames[0]))
+
+
+@given(VERSIONS, st.lists(st.integers(0, 2), min_size=1, max_size=8))
+def test_requests_of_several_partitions_are_followed_in_their_order(version: int, partitions: list[int]) -> None:
+    templates = [learned(request(version, b"first", partition=number)) for number in range(3)]
+    frames = [request(version, b"x" * n, correlation_id=n, partition=p) for n, p in enumerate(partitions, 1)]
+    assert [alone(frame) for frame in frames] == together(b"".join(frames), *templates)
+
+
+@pytest.mark.parametrize("version", range(FIRST_VERSION, LAST_VERSION + 1))
+def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
+    template = learned(request(version, b"records"))
+    others = [
+        request(version, b"records", acks=-1),
+        request(version, b"records", "other"),
+        request(version, b"records", partition=1),
+        request(version, b"records", client="other"),
+        request(version, b"records", transactional_id="id"),
+        request(version, None),
+        request(version, b""),
+        control.encode_request(
+            ApiKey.HEARTBEAT, 0, 1, "client", {"group_id": "g", "generation_id": 1, "member_id": "m"}
+        ),
+    ]
+    if version not in (5, 13):
+        same_bytes = request(version - 1 if version not in (9,) else version + 1, b"records")
+        others.append(same_bytes)
+    for other in others:
+        assert 1 == len(together(request(version, b"records") + other, template)), other
+        assert 0 == len(together(other, template)), other
+
+
+def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
+    known = [
+        learned(request(7, b"r")),
+        learned(request(8, b"r", partition=1)),
+        learned(request(7, b"r", partition=2, acks=-1)),
+    ]
+    first = request(7, b"r")
+    assert 2 == len(together(first * 2 + request(8, b"r", partition=1), *known))
+    assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), *known))
+
+
+def test_a_run_is_bounded() -> None:
+    frame = request(7, b"records")
+    template = learned(frame)
+    assert 3 == len(together(frame * 5, template, most=3))
+    data = memoryview(frame * 5)
+    found, end = follow({template.middle: template}, template.layout, data, 100, 2 * len(frame) + 7)
+    assert (2, 2 * len(frame)) == (len(found), end)
+
+
+@given(VERSIONS, st.data())
+def test_whatever_is_followed_is_parsed_alike(version: int, draw: st.DataObject) -> None:
+    """With any bytes changed: what is followed must be what the usual way would make of it."""
+    frame = request(version, b"records")
+    template = learned(frame)
+    data = bytearray(frame * 2)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    found, end = follow({template.middle: template}, template.layout, memoryview(data), 100, MOST)
+    position = 0
+    for one in found:
+        size = 4 + int.from_bytes(data[position : position + 4], "big")
+        expected = alone(bytes(data[position : position + size]))
+        assert expected == (
+            *(one.correlation_id, template.version, template.acks, template.timeout_ms),
+            *(template.topic, template.partition, bytes(one.records)),
+        )
+        position += size
+    assert position == end
+
+
+@given(VERSIONS, st.binary(max_size=80))
+def test_a_request_with_bytes_after_its_end_has_no_template(version: int, after: bytes) -> None:
+    frame = bytearray(request(version, b"records") + after)
+    frame[:4] = (len(frame) - 4).to_bytes(4, "big")
+    template = template_of(memoryview(bytes(frame)))
+    assert (template is None) == bool(after)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_no_template_and_no_error(data: bytes) -> None:
+    try:
+        parse_request_header(data)
+    except ProtocolError:
+        assert template_of(memoryview(data)) is None
+    else:
+        template_of(memoryview(data))
+
+
+@given(VERSIONS, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), TOPICS)
+def test_answers_are_the_responses_of_the_usual_way(
+    version: int, correlation_id: int, base_offset: int, start_offset: int, topic: str
+) -> None:
+    template = template_of(memoryview(request(version, b"records", topic, partition=3)))
+    if template is None:
+        return
+    result = PartitionResult(template.topic, 3, 0, base_offset, -1, start_offset, None)
+    expected = produce.response(correlation_id, version, [result], 0)
+    assert expected == Answers(template).one(correlation_id, base_offset, start_offset)
