@@ -79,11 +79,16 @@ class AsyncShareConsumer:
                 if consumer.is_over(deadline):
                     return
                 await self._fill(deadline, pace.size, strict=not pace.is_fast)
-            began_at, count = clock.monotonic(), 0
+            began_at = sent_at = clock.monotonic()
+            count = 0
             while records and not consumer.is_closed:
                 count += 1
                 yield records[0]
                 consumer.done(records[0])
+                if consumer.is_late(sent_at):
+                    await in_thread(consumer.send)
+                    consumer.report()
+                    sent_at = clock.monotonic()
                 records = consumer.take(1)
             pace.finished(count, clock.monotonic() - began_at)
 

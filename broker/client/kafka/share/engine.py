@@ -81,6 +81,7 @@ class Engine:
         self._next_link = 0
         self._empty_answers = 0
         self._failing_since: float | None = None
+        self._is_closed = False
         self.has_fetched = False
 
     # For consumers ----------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Engine:
         while True:
             self.raise_failure()
             with self.turns:
-                if self._has_buffered():
+                if self._is_closed or self._has_buffered():
                     return
                 idle_until = self._round(deadline, max_records, strict)
                 if self._has_buffered():
@@ -168,6 +169,7 @@ class Engine:
         """Send the last decisions, give everything back, leave the group. Returns the decisions that did not count."""
         settled: list[Settled] = []
         with self.turns, self._routing.limit.within(timeout_s * 1000):
+            self._is_closed = True
             for link in list(self.links.values()):
                 try:
                     if link.is_waiting or link.session.is_open:

@@ -8,7 +8,8 @@ assignments; epoch 0 joins, -1 leaves.
 | JOINING | ACCEPTED | STABLE |
 | JOINING | FENCED | JOINING |
 | JOINING | REFUSED | FAILED |
-| JOINING | LEAVE | LEFT |
+| JOINING | LEAVE | LEAVING |
+| JOINING | WITHDRAW | LEFT |
 | STABLE | ACCEPTED | STABLE |
 | STABLE | FENCED | JOINING |
 | STABLE | REFUSED | FAILED |
@@ -19,7 +20,9 @@ assignments; epoch 0 joins, -1 leaves.
 | LEAVING | REFUSED | LEFT |
 
 FENCED: the coordinator does not know the member or its epoch (it was silent for too long), so it joins again with the same id and
-has no partitions until then. REFUSED: an error that another try would not cure. Every other pair is a bug of the caller.
+has no partitions until then. REFUSED: an error that another try would not cure. WITHDRAW: it leaves before it has asked to join.
+An answer to a heartbeat that was on its way when the member decided to leave changes nothing. Every other pair is a bug of
+the caller.
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,6 +54,7 @@ class MembershipEvent(IntEnum):
     FENCED = 1
     REFUSED = 2
     LEAVE = 3
+    WITHDRAW = 4
 
 
 _S, _E = MembershipState, MembershipEvent
@@ -59,7 +63,8 @@ TABLE: dict[tuple[MembershipState, MembershipEvent], MembershipState] = {
     (_S.JOINING, _E.ACCEPTED): _S.STABLE,
     (_S.JOINING, _E.FENCED): _S.JOINING,
     (_S.JOINING, _E.REFUSED): _S.FAILED,
-    (_S.JOINING, _E.LEAVE): _S.LEFT,
+    (_S.JOINING, _E.LEAVE): _S.LEAVING,
+    (_S.JOINING, _E.WITHDRAW): _S.LEFT,
     (_S.STABLE, _E.ACCEPTED): _S.STABLE,
     (_S.STABLE, _E.FENCED): _S.JOINING,
     (_S.STABLE, _E.REFUSED): _S.FAILED,
@@ -94,11 +99,13 @@ class Membership:
     ``unanswered``."""
 
     __slots__ = (
+        "_has_asked",
         "_interval_s",
         "_pause_s",
         "_retry_max_s",
         "_retry_s",
         "_said",
+        "_says_goodbye",
         "_sent",
         "assigned",
         "due_at",
@@ -126,6 +133,8 @@ class Membership:
         self._pause_s = retry_s
         self._said: frozenset[str] | None = None  # the topics that the coordinator knows
         self._sent: frozenset[str] | None = None
+        self._has_asked = False
+        self._says_goodbye = False  # the heartbeat that is on its way leaves
 
     def subscribe(self, topics: Iterable[str], now: float) -> None:
         """Read these topics from now on."""
@@ -137,7 +146,9 @@ class Membership:
         assert self.state not in (MembershipState.FAILED, MembershipState.LEFT)
         joining = self.state is MembershipState.JOINING
         fields: dict[str, Any] = {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch}
-        if self.state is MembershipState.LEAVING:
+        self._has_asked = True
+        self._says_goodbye = self.state is MembershipState.LEAVING
+        if self._says_goodbye:
             return fields | {"member_epoch": -1}
         self._sent = self.topics
         if joining or self._said != self.topics:
@@ -147,6 +158,9 @@ class Membership:
         return fields
 
     def answered(self, answer: HeartbeatAnswer, now: float) -> None:
+        if self.state is MembershipState.LEAVING and not self._says_goodbye:
+            self.due_at = now
+            return
         if answer.error in RETRIABLE and answer.error != ErrorCode.unknown_topic_or_partition:
             self.unanswered(now)
             return
@@ -175,8 +189,10 @@ class Membership:
         self._pause_s = min(2 * self._pause_s, self._retry_max_s)
 
     def leave(self) -> None:
-        """Leave with the next heartbeat, or at once if the group does not know the member."""
-        if self.state not in (MembershipState.LEAVING, MembershipState.LEFT):
+        """Leave with the next heartbeat, or at once if the group cannot know the member."""
+        if self.state is MembershipState.JOINING and not self._has_asked:
+            self._feed(MembershipEvent.WITHDRAW)
+        elif self.state not in (MembershipState.LEAVING, MembershipState.LEFT):
             self._feed(MembershipEvent.LEAVE)
         self.assigned = frozenset()
 

@@ -23,8 +23,9 @@ ACKNOWLEDGE_VERSIONS = (1, 2)
 FIRST_WITH_RENEWAL = 2  # also the first that can count records instead of whole batches
 
 # The broker locks at most so many records of a partition (share.partition.max.record.locks), 10,000 by Kafka's rules. An answer
-# that names far more is not to be believed.
+# that names far more, of one partition or of all, is not to be believed. Each costs a byte here.
 _RANGE_MAX = 1 << 20
+_ANSWER_MAX = 1 << 22
 
 _RECORD_LIMIT = 1
 
@@ -147,6 +148,9 @@ def read_fetched(version: int, frame: memoryview) -> tuple[int, ShareAnswer]:
                     _acquired(data.acquired_records),
                 )
             )
+    total = sum(last - first + 1 for data in partitions for first, last, _ in data.acquired)
+    if total > _ANSWER_MAX:
+        raise ProtocolError(f"{total} acquired records in one answer")
     return correlation_id, _answer(answer, partitions)
 
 

@@ -45,6 +45,9 @@ _DECISIONS = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
 # A wait without an end is made of waits of this length, so that a closed consumer and Ctrl-C end it.
 _SLICE_S = 0.5
 
+# How long the decisions of a loop wait at most for the end of the records that were fetched together.
+_SEND_S = 1.0
+
 
 class ShareConsumer:
     """``servers`` are addresses with commas between them, a sequence of such, or a ``ClientConfig``.
@@ -192,12 +195,17 @@ class ShareConsumer:
                     return
                 self._check()
                 self._fill(deadline, pace.size, strict=not pace.is_fast)
-            began_at, count = clock.monotonic(), 0
+            began_at = sent_at = clock.monotonic()
+            count = 0
             while not self.is_closed and (records := self.take(1)):
                 (record,) = records
                 count += 1
                 yield record
                 self.done(record)
+                if self.is_late(sent_at):
+                    self.send()
+                    self.report()
+                    sent_at = clock.monotonic()
             pace.finished(count, clock.monotonic() - began_at)
 
     # The parts of both, for coroutines as well ----------------------------------------------------------------------
@@ -234,6 +242,14 @@ class ShareConsumer:
 
     def _deadline(self, timeout_s: float | None) -> float:
         return inf if timeout_s is None else self._clock.monotonic() + timeout_s
+
+    def is_late(self, sent_at: float) -> bool:
+        """Whether a loop has become slow, so that its decisions should not wait for its next fetch."""
+        return self._clock.monotonic() - sent_at > _SEND_S and bool(self._engine.buffer) and not self.is_closed
+
+    def send(self) -> None:
+        """Send the decisions, and wait. What does not count is told to the callback."""
+        self._engine.flush()
 
     def done(self, record: ShareRecord) -> None:
         """The loop has come to the next record."""

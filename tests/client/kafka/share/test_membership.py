@@ -123,7 +123,19 @@ def test_leaving_is_one_more_heartbeat_and_nothing_is_read_meanwhile() -> None:
     assert one.state is S.LEFT
 
 
-def test_who_has_not_joined_leaves_without_a_word() -> None:
+@pytest.mark.parametrize("code", [0, ErrorCode.fenced_member_epoch, ErrorCode.group_authorization_failed])
+def test_an_answer_that_comes_while_it_leaves_does_not_keep_it_from_saying_so(code: int) -> None:
+    for one in (joined(), make()):
+        one.heartbeat()
+        one.leave()
+        one.answered(HeartbeatAnswer(code, 9), 120.0)
+        assert (one.state, one.due_at) == (S.LEAVING, 120.0)
+        assert one.heartbeat()["member_epoch"] == -1
+        one.answered(HeartbeatAnswer(ErrorCode.unknown_member_id), 121.0)
+        assert one.state is S.LEFT
+
+
+def test_who_has_not_asked_to_join_leaves_without_a_word() -> None:
     one = make()
     one.leave()
     assert one.state is S.LEFT

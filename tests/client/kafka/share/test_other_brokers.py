@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from broker.client import AcknowledgementError, AsyncShareConsumer, ShareConsumer
+from broker.client import AcknowledgementError, AsyncShareConsumer, ShareConsumer, ShareRecord
 from broker.client.kafka.errors import KafkaClientError, UnreachableError, UnsupportedVersionError
 from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
 from broker.errors import ConfigError
@@ -75,6 +75,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
+def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
+    """At least so many."""
+    found: list[ShareRecord] = []
+    while len(found) < count:
+        more = consumer.poll(LIMIT_S)
+        assert more, f"{len(found)} of {count} came"
+        found += more
+    return found
+
+
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
@@ -102,9 +112,7 @@ def test_every_record_of_every_broker_comes_once_and_is_acknowledged(brokers: Br
 def test_what_is_released_comes_again_and_what_is_rejected_does_not(brokers: Brokers, topic: str) -> None:
     with consumer(brokers, topic, acknowledgement="explicit") as jobs:
         brokers.send(topic, [b"accept", b"release", b"reject"], 1)
-        first = []
-        while len(first) < 3:
-            first += jobs.poll(LIMIT_S)
+        first = polled(jobs, 3)
         for record in first:
             getattr(record, record.value.decode())()
         jobs.commit()
@@ -128,9 +136,7 @@ def test_an_exception_releases_the_record_in_work_and_accepts_those_before(broke
     with pytest.raises(ZeroDivisionError):
         work()
     with consumer_of(brokers, topic) as jobs:
-        left = []
-        while len(left) < 2:
-            left += jobs.poll(LIMIT_S)
+        left = polled(jobs, 2)
         assert sorted((record.value, record.delivery_count > 1) for record in left if record.value == b"3") == [
             (b"3", True)
         ]
@@ -149,9 +155,7 @@ def test_a_loop_that_breaks_accepts_what_it_has_had_and_gives_the_rest_back(brok
             if record.value == b"1":
                 break
     with consumer_of(brokers, topic) as jobs:
-        left = []
-        while len(left) < 2:
-            left += jobs.poll(LIMIT_S)
+        left = polled(jobs, 2)
         assert sorted(record.value for record in left) == [b"2", b"3"]
 
 

@@ -94,6 +94,15 @@ def test_acquired_records_that_no_broker_would_name_are_an_error(ranges: list[tu
         requests.read_fetched(1, memoryview(frame))
 
 
+def test_acquired_records_of_very_many_partitions_are_an_error_as_well() -> None:
+    ranges = [{"first_offset": 0, "last_offset": (1 << 20) - 1, "delivery_count": 1}]
+    partitions = [{"partition_index": index, "acquired_records": ranges} for index in range(5)]
+    fields = {"responses": [{"topic_id": JOBS, "partitions": partitions}]}
+    frame = control.encode_response(ApiKey.SHARE_FETCH, 1, 9, fields)
+    with pytest.raises(ProtocolError, match="acquired records in one answer"):
+        requests.read_fetched(1, memoryview(frame))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_acknowledgements_and_their_answer(version: int) -> None:
     fields = requests.share_acknowledge(version, "group", "member", -1, {(JOBS, 3): [(5, 6, b"\4")]}, renewal=True)

@@ -20,6 +20,7 @@ from tests.process.broker_process import BrokerProcess
 
 LIMIT_S = 60.0
 LOCK_S = 1.0
+SHORT = {"share.record.lock.duration.ms": "1000"}
 _names = itertools.count()
 
 
@@ -43,7 +44,6 @@ class Queue:
         self.configure(
             {
                 "share.auto.offset.reset": "earliest",
-                "share.record.lock.duration.ms": "1000",
                 "share.heartbeat.interval.ms": "100",
             }
             | settings
@@ -76,6 +76,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
+def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
+    """At least so many."""
+    found: list[ShareRecord] = []
+    while len(found) < count:
+        more = consumer.poll(LIMIT_S)
+        assert more, f"{len(found)} of {count} came"
+        found += more
+    return found
+
+
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
@@ -99,15 +109,13 @@ def test_a_slow_loop_leaves_records_for_others(running: Broker) -> None:
     with jobs.consumer() as slow, jobs.consumer() as other:
         for record in slow:
             assert record.offset == 0  # the first one has only this one
-            rest: list[ShareRecord] = []
-            while len(rest) < 9:
-                rest += other.poll(LIMIT_S)
+            rest = polled(other, 9)
             break
         assert [record.offset for record in rest] == list(range(1, 10))
 
 
 def test_a_record_whose_lock_is_over_goes_to_another_and_cannot_be_accepted_any_more(running: Broker) -> None:
-    jobs = Queue(running)
+    jobs = Queue(running, **SHORT)
     jobs.send(b"job")
     heard: list[tuple[list[int], KafkaClientError | None]] = []
     with jobs.consumer(acknowledgement="explicit", on_acknowledged=lambda _t, _p, *what: heard.append(what)) as hanging:
@@ -127,7 +135,7 @@ def test_a_record_whose_lock_is_over_goes_to_another_and_cannot_be_accepted_any_
 
 
 def test_a_consumer_forgets_a_record_long_after_its_lock_is_over(running: Broker) -> None:
-    jobs = Queue(running)
+    jobs = Queue(running, **SHORT)
     jobs.send(b"job")
     with jobs.consumer(acknowledgement="explicit") as hanging, jobs.consumer(renew_while_processing=True) as other:
         (record,) = hanging.poll(LIMIT_S)
@@ -142,13 +150,11 @@ def test_a_consumer_forgets_a_record_long_after_its_lock_is_over(running: Broker
 
 @pytest.mark.parametrize("automatic", [True, False])
 def test_renewed_locks_last(running: Broker, automatic: bool) -> None:
-    jobs = Queue(running)
+    jobs = Queue(running, **SHORT)
     jobs.send(b"long", b"short")
     clock = threading.Event()
     with jobs.consumer(acknowledgement="explicit", renew_while_processing=automatic) as working:
-        records: list[ShareRecord] = []
-        while len(records) < 2:
-            records += working.poll(LIMIT_S)
+        records = polled(working, 2)
         until = [record.acquired.expires_at for record in records]
         with jobs.consumer() as other:
             for _ in range(12):  # three times as long as a lock lasts
@@ -184,9 +190,7 @@ def test_a_consumer_goes_on_when_its_broker_was_killed_and_is_back(tmp_path: Pat
         jobs.configure({"share.auto.offset.reset": "earliest"})
         jobs.send(*numbers(3))
         with jobs.consumer(settings={"retry.backoff.max.ms": 100}) as consumer:
-            first: list[ShareRecord] = []
-            while len(first) < 3:
-                first += consumer.poll(LIMIT_S)
+            polled(consumer, 3)
             consumer.commit()
             broker.kill()
             broker.start()
@@ -254,7 +258,7 @@ def test_a_record_in_work_stays_with_its_worker_while_that_one_polls_for_more(ru
 
 
 def test_what_was_polled_and_not_decided_is_given_back_by_an_explicit_consumer(running: Broker) -> None:
-    jobs = Queue(running, **{"share.record.lock.duration.ms": "60000"})
+    jobs = Queue(running)
     jobs.send(b"job")
     with jobs.consumer(acknowledgement="explicit") as consumer:
         assert len(consumer.poll(LIMIT_S)) == 1
@@ -274,3 +278,32 @@ def test_a_wrong_password_is_an_error_of_the_next_call(running: Broker) -> None:
         pytest.raises(AuthenticationError, match="takes no logins"),
     ):
         consumer.poll(LIMIT_S)
+
+
+def test_a_loop_that_becomes_slow_does_not_wait_with_what_is_done(running: Broker) -> None:
+    jobs = Queue(running)
+    jobs.send(*numbers(40))
+    acknowledged: list[int] = []
+    clock = threading.Event()
+    with jobs.consumer(on_acknowledged=lambda _t, _p, offsets, _error: acknowledged.extend(offsets)) as consumer:
+        for record in consumer:
+            if record.offset == 20:  # usually one of 16 that were fetched together
+                clock.wait(1.1)
+            if record.offset == 21:
+                assert acknowledged == list(range(21))
+                break
+
+
+def test_closing_tells_the_group_even_if_a_heartbeat_is_on_its_way(running: Broker) -> None:
+    jobs = Queue(running)
+    for _ in range(5):
+        with jobs.consumer():
+            pass  # perhaps it has not even joined
+    with jobs.consumer() as consumer:
+        jobs.send(b"job")
+        assert len(consumer.poll(LIMIT_S)) == 1
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": jobs.servers})) as cluster:
+            connection = cluster.routing.any_connection()
+            fields = {"group_ids": [jobs.name], "include_authorized_operations": False}
+            (group,) = connection.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, fields).groups
+            assert [member.member_id for member in group.members] == [consumer.member_id]
