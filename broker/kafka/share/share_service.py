@@ -234,7 +234,6 @@ class ShareService:
         if old is not None:
             # What the member holds it goes on holding.
             session.left = {**old.left, **{link.entry: None for link in old.links.values()}}
-            self.sessions.partitions.give_back(old.size)
             if old.waiter is not None:
                 old.waiter.give_up_soon()
             links = list(old.links.values())
@@ -251,8 +250,13 @@ class ShareService:
         with self._lock:  # so that it is not unloaded in between
             link = Link(session, self._get_or_make(session.group_id, partition, log))
             link.entry.attach(link)
-        session.links[partition] = link
-        if link.entry.partition is None:
+        if session.links.setdefault(partition, link) is not link:
+            link.entry.detach(link)  # another request of the session was faster
+        elif session.closed:  # by another thread, which may not have seen the link
+            session.links.pop(partition, None)
+            link.entry.detach(link)
+            self._unload(link.entry)
+        elif link.entry.partition is None:
             session.unbegun.append(link.entry)
         return True
 
@@ -261,9 +265,9 @@ class ShareService:
         link = session.links.pop(partition, None)
         if link is None:
             if session.refused.pop(partition, 0) is None:
-                self.sessions.partitions.give_back(1)
+                self.sessions.give_back(session)
             return
-        self.sessions.partitions.give_back(1)
+        self.sessions.give_back(session)
         self.set_aside(session, link)
         self._unload(link.entry)
 
@@ -280,7 +284,6 @@ class ShareService:
         """What the member holds goes to others."""
         if not self.sessions.close(session):
             return
-        self.sessions.partitions.give_back(session.size)
         links, left = list(session.links.values()), list(session.left)
         session.links, session.left, session.refused = {}, {}, {}
         session.ready.clear()

@@ -7,7 +7,10 @@ import pytest
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
+from broker.kafka.share.partition_entry import ignore
 from broker.kafka.share.share_state import ShareState, decode
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from tests.kafka.share.stage import EARLIEST, Connected, Stage
 
 
@@ -142,6 +145,23 @@ def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
     assert 0 == sessions.partitions.taken
 
 
+def test_a_partition_that_comes_to_a_closed_session_is_not_kept(stage: Stage) -> None:
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.close_session(session)
+    assert stage.share.add(session, (stage.topic_id.bytes, 0))
+    assert [] == stage.share.entries()
+    assert [] == session.unbegun and {} == session.links
+
+
+def test_a_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
+    member = stage.member("m", 0)
+    link = member.link()
+    assert stage.share.add(member.session, (stage.topic_id.bytes, 0))
+    assert link is member.link()
+    stage.share.close_session(member.session)
+    assert [] == stage.share.entries()
+
+
 def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> None:
     stage.member()
     stage.logs.on_topic_gone.clear()
@@ -214,3 +234,13 @@ def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
     stage.logs.delete_topic("topic")
     stage.run()
     assert 0 == stage.memory.used_bytes
+
+
+def test_nothing_is_acknowledged_before_the_group_has_begun(stage: Stage) -> None:
+    """A client that is told of success would not ask again."""
+    stage.write(3)
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.add(session, (stage.topic_id.bytes, 0))
+    with pytest.raises(RequestError) as caught:
+        session.unbegun[0].acknowledge("m", [AcknowledgementBatch(0, 2, b"\x01")], ignore, may_renew=False)
+    assert ErrorCode.invalid_record_state == caught.value.code
