@@ -99,6 +99,29 @@ def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
     assert [(0, 3, 1)] == stage.member().fetch()
 
 
+def test_what_is_forgotten_before_it_is_written_leaves_nothing(stage: Stage) -> None:
+    """The last member leaves, and the group is deleted, while its first offsets wait for the disk."""
+    answers: list[StorageError | None] = []
+    partitions = [NewPartitions("topic", stage.topic_id, 0, 2)]
+    stage.share.initialise("group", partitions, answers.append)
+    stage.share.forget("group", None, answers.append)
+    stage.run()
+    assert [None, None] == answers
+    assert {} == stage.share.offsets("group")
+    assert [] == list(stage.catalogue.load_documents("share-partition"))
+    assert 0 == stage.memory.used_bytes
+    stage.share.initialise("group", partitions, answers.append)
+    stage.share.forget("group", [UUID(int=4)], answers.append)
+    stage.share.forget("group", [stage.topic_id], answers.append)
+    stage.share.initialise("group", partitions, answers.append)
+    stage.run()
+    assert 2 == len(stage.share.offsets("group")), "it has begun again"
+    assert 2 == len(list(stage.catalogue.load_documents("share-partition")))
+    stage.share.forget("group", None, answers.append)
+    stage.run()
+    assert 0 == stage.memory.used_bytes
+
+
 def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
@@ -143,6 +166,19 @@ def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
     assert 0 == sessions.partitions.taken
     stage.share.drop(member.session, (stage.topic_id.bytes, 0))
     assert 0 == sessions.partitions.taken
+
+
+def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(stage: Stage) -> None:
+    stage.write(1)
+    member = stage.member("first")
+    for number in range(1000):
+        stage.share.add(
+            stage.share.open_session("group", f"m{number}", member.connection), (stage.topic_id.bytes, number % 2)
+        )
+    stage.share.connection_closed(member.connection)
+    assert 800 < len(stage.share.sessions) < 1000, "the processor does a part of it"
+    stage.run()
+    assert not stage.share.sessions.all() and not stage.share.entries()
 
 
 def test_a_partition_that_comes_to_a_closed_session_is_not_kept(stage: Stage) -> None:

@@ -232,6 +232,7 @@ class ShareGroup:
         if self._state is not EMPTY:
             return ErrorCode.non_empty_group
         self._state = next_state(self._state, ShareGroupEvent.GROUP_DELETED)
+        self._answer_left(ErrorCode.none)
         return ErrorCode.none
 
     def begin_alter(self) -> ErrorCode:
@@ -298,8 +299,7 @@ class ShareGroup:
     def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
         saving: _Saving = save.then
         self._unsaved.saved(saving.number, saving.keys, failed=bool(error))
-        for answer in saving.left:
-            self._effects.append(attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)))
+        self._effects += _with_error(saving.left, error)
         if error:
             self._save_again_at = min(self._save_again_at, now + RETRY_S)
             self.wake = min(self.wake, self._save_again_at)
@@ -326,6 +326,7 @@ class ShareGroup:
     def shut_down(self) -> None:
         """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
         self._parked.refuse_all(ErrorCode.not_coordinator)
+        self._answer_left(ErrorCode.not_coordinator)
         self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
 
     # Members --------------------------------------------------------------------------------------------------------
@@ -397,6 +398,11 @@ class ShareGroup:
             self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
         self._change()
 
+    def _answer_left(self, error: ErrorCode) -> None:
+        """Nothing more is saved, so members that have left need not wait for it."""
+        self._effects += _with_error(self._left, error)
+        self._left.clear()
+
     def _is_behind(self, member: ShareMember) -> bool:
         """Whether the member must be told something that is not durable yet."""
         return member.epoch != self._target.epoch or member.member_id in self._unsaved
@@ -455,6 +461,10 @@ class ShareGroup:
 
     def _result(self, member: ShareMember, *, full: bool) -> HeartbeatResult:
         return HeartbeatResult(ErrorCode.none, member.member_id, member.epoch, member.assigned if full else None)
+
+
+def _with_error(answers: Iterable[Answer], error: ErrorCode) -> list[Answer]:
+    return [attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)) for answer in answers]
 
 
 def subscription_of(names: Iterable[str]) -> tuple[str, ...]:

@@ -188,6 +188,22 @@ def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
     assert set(driver.rows) == {""}
 
 
+def test_who_has_left_is_answered_when_the_group_is_deleted(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("a", -1)
+    assert driver.group.delete() == NONE
+    driver.settle()
+    assert (reply.result.error, reply.result.member_epoch) == (NONE, -1)
+
+
+def test_who_has_left_is_answered_when_the_broker_stops(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("a", -1)
+    driver.group.shut_down()
+    driver.settle()
+    assert reply.result.error == ErrorCode.not_coordinator
+
+
 def test_a_silent_member_is_removed(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
@@ -449,6 +465,17 @@ def test_partitions_are_initialised_again_whose_start_offsets_were_deleted(drive
     driver.join("a")
     driver.leave("a")
     driver.group.forget()
+    driver.send("a", 0, "orders")
+    driver.run()
+    assert driver.initialise[0].partitions[0].first == 0
+
+
+def test_partitions_are_initialised_again_whose_start_offsets_are_deleted_meanwhile(driver: Driver) -> None:
+    driver.send("a", 0, "orders")
+    driver.run()
+    driver.send("a", -1)
+    driver.group.forget()
+    driver.work()
     driver.send("a", 0, "orders")
     driver.run()
     assert driver.initialise[0].partitions[0].first == 0
