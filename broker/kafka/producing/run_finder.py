@@ -41,10 +41,12 @@ class RunRequest(KafkaRequest):
 class RunFinder:
     """That of one connection."""
 
-    __slots__ = ("_answers", "_context", "_failures", "_layout", "_skip", "_templates", "run", "size")
+    __slots__ = ("_answers", "_bytes_max", "_context", "_failures", "_layout", "_skip", "_templates", "run", "size")
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
+        # The processor takes a run for one frame.
+        self._bytes_max = min(RUN_BYTES_MAX, context.config.socket_request_max_bytes)
         self._templates: dict[bytes, Template] = {}
         self._answers: dict[Template, Callable[[int, int, int], bytes]] = {}
         self._layout: Layout | None = None  # of the templates that were used last
@@ -59,7 +61,7 @@ class RunFinder:
         if self._skip:
             self._skip -= 1
             return first
-        if first > RUN_BYTES_MAX:
+        if first > self._bytes_max:
             return first
         context = self._context
         if context.metering is not None or context.traces is not None:
@@ -68,12 +70,12 @@ class RunFinder:
             return first
         run: Sequence[Followed] = ()
         if self._layout is not None:
-            run, size = follow(self._templates, self._layout, data, _RUN_MAX, RUN_BYTES_MAX)
+            run, size = follow(self._templates, self._layout, data, _RUN_MAX, self._bytes_max)
         if not run:
             layout = self._learn(data[:first])
             if layout is None:
                 return first
-            run, size = follow(self._templates, layout, data, _RUN_MAX, RUN_BYTES_MAX)
+            run, size = follow(self._templates, layout, data, _RUN_MAX, self._bytes_max)
         if len(run) < 2 or not all(map(self._is_handled_here, {one.template for one in run})):
             return first
         self._failures = 0
