@@ -33,6 +33,8 @@ _CORRELATION, _BASE, _START = 0x7FE1E2E3, 0x7FE1E2E3E4E5E6E7, 0x7FF1F2F3F4F5F6F7
 # Who keeps templates keeps this much of each. Names of clients and topics of 249 characters fit.
 _LONGEST_MIDDLE = 600
 _LONGEST_NAME_9 = 126  # a longer one has a length of two bytes
+# Templates are kept, so a client cannot make them as long as it likes. A topic's name has 249 bytes at most.
+_LONGEST_MIDDLE = 512
 
 
 class Layout(NamedTuple):
@@ -95,7 +97,8 @@ def template_of(frame: memoryview) -> Template | None:
     layout = _layout(len(middle), version >= _FLEXIBLE)
     template = Template(layout, _KIND(frame, 4)[0], middle, version, parsed.acks, parsed.timeout_ms, topic, partition)
     found, end = follow({middle: template}, layout, frame, 1, len(frame))
-    return template if found and end == len(frame) and found[0].records == records else None
+    # Both end where the frame does, so it suffices to compare the lengths.
+    return template if found and end == len(frame) and len(found[0].records) == len(records) else None
 
 
 def follow(

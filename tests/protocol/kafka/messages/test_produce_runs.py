@@ -179,3 +179,9 @@ def test_answers_are_the_responses_of_the_usual_way(
     result = PartitionResult(template.topic, 3, 0, base_offset, -1, start_offset, None)
     expected = produce.response(correlation_id, version, [result], 0)
     assert expected == Answers(template).one(correlation_id, base_offset, start_offset)
+
+
+def test_what_would_take_much_memory_has_no_template() -> None:
+    assert template_of(memoryview(request(8, b"records", "t" * 249, client="c" * 100))) is not None
+    assert template_of(memoryview(request(8, b"records", "t" * 10_000))) is None
+    assert template_of(memoryview(request(9, b"records", client="c" * 10_000))) is None
