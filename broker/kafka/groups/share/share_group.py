@@ -23,7 +23,7 @@ import attrs
 from broker.kafka.groups.deadlines import Deadlines
 from broker.kafka.groups.group import Answer, GroupType, SaveRows
 from broker.kafka.groups.share import rows
-from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription
+from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription, texts_of
 from broker.kafka.groups.share.parked_heartbeats import ParkedHeartbeats
 from broker.kafka.groups.share.share_states import ShareGroupEvent, ShareGroupState, next_state
 from broker.kafka.groups.share.target_assignment import TargetAssignment
@@ -341,10 +341,14 @@ class ShareGroup:
                 return ErrorCode.group_max_size_reached
         elif epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
             return ErrorCode.fenced_member_epoch
-        names = request.subscribed_topic_names
-        if names is None and member is not None:
+        names, rack_id = request.subscribed_topic_names, request.rack_id
+        if member is not None and names is None and rack_id is None:
             return ErrorCode.none
-        growth = self.members.growth(subscription_of(names or ()), request.member_id)
+        if member is not None and rack_id is None:
+            rack_id = member.rack_id
+        wanted = subscription_of(names or ()) if names is not None or member is None else None
+        texts = texts_of(request.client_id, request.client_host, rack_id)
+        growth = self.members.growth(wanted, request.member_id, texts)
         if growth > 0 and self.members.size_bytes + growth > self._limits.max_bytes:
             return ErrorCode.group_max_size_reached
         return ErrorCode.coordinator_not_available if growth > max(0, free_bytes) else ErrorCode.none
@@ -366,13 +370,13 @@ class ShareGroup:
         if names is None and request.rack_id is None:
             return False
         said = (
-            request.rack_id if request.rack_id is not None else member.rack_id,
             request.client_id,
             request.client_host,
+            request.rack_id if request.rack_id is not None else member.rack_id,
         )
-        is_new = said != (member.rack_id, member.client_id, member.client_host)
+        is_new = said != (member.client_id, member.client_host, member.rack_id)
         if is_new:
-            member.rack_id, member.client_id, member.client_host = said
+            self.members.rename(member, *said)
             self._unsaved.add(member.member_id)
         if names is not None and (wanted := subscription_of(names)) != member.subscription.names:
             self.members.change_subscription(member, wanted)

@@ -1,5 +1,7 @@
 """A share group: joining, epochs and fencing, leaving and time-outs, topics, durability, restarts."""
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -245,6 +247,22 @@ def test_subscriptions_are_bounded_in_bytes() -> None:
     driver.join("a")
     assert driver.send("a", 1, *names).result.error == ErrorCode.group_max_size_reached
     assert driver.group.topics == {"orders"}
+
+
+@pytest.mark.parametrize("field", ["client_id", "rack_id"])
+def test_what_members_say_of_themselves_is_bounded_in_bytes(field: str) -> None:
+    driver = Driver(limits=attrs.evolve(LIMITS, max_bytes=20_000))
+    long: dict[str, Any] = {field: "x" * 20_000}
+    assert driver.send("a", 0, "orders", **long).result.error == ErrorCode.group_max_size_reached
+    driver.join("a")
+    assert driver.send("a", 1, "orders", **long).result.error == ErrorCode.group_max_size_reached
+    before = driver.group.size_bytes
+    reply = driver.send("a", 1, "orders", **{field: "x" * 10_000})
+    driver.work()
+    assert reply.result.error == NONE
+    assert 9_000 < driver.group.size_bytes - before <= 10_000
+    driver.leave("a")
+    assert driver.group.size_bytes == 0
 
 
 def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
