@@ -75,6 +75,25 @@ def test_additions_that_come_while_one_is_made_are_made_together(
     assert len(made) == 2
 
 
+def test_one_that_comes_between_a_change_and_those_that_wait_for_it_goes_first(
+    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = harness.init()
+    executor = harness.transactions._executor
+    go_on, between = executor.go_on, []
+
+    def late(entry: Any) -> None:
+        if not between:
+            between.append(commit_offset(harness, me, 5))
+        go_on(entry)
+
+    monkeypatch.setattr(executor, "go_on", late)
+    answers = [add(harness, me, T0), add(harness, me, T1)]
+    harness.settle()
+    assert [ErrorCode.none] * 3 == [answer.error for answer in answers + between]
+    assert (harness.state().partitions, harness.state().groups) == ({T0, T1}, {"g"})
+
+
 def test_what_takes_part_already_is_answered_at_once(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
