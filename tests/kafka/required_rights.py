@@ -522,6 +522,7 @@ ROWS = [
         lambda _: _alter_configs(_BROKER_CONFIG, "", "log.retention.ms", "1000", config_operation=0),
         label="broker",
     ),
+    Row(ApiKey.LIST_CONFIG_RESOURCES, (cluster(DESCRIBE_CONFIGS),), lambda _: {"resource_types": []}),
     # Groups
     Row(ApiKey.FIND_COORDINATOR, (group(DESCRIBE),), lambda names: _find(names.group, 0), label="group"),
     Row(ApiKey.FIND_COORDINATOR, (txn(DESCRIBE),), lambda names: _find(names.txn, 1), label="transaction", since=1),

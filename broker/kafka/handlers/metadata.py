@@ -5,7 +5,8 @@ until any topic changes (``LogManager.generation``), for all clients that may se
 disk, so the topic maker does it; the request is parked meanwhile, for a bounded time.
 
 A client may ask for topics by name and, from version 12 on, by id. An id is no secret, as in Kafka: a client that may not
-describe the topic is told so, but not the topic's name. No topic is created for an id.
+describe the topic is told so, but not the topic's name. No topic is created for an id, nor under the names of Kafka's internal
+topics: a tool that looks for the offsets of groups there would wait in an empty topic for ever.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ _INLINE_PARTITIONS_MAX = 500
 _USUAL_PARTITIONS_MAX = 5_000
 # How long (s) a request waits for its topics to be created before the client is told to ask again. They are created all the same.
 _WAIT_S = 2.0
+# Topics in which Kafka keeps what is in the catalogue here. They can be created, but not by asking for them.
+_KAFKAS_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # Longer frames are not copied, neither for the cache nor to set a correlation id.
 _COPY_MAX_BYTES = 16 * 1024
 
@@ -191,6 +194,8 @@ def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
 
 def _refusal(context: KafkaContext, name: str) -> int | None:
     """The error code that forbids creating a topic of this name. None: it can be created."""
+    if name in _KAFKAS_INTERNAL:
+        return ErrorCode.unknown_topic_or_partition
     try:
         context.logs.check_name(name)
     except TopicExists:  # created just now

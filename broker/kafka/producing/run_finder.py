@@ -47,7 +47,7 @@ class RunFinder:
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
-        # The processor takes a run for one frame.
+        # The processor takes a run for one frame, which must not be larger than a frame may be.
         self._bytes_max = min(RUN_BYTES_MAX, context.config.socket_request_max_bytes)
         self._templates: dict[bytes, Template] = {}
         self._answers: dict[Template, Callable[[int, int, int], bytes]] = {}

@@ -27,7 +27,7 @@ _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     assert isinstance(request, RunRequest)
-    run = request.run
+    run, request.run = request.run, ()
     acks = run[0].template.acks
     # Several templates may be of one partition, for example with other timeouts.
     by_partition: dict[tuple[Any, int], list[int]] = {}
@@ -38,10 +38,13 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
     answers: list[bytes] = [b""] * len(run)
     written: list[Written] = []
 
+    # While the request waits for an fsync, it keeps no view of its records: their memory is used again.
+    correlation_ids = [one.correlation_id for one in run]
+
     def answer(index: int, result: produce.PartitionResult) -> None:
         if result.error:
             context.errors.add(RUN_API.label, result.error)
-        answers[index] = produce.response(run[index].correlation_id, request.api_version, [result], 0)
+        answers[index] = produce.response(correlation_ids[index], request.api_version, [result], 0)
 
     def send(failed: Failed) -> None:
         for index, result in failed.items():
@@ -69,7 +72,7 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
                 continue
             success = request.answers(run[indexes[0]].template)
             for index, base_offset in zip(indexes, base_offsets, strict=False):
-                answers[index] = success(run[index].correlation_id, base_offset, start_offset)
+                answers[index] = success(correlation_ids[index], base_offset, start_offset)
             stored = len(base_offsets)
             if log.state.slow_until > context.appends_slow_until:
                 context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S

@@ -21,6 +21,7 @@ from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareS
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
 from broker.network.service import Connection
@@ -31,6 +32,8 @@ from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import TopicPartition
+
+log = get_logger("kafka")
 
 # Links of a session that are given up at once; a session with more is closed on the catalogue-writer thread.
 _AT_ONCE = 200
@@ -81,15 +84,34 @@ class ShareService:
     # -- the broker's life --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError."""
+        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError.
+
+        The catalogue is flushed with each acknowledgement, and a log is not: when the machine fails, a log may lose records that
+        were acknowledged. Rows forget them here, before others get their offsets."""
         rows = load(self._catalogue)
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
             delete_now(self._catalogue, gone)
         for key in gone:
             del rows[key]
-        self._rows = rows
+        if cut := dict(self._beyond_logs(rows)):
+            log.warning("share_state_cut", share_partitions=len(cut))
+            self._catalogue.alter_documents([(KIND, key.text, row) for key, row in cut.items()])
+        self._rows = rows | cut
         self._memory.add(sum(map(_size, rows)))
+
+    def _beyond_logs(self, rows: Mapping[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
+        """Those that know of offsets beyond the end of the log, without these."""
+        for key, row in rows.items():
+            log = self.log((key.topic_id, key.partition))
+            if log is None or log.offline is not None:
+                continue
+            try:
+                state = decode(row)
+                if state.end > log.log_end_offset:
+                    yield key, state_of(restored(state, DEFAULTS, log.log_end_offset)).encode()
+            except StorageError:
+                pass  # whoever fetches is told
 
     def flush(self) -> None:
         """Hand what is left to the catalogue writer."""

@@ -9,6 +9,7 @@ import pytest
 from broker.kafka.handlers import metadata
 from broker.network.work import BULK
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 from tests.faults.raw import wait_for
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka
@@ -40,6 +41,22 @@ def test_whoever_asks_is_told_what_may_be_done(kafka: Kafka, version: int, asked
     assert answer.cluster_authorized_operations == (CLUSTER if asked[0] else NOT_ASKED)
     expected = TOPIC if asked[1] else NOT_ASKED
     assert [one.topic_authorized_operations for one in answer.topics] == [expected] * 2
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_asking_for_an_internal_topic_of_kafka_does_not_create_it(kafka: Kafka, name: str) -> None:
+    ordinary = f"asked-for-beside-{name}"
+    answer = kafka.ask(
+        ApiKey.METADATA,
+        9,
+        topics=[{"name": name}, {"name": ordinary}],
+        allow_auto_topic_creation=True,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    assert [(name, ErrorCode.unknown_topic_or_partition), (ordinary, ErrorCode.none)] == [
+        (one.name, one.error_code) for one in answer.topics
+    ]
 
 
 def offered(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:

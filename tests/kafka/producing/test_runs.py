@@ -221,6 +221,12 @@ def test_log_append_time(kafka: Kafka) -> None:
     assert [(0, number) for number in range(5)] == together(kafka, [Sent(topic, batch())] * 5, 9)
 
 
+def test_requests_that_are_together_larger_than_one_may_be() -> None:
+    with Kafka(socket_request_max_bytes=2000, message_max_bytes=1500) as kafka:
+        topic = kafka.topic()
+        assert [(0, number) for number in range(40)] == together(kafka, [Sent(topic, batch(b"x" * 300))] * 40, 9)
+
+
 def test_a_run_is_counted_as_many_requests(kafka: Kafka) -> None:
     def answered() -> tuple[int, int]:
         processors = kafka.broker.server.sockets.processors

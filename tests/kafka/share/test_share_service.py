@@ -7,6 +7,7 @@ import pytest
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
+from broker.kafka.share.share_state import ShareState, decode
 from tests.kafka.share.stage import EARLIEST, Connected, Stage
 
 
@@ -148,6 +149,28 @@ def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> 
     assert 1 == len(list(stage.catalogue.load_documents("share-partition")))
     stage.start()
     assert 0 == len(list(stage.catalogue.load_documents("share-partition")))
+
+
+@pytest.mark.parametrize(
+    ("stored", "left"),
+    [
+        (ShareState(3, 5, [(6, 8)], [(9, 10, 2)]), [(2, 4, 1)]),
+        (ShareState(0, 0, [(1, 4)], []), [(0, 0, 1), (2, 4, 1)]),
+        (ShareState(0, 1, [], [(1, 4, 2)]), [(1, 1, 3)]),
+    ],
+)
+def test_records_that_a_log_has_lost_are_forgotten_at_the_start(
+    stage: Stage, stored: ShareState, left: list[tuple[int, int, int]]
+) -> None:
+    """The log is shorter when the machine has failed. New records get the offsets before anybody fetches."""
+    stage.write(2)
+    key = stage.member().entry().key
+    stage.catalogue.alter_documents([("share-partition", key.text, stored.encode())])
+    stage.start()
+    stage.write(3)
+    stage.start()
+    assert left == stage.member().fetch()[: len(left)]
+    assert stored.state_epoch == decode(dict(stage.catalogue.load_documents("share-partition"))[key.text]).state_epoch
 
 
 def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:

@@ -115,6 +115,12 @@ def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
     assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), *known))
 
 
+@pytest.mark.parametrize("version", [7, 9, 13])
+def test_a_request_with_a_long_name_has_no_template(version: int) -> None:
+    assert learned(request(version, b"records", client="c" * 249))
+    assert template_of(memoryview(request(version, b"records", client="c" * 1000))) is None
+
+
 def test_a_run_is_bounded() -> None:
     frame = request(7, b"records")
     template = learned(frame)
