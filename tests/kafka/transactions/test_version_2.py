@@ -201,6 +201,21 @@ def test_a_producer_that_was_too_slow_may_abort_and_go_on(harness: TransactionHa
     assert harness.seen() == [b"v"]
 
 
+def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -> None:
+    me = attrs.evolve(harness.init(timeout_ms=1_000), epoch=LAST_EPOCH)
+    transaction = harness.transactions._registry.entries()[0].transaction
+    assert transaction.state is not None
+    transaction.state = attrs.evolve(transaction.state, epoch=LAST_EPOCH)
+    transact(harness, me)
+    harness.wait(2.0)
+    guessed = Claim(me.producer_id, LAST_EPOCH + 1)
+    assert (harness.state().epoch, harness.phase()) == (guessed.epoch, Phase.COMPLETE_ABORT)
+    assert ErrorCode.producer_fenced == add(harness, guessed, T0).error
+    assert ErrorCode.producer_fenced == commit_offset(harness, guessed, 5).error
+    assert ErrorCode.producer_fenced == end(harness, guessed, False).error
+    assert ErrorCode.producer_fenced == harness.end(guessed, True)
+
+
 def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harness: TransactionHarness) -> None:
     me = harness.init(timeout_ms=1_000)
     transact(harness, me)
