@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -79,6 +80,27 @@ class Api:
             asynchronous=False,
         )
         consumer.close()
+
+    @contextmanager
+    def member(self, group: str, topic: str) -> Iterator[None]:
+        """The group has one, by the protocol of KIP-848, which reads the whole topic and has committed what it has read."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "group.id": group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            consumer.subscribe([topic])
+            deadline = time.monotonic() + 60
+            while consumer.poll(0.1) is None:
+                assert time.monotonic() < deadline, "the member has got nothing"
+            consumer.commit(asynchronous=False)
+            yield
+        finally:
+            consumer.close()
 
 
 @contextmanager
