@@ -172,6 +172,10 @@ class ShareService:
                 try:
                     found[entry] = self._restored(entry, settings)
                     if entry.stored is None:
+                        if self.store.is_being_deleted(entry.key):
+                            raise RequestError(
+                                ErrorCode.replica_not_available, "What the group has read before is being deleted."
+                            )
                         self._take_memory(entry.key)
                         new[entry] = state_of(found[entry]).encode()
                 except (Refusal, StorageError) as error:
@@ -187,9 +191,9 @@ class ShareService:
                 if entry not in failures and state is not None:
                     entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
-        if gone:
-            self._memory.add(-sum(map(_size, gone)))
-            self.store.delete(gone, ignore)
+            if gone:
+                self._memory.add(-sum(map(_size, gone)))
+                self.store.delete(gone, ignore)
         return failures
 
     def _take_memory(self, key: Key) -> None:
