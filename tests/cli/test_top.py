@@ -153,5 +153,6 @@ def test_without_a_terminal_ctrl_c_before_the_sample_is_an_interrupt() -> None:
                 _, said = process.communicate(timeout=60)
             finally:
                 process.kill()
-    assert 130 == process.returncode, said
+    # A shell calls both 130. Python ends with the signal itself where that came while it compiled a text, as named tuples do.
+    assert process.returncode in (130, -signal.SIGINT), said
     assert b"Traceback" not in said
