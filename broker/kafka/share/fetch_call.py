@@ -51,6 +51,18 @@ from protocol.kafka.messages.share_fetch import (
 
 LABEL = "ShareFetch"
 
+# Errors of one partition that Java's share consumer knows. Any other ends the application's ``poll`` with an exception.
+_TOLD: Final = frozenset(
+    {
+        ErrorCode.corrupt_message,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_id,
+    }
+)
+
 
 class State(Enum):
     BEGUN = "BEGUN"
@@ -275,8 +287,9 @@ class FetchCall:
         """It is told, and asked again with the next fetch."""
         partition = link.entry.key.topic_id, link.entry.key.partition
         self._set_aside(session, link)
-        gone = self._context.share.topic_name(partition[0]) is None
-        self._errors[partition] = ErrorCode.unknown_topic_id if gone else code, None
+        if self._context.share.topic_name(partition[0]) is None:
+            code = ErrorCode.unknown_topic_id
+        self._errors[partition] = code if code in _TOLD else ErrorCode.replica_not_available, None
 
     def _refuse(self, session: ShareSession, link: Link) -> None:
         """The share partition is another one now, or may not be read."""

@@ -172,6 +172,10 @@ class ShareService:
                 try:
                     found[entry] = self._restored(entry, settings)
                     if entry.stored is None:
+                        if self.store.is_being_deleted(entry.key):
+                            raise RequestError(
+                                ErrorCode.replica_not_available, "What the group has read before is being deleted."
+                            )
                         self._take_memory(entry.key)
                         new[entry] = state_of(found[entry]).encode()
                 except (Refusal, StorageError) as error:
@@ -187,9 +191,9 @@ class ShareService:
                 if entry not in failures and state is not None:
                     entry.begin(partition, state)
             gone = [entry.key for entry in new if entry.forgotten]
-        if gone:
-            self._memory.add(-sum(map(_size, gone)))
-            self.store.delete(gone, ignore)
+            if gone:
+                self._memory.add(-sum(map(_size, gone)))
+                self.store.delete(gone, ignore)
         return failures
 
     def _take_memory(self, key: Key) -> None:
@@ -443,8 +447,9 @@ class ShareService:
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         """The group begins with each of these of which it has not begun, by its settings and as the log is now. ``done`` is
-        called when that is durable. The catalogue's writer looks into the log and writes."""
+        called when that is durable. May read the disk, and the catalogue's writer does not."""
         write = _Initialise(self, group_id, partitions)
+        write.look()
         with self._lock:
             self._initialising.setdefault(group_id, []).append(write)
         self._writer.change(write, partial(write.done, done))
@@ -496,11 +501,12 @@ class ShareService:
 class _Initialise:
     """Partitions that a group begins with, on their way into the catalogue. The writer may call it twice."""
 
-    __slots__ = ("_failure", "_partitions", "_rows", "_share", "forgotten", "group_id", "keys")
+    __slots__ = ("_failure", "_partitions", "_rows", "_share", "_starts", "forgotten", "group_id", "keys")
 
     def __init__(self, share: ShareService, group_id: str, partitions: Sequence[NewPartitions]) -> None:
         self._share = share
         self._partitions = partitions
+        self._starts: dict[Key, int] = {}
         self._rows: dict[Key, bytes] | None = None
         self._failure: StorageError | None = None
         self.group_id = group_id
@@ -511,22 +517,9 @@ class _Initialise:
         )
         self.forgotten: set[Key] = set()  # since it was asked for; guarded by the lock of the service
 
-    def __call__(self, catalogue: Catalogue) -> None:
-        if self._rows is None:
-            self._rows = {}
-            try:
-                self._rows.update(self._find())
-            except StorageError as error:
-                self._failure = error
-        if self._failure is not None:
-            raise self._failure
-        if self._rows:
-            catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
-
-    def _find(self) -> Iterator[tuple[Key, bytes]]:
-        """Raises StorageError."""
-        share = self._share
-        settings = share.settings(self.group_id)
+    def look(self) -> None:
+        """Where the group begins in partitions that it does not know."""
+        share, settings = self._share, self._share.settings(self.group_id)
         for topic in self._partitions:
             for number in range(topic.first, topic.end):
                 key = Key(self.group_id, topic.topic_id.bytes, number)
@@ -534,12 +527,32 @@ class _Initialise:
                 if log is None or share._is_known(key):
                     continue
                 try:
-                    start = share._first_offset(log, settings)
-                    share._take_memory(key)
-                except RequestError as error:
-                    raise StorageError(error.message) from None
+                    self._starts[key] = share._first_offset(log, settings)
+                except StorageError as error:
+                    self._failure = error
+                    return
                 except Refusal:
-                    continue  # it is being deleted
+                    pass  # it is being deleted
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        if self._rows is None:
+            self._rows = {}
+            try:
+                if self._failure is None:
+                    self._rows.update(self._new_rows())
+            except RequestError as error:
+                self._failure = StorageError(error.message)
+        if self._failure is not None:
+            raise self._failure
+        if self._rows:
+            catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
+
+    def _new_rows(self) -> Iterator[tuple[Key, bytes]]:
+        """Of those that nobody has begun with meanwhile. Raises RequestError if there is no memory left."""
+        settings = self._share.settings(self.group_id)
+        for key, start in self._starts.items():
+            if not self._share._is_known(key):
+                self._share._take_memory(key)
                 yield key, state_of(SharePartition(start, settings)).encode()
 
     def done(self, done: Done, error: StorageError | None) -> None:

@@ -8,6 +8,7 @@ groups. A state that could not be written stays changed: it is tried again every
 Any thread. The lock guards the tables; nothing is called under it.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
@@ -62,6 +63,7 @@ class ShareStore:
         self._lock = Lock()
         self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
         self._changed: dict[Stored, None] = {}  # to be written at the next tick
+        self._deleting: Counter[Key] = Counter()  # to be deleted by what is in the writer's queue
         self._doomed: dict[Key, None] = {}  # to be deleted at the next tick, because it has failed
         self._ticking = False
         self._failures = EventLimit()
@@ -88,11 +90,18 @@ class ShareStore:
     def delete(self, keys: Iterable[Key], done: Done) -> None:
         """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second, too."""
         keys = list(keys)
+        with self._lock:
+            self._deleting.update(keys)
 
         def delete(catalogue: Catalogue) -> None:
             catalogue.alter_documents([(KIND, key.text, None) for key in keys])
 
         def deleted(error: StorageError | None) -> None:
+            with self._lock:
+                self._deleting.subtract(keys)
+                for key in keys:
+                    if not self._deleting[key]:
+                        del self._deleting[key]
             if error is not None:
                 self._note(error)
                 with self._lock:
@@ -101,6 +110,10 @@ class ShareStore:
             done(error)
 
         self._writer.change(delete, deleted)
+
+    def is_being_deleted(self, key: Key) -> bool:
+        """A row of this key that is written now, not by the writer, would be deleted as well."""
+        return key in self._deleting
 
     def spare(self, key: Key) -> None:
         """There is a new share partition of this key: an older deletion that has failed is not tried again."""

@@ -279,6 +279,17 @@ def test_a_topic_without_its_disk_is_told_of(kafka: Kafka) -> None:
         assert (ErrorCode.kafka_storage_error, 0) == member.fetch(max_wait=30_000).errors()
 
 
+def test_a_broker_without_memory_answers_what_clients_know(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java's share consumer fails with an exception for most errors of a partition."""
+    topic = kafka.topic(1)
+    write(kafka, topic)
+    with Member(kafka, topic, group=topic) as member:
+        with monkeypatch.context() as patched:
+            patched.setattr(kafka.inside.share, "_has_memory_for", lambda _: False)
+            assert (ErrorCode.replica_not_available, 0) == member.fetch(max_wait=30_000).errors()
+        assert [(0, 0, 1)] == member.fetch().ranges()
+
+
 def test_the_right_to_read_is_needed_for_each_topic(kafka: Kafka) -> None:
     topic, secret = kafka.topic(), kafka.topic()
     write(kafka, topic)

@@ -2,8 +2,10 @@
 
 import pytest
 
+from broker.errors import RequestError
 from broker.kafka.share.share_store import Key, load
-from tests.kafka.share.stage import Stage
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.share.stage import EARLIEST, Connected, Stage
 
 
 def rows(stage: Stage) -> int:
@@ -79,6 +81,21 @@ def test_a_deletion_that_failed_is_tried_again_unless_the_group_came_back(stage:
     assert [(0, 1, 1)] == stage.member().fetch()
     stage.wait(1_000)
     assert {0} == {key.partition for key in load(stage.catalogue)}  # type: ignore[arg-type]
+
+
+def test_nobody_begins_where_a_deletion_is_on_its_way(stage: Stage) -> None:
+    """It would delete the new row, too."""
+    stage.write(2)
+    stage.share.close_session(stage.member().session)
+    stage.share.forget("group", None, lambda _: None)
+    session = stage.share.open_session("group", "n", Connected())  # type: ignore[arg-type]
+    stage.share.add(session, (stage.topic_id.bytes, 0))
+    (error,) = stage.share.begin(session.unbegun, EARLIEST).values()
+    assert isinstance(error, RequestError) and ErrorCode.replica_not_available == error.code
+    stage.run()
+    assert {} == stage.share.begin(session.unbegun, EARLIEST)
+    stage.run()
+    assert 1 == len(load(stage.catalogue))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("group", ["g", "", "a\0b", "ä" * 50])

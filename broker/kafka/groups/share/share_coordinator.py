@@ -243,7 +243,7 @@ class ShareGroups:
                 group = entry.group
                 if not isinstance(group, ShareGroup) or entry.is_removed or names.isdisjoint(group.topics):
                     continue
-                group.topics_changed(self._look_up)
+                group.topics_changed(self._look_up, names)
                 answers = self._registry.settle(entry)
             send(answers)
         if len(entries) > _PART and self._registry.is_active:

@@ -14,7 +14,7 @@ that tells of a change waits until the rows that it comes from are durable (``un
 Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
@@ -252,9 +252,9 @@ class ShareGroup:
 
     # Other events ---------------------------------------------------------------------------------------------------
 
-    def topics_changed(self, topics: Topics) -> None:
-        """Topics were created, deleted, or have got more partitions."""
-        if self._state is STABLE and self._target.differs(topics):
+    def topics_changed(self, topics: Topics, names: Collection[str]) -> None:
+        """The topics of these names were created, deleted, or have got more partitions."""
+        if self._state is STABLE and self._target.differs(topics, names):
             self._change()
 
     def begin_run(self, topics: Topics) -> AssignorTask | None:

@@ -11,7 +11,7 @@ another run.
 Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from uuid import UUID
 
 from broker.kafka.groups.share.members import ShareMember, ShareMembers
@@ -76,10 +76,11 @@ class TargetAssignment:
         """Whether no run has seen yet what the member subscribes to."""
         return member_id in self._late
 
-    def differs(self, topics: Topics) -> bool:
-        """Whether a topic that members subscribe to is not as the last run has seen it, and no run is due that will see it."""
+    def differs(self, topics: Topics, names: Collection[str]) -> bool:
+        """Whether one of these topics, if members subscribe to it, is not as the last run has seen it, and no run is due that
+        will see it."""
         return self._phase is not SCHEDULED and any(
-            topics(name) != self._topics.get(name) for name in self._members.topics
+            topics(name) != self._topics.get(name) for name in self._members.topics.intersection(names)
         )
 
     def forget(self) -> None:

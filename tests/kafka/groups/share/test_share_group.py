@@ -301,7 +301,7 @@ def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> 
 def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
     assert driver.join("a", "later").assignment == {}
     driver.topics.create("later", 2)
-    driver.group.topics_changed(driver.topics)
+    driver.group.topics_changed(driver.topics, {"later"})
     driver.settle()
     driver.work()
     assert flat(driver.beat("a").assignment) == {driver.topics.id("later"): [0, 1]}
@@ -310,7 +310,7 @@ def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
 def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver) -> None:
     driver.join("a")
     driver.topics.grow("orders", 6)
-    driver.group.topics_changed(driver.topics)
+    driver.group.topics_changed(driver.topics, {"orders"})
     driver.settle()
     driver.run()
     (initialise,) = driver.initialise
@@ -322,12 +322,12 @@ def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver)
 def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
     driver.join("a")
     driver.topics.delete("orders")
-    driver.group.topics_changed(driver.topics)
+    driver.group.topics_changed(driver.topics, {"orders"})
     driver.settle()
     driver.work()
     assert driver.beat("a").assignment == {}
     driver.topics.create("orders", 1)
-    driver.group.topics_changed(driver.topics)
+    driver.group.topics_changed(driver.topics, {"orders"})
     driver.settle()
     driver.work()
     assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0]}
@@ -336,9 +336,18 @@ def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
 def test_topics_of_others_change_nothing(driver: Driver) -> None:
     driver.join("a")
     driver.topics.create("payments", 1)
-    driver.group.topics_changed(driver.topics)
+    driver.group.topics_changed(driver.topics, {"payments"})
     driver.settle()
     assert not driver.due
+
+
+def test_only_topics_that_have_changed_are_looked_at() -> None:
+    """A member may name 40,000 topics, and the thread that writes the catalogue waits."""
+    driver = Driver()
+    driver.join("a", "orders", *(f"topic-{number}" for number in range(1000)))
+    asked: list[str] = []
+    driver.group.topics_changed(asked.append, {"topic-7", "elsewhere"})
+    assert asked == ["topic-7"]
 
 
 def test_partitions_that_cannot_be_initialised_are_tried_again(driver: Driver) -> None:

@@ -130,7 +130,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
             topics.grow(name, count)
         else:
             topics.delete(name)
-        self.driver.group.topics_changed(topics)
+        self.driver.group.topics_changed(topics, {name})
         self.driver.settle()
 
     # What holds -----------------------------------------------------------------------------------------------------
