@@ -25,7 +25,7 @@ _TEMPLATES_MAX = 64
 # After so many requests from which nothing was learned, with no run among them, this many are not looked at.
 _FAILURES_MAX = 4
 _SKIPPED = 64
-# The same for a client that has made its templates be forgotten, because there were too many.
+# The same for a client that has made its templates be forgotten, because there were too many, and had no run with them.
 _SKIPPED_BY_MANY = 1024
 
 
@@ -43,7 +43,18 @@ class RunRequest(KafkaRequest):
 class RunFinder:
     """That of one connection."""
 
-    __slots__ = ("_answers", "_bytes_max", "_context", "_failures", "_layout", "_skip", "_templates", "run", "size")
+    __slots__ = (
+        "_answers",
+        "_bytes_max",
+        "_context",
+        "_failures",
+        "_has_found",
+        "_layout",
+        "_skip",
+        "_templates",
+        "run",
+        "size",
+    )
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
@@ -54,6 +65,7 @@ class RunFinder:
         self._layout: Layout | None = None  # of the templates that were used last
         self._skip = 0
         self._failures = 0
+        self._has_found = False  # a run, with the present templates
         self.run: Sequence[Followed] = ()
         self.size = 0  # of the frames that are `run`
 
@@ -84,6 +96,7 @@ class RunFinder:
             self._skip = len(run) - 1  # not to follow the same requests again for each of them
             return first
         self._failures = 0
+        self._has_found = True
         self.run, self.size = run, size
         return size
 
@@ -117,7 +130,8 @@ class RunFinder:
                 if len(self._templates) == _TEMPLATES_MAX:
                     self._templates.clear()
                     self._answers.clear()
-                    self._skip = _SKIPPED_BY_MANY
+                    self._skip = 0 if self._has_found else _SKIPPED_BY_MANY
+                    self._has_found = False
                 self._templates[template.middle] = template
             else:
                 self._failures += 1  # the client goes from one layout to another and back

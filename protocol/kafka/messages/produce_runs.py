@@ -9,6 +9,7 @@ A template is of a request with one partition, acks 1 or all, no transactional i
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class Followed(NamedTuple):
     records: memoryview
 
 
+@lru_cache(256)  # a client has one for each of its templates: shared, they take a third of the memory
 def _layout(middle_size: int, is_flexible: bool) -> Layout:
     layout = Struct(f">iii{middle_size}s{'BBB' if is_flexible else 'i'}")
     return Layout(layout.unpack_from, layout.size, is_flexible)

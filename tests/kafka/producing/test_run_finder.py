@@ -78,6 +78,13 @@ def test_a_client_of_several_topics_has_its_runs_found(parsed: Counted) -> None:
     assert look(requests) > len(requests) * 0.9
 
 
+def test_a_client_of_many_partitions_that_uses_few_the_most_has_its_runs_found() -> None:
+    requests = [
+        one for number in range(300) for one in [*[request("topic-one")] * 8, request(f"topic-{number % 100:03}")]
+    ]
+    assert look(requests) > len(requests) * 0.8
+
+
 def test_what_is_not_handled_as_a_run_is_followed_once(followed: Counted) -> None:
     assert look([request("topic")] * 1000, compacted="topic") == 0
     assert followed.calls < 30
