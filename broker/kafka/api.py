@@ -32,13 +32,14 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "kind", "log_calls")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "in_debt", "kind", "log_calls")
 
     api: "Api"
     api_version: int
     correlation_id: int
     client_id: str | None
     body_offset: int
+    in_debt: bool  # only of a Produce request that was counted against a quota: it has left a debt
     log_calls: list[LogCall]  # only while requests are traced, and only of those that append or fetch
 
     @property

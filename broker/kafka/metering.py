@@ -57,18 +57,21 @@ class Metering:
             return outbox
         now = self.clock.monotonic()
         key = request.api.key
-        produce_s = 0.0
+        in_debt = False
         if key == ApiKey.PRODUCE and meters.produce is not None:
-            # Kafka does not count the length field.
-            produce_s = meters.produce.sensor.take(len(request.frame) - 4, meters.produce.quota, now)
-            if not produce_s and meters.request is None:
+            if not hasattr(request, "in_debt"):  # otherwise it was parked, and is handled again
+                # Kafka does not count the length field.
+                size = len(request.frame) - 4
+                request.in_debt = meters.produce.sensor.take(size, meters.produce.quota, now) > 0
+            in_debt = request.in_debt
+            if not in_debt and meters.request is None:
                 return outbox
         elif meters.request is None and (meters.fetch if key in _FETCHES else meters.mutation) is None:
             return outbox
         if meters.request is not None:
             # For the response to this request, and until the next one.
             request.connection.on_flushed = partial(_count_time, meters.request)
-        return Metered(self, meters, outbox, now, in_debt=produce_s > 0)
+        return Metered(self, meters, outbox, now, in_debt=in_debt)
 
     def end(self, outbox: Outbox) -> None:
         """The handler of the request with this outbox has returned, perhaps without an answer yet."""

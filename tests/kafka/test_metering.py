@@ -23,6 +23,7 @@ from broker.security.quotas.sensors import Windows
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch, produce
+from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
@@ -98,6 +99,20 @@ def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_ne
     _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
     assert result.base_offset == 1
     assert not is_throttled(kafka)
+
+
+def test_a_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    me = kafka.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="tx", transaction_timeout=60_000, producer_id=-1)
+    producer = {"producer_id": me.producer_id, "producer_epoch": me.producer_epoch, "base_sequence": 0}
+    batch = build_batch([(None, VALUE, [], 1)], attributes=TRANSACTIONAL, **producer)
+    frame = b"".join(produce.request_parts(7, "c", 12, "tx", 1, 30_000, [(topic, 0, batch)]))
+    limit(kafka, Kind.PRODUCE, TINY)
+    answer = kafka.exchange(frame)
+    _, (result,) = produce.parse_response(memoryview(answer), 12)
+    assert (result.error, result.base_offset) == (0, 0)
+    assert throttle_of_produce(answer) == pytest.approx((len(frame) - 4 - 0.2) * 1000, rel=0.1)
+    assert is_throttled(kafka)
 
 
 def test_a_produce_without_an_answer_is_throttled_by_muting_alone(kafka: Kafka) -> None:

@@ -296,6 +296,8 @@ class History:
         self.would_survive: Callable[[str, int, bytes], bool] | None = None
         # Called when an answer promises that something is there for good.
         self.on_promise: Callable[[], None] = lambda: None
+        # Called when the broker has died, with whether the power was lost, before anything is forgotten here.
+        self.on_crash: list[Callable[[bool], None]] = []
         self.hurried = True  # the broker has no excuse for being late
         self.throttled = 0  # answers with a throttle time
 
@@ -315,6 +317,8 @@ class History:
         self.on_promise()
 
     def crashed(self, *, power: bool) -> None:
+        for told in self.on_crash:
+            told(power)
         for group in self.groups.values():
             group.crashed()
         if power:

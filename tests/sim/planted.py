@@ -14,6 +14,8 @@ from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
+from broker.kafka.share.partition_entry import PartitionEntry
+from broker.kafka.share.share_partition import SharePartition
 from broker.kafka.transactions import executor
 from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
@@ -49,7 +51,7 @@ from broker.storage.recovery import verification
 from broker.storage.recovery.on_disk import drop
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode
-from tests.sim import planted_pulsar
+from tests.sim import planted_groups, planted_pulsar
 from tests.sim.disk import SimDisk
 
 
@@ -622,6 +624,46 @@ _ALL = [
         "add",
         planted_pulsar.unwatched,
         scene="pulsar",
+    ),
+    Bug(
+        "share_answer_before_saved",
+        "acknowledgements of shared records are answered before they are durable",
+        PartitionEntry,
+        "acknowledge",
+        planted_groups.answered_before_saved,
+        scene="share",
+    ),
+    Bug(
+        "share_released_lost",
+        "a record that is released is given to nobody else",
+        SharePartition,
+        "_fail",
+        planted_groups.released_lost,
+        scene="share",
+    ),
+    Bug(
+        "share_lock_without_end",
+        "nobody looks when the lock on a record ends",
+        PartitionEntry,
+        "arm",
+        planted_groups.locks_without_end,
+        scene="share",
+    ),
+    Bug(
+        "share_lock_ends_early",
+        "the lock on a record ends before its time",
+        SharePartition,
+        "configure",
+        planted_groups.locks_end_early,
+        scene="share",
+    ),
+    Bug(
+        "share_done_forgotten",
+        "a start forgets what was accepted out of order",
+        SharePartition,
+        "restore",
+        planted_groups.done_forgotten,
+        scene="share",
     ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -30,6 +30,9 @@ from tests.sim.pulsar_scene import PulsarScene
 from tests.sim.quota_scene import draw_quotas
 from tests.sim.security_scene import TOPIC as GUARDED
 from tests.sim.security_scene import SecurityScene
+from tests.sim.share_scene import PARTITIONS as SHARED_PARTITIONS
+from tests.sim.share_scene import TOPIC as SHARED
+from tests.sim.share_scene import ShareScene
 from tests.sim.shuffle_scene import ShuffleScene
 from tests.sim.storm import Storm, Weather, draw_weather
 from tests.sim.txn_scene import PARTITIONS, TOPIC, TxnScene
@@ -39,6 +42,8 @@ from tests.sim.world import Chaos, Violation, World
 DEFAULT_STEPS = 1500
 # Nobody needs more than this to finish when nothing goes wrong any more.
 _QUIET_STEPS = 40_000
+# ... and with every scene besides the cast, the processors have so much more to do meanwhile.
+_SCENE_STEPS = 20_000
 _LEAVING_STEPS = 5_000
 # What no client asks more of at a time; and at least one batch comes whatever it asks.
 _FETCH_BYTES = 100_000
@@ -129,6 +134,7 @@ class Simulation:
         self.cast = rng.choice(CASTS)
         self._secured = self.world.rng("security").random() < 0.4  # besides the cast
         self._with_pulsar = self.world.rng("pulsar").random() < 0.4  # so, too
+        self._with_share = self.world.rng("share").random() < 0.25  # so, too
         self._populate(rng)
         self.throttled = draw_quotas(
             self.world.rng("quotas"),
@@ -146,6 +152,9 @@ class Simulation:
         self.pulsar: PulsarScene | None = None
         if self.has("pulsar"):
             self._populate_pulsar(self.world.rng("pulsar"))
+        self.share: ShareScene | None = None
+        if self.has("share"):
+            self._populate_share()
         self.security: SecurityScene | None = None
         if self.has("security"):
             self._populate_security()
@@ -169,7 +178,8 @@ class Simulation:
             *common,
             topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2}
             | ({TOPIC: PARTITIONS} if self.has("transactions") else {})
-            | ({GUARDED: 1} if self.has("security") else {}),
+            | ({GUARDED: 1} if self.has("security") else {})
+            | ({SHARED: SHARED_PARTITIONS} if self.has("share") else {}),
             churns=rng.choice((0, 2)),
             deletes_records=deletes,
             configs=self.admin_configs,
@@ -260,6 +270,12 @@ class Simulation:
         self.clients += scene.clients
         self.world.actors.extend(scene.clients)
 
+    def _populate_share(self) -> None:
+        scene = self.share = ShareScene(self.world, self.host, self.history, self.world.rng("share"))
+        self.host.settings["max_connections"] += len(scene.clients)
+        self.clients += scene.clients
+        self.world.actors.extend(scene.clients)
+
     def _populate_security(self) -> None:
         common = (self.world, self.host, self.history)
         batch_most = 4 * (self._size_most + 50) + 100
@@ -277,6 +293,8 @@ class Simulation:
             return self.throttled
         if scene == "pulsar":
             return self._with_pulsar
+        if scene == "share":
+            return self._with_share
         return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
@@ -373,7 +391,7 @@ class Simulation:
         while self.world.steps < self.steps:
             self._turn()
         self._calm_down()
-        limit = self.world.steps + _QUIET_STEPS
+        limit = self.world.steps + self._quiet_steps
         self._until(lambda: all(actor.done for actor in self._workers), limit)
         self._watch(limit)
         for reader in self._all_readers:
@@ -393,6 +411,10 @@ class Simulation:
             self._until(lambda: self.careful.done, limit)
 
     @property
+    def _quiet_steps(self) -> int:
+        return _QUIET_STEPS + _SCENE_STEPS * self.has("share")
+
+    @property
     def _workers(self) -> list[Client | StreamClient]:
         readers = self._all_readers
         return [client for client in self.clients if client not in readers]
@@ -405,7 +427,7 @@ class Simulation:
         while not condition():
             if self.world.steps > limit:
                 waiting = [client.name for client in self.clients if not client.done]
-                raise Violation(f"not finished {_QUIET_STEPS} steps after the last fault: {waiting}")
+                raise Violation(f"not finished {self._quiet_steps} steps after the last fault: {waiting}")
             self._turn()
 
     def _turn(self) -> None:
@@ -459,6 +481,8 @@ class Simulation:
             invariants.check_wakeups(self.world, self.host.server)
             if self.shuffle is not None:
                 self.shuffle.check_idle(self.host.server)
+            if self.share is not None:
+                self.share.check_idle(self.host.server)
 
     @property
     def scarce_memory(self) -> bool:
@@ -527,7 +551,7 @@ class Simulation:
 
     def _leftovers(self, server: Any) -> dict[str, Any]:
         found = invariants.leftovers(server)
-        for scene in (self.shuffle, self.pulsar):
+        for scene in (self.shuffle, self.pulsar, self.share):
             if scene is not None:
                 found |= scene.leftovers(server)
         return found

@@ -317,6 +317,8 @@ class GroupCoordinator:
                     registry.delete(entry, deleted)
                     if entry.group.type is GroupType.SHARE:
                         self.share.state.forget(group_id, None, deleted)
+                answers = registry.settle(entry)
+            send(answers)
         if ErrorCode.none in errors.values():
             # The writer keeps the order: when it makes this call, all of the above has been written.
             registry.writer.call_soon(lambda: send([partial(reply, errors)]))

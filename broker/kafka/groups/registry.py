@@ -278,7 +278,7 @@ class GroupRegistry:
                 carry_out = self.carry_out.get(type(effect))
                 if carry_out is None:
                     answers.append(partial(effect.to, effect.result))
-                else:
+                elif not entry.is_removed:  # a deleted group must not be stored again, whatever of it has failed before
                     answers += carry_out(entry, effect)
             if entry.group is group:  # it has not been converted by one of its effects
                 break
@@ -298,7 +298,7 @@ class GroupRegistry:
     def arm(self, entry: GroupEntry) -> None:
         """Set the timer for the group's next deadline. If a deadline has moved back since, the timer fires too early."""
         wake = entry.group.wake
-        if wake < entry.armed_for:
+        if wake < entry.armed_for and not entry.is_removed:
             if entry.timer is not None:
                 entry.timer.cancel()
             entry.armed_for = wake

@@ -15,6 +15,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
+from broker.kafka.handlers.share_fetch import check_group_id
 from broker.network.work import ADMIN
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation, ResourceType
@@ -72,6 +73,7 @@ def handle(context: KafkaContext, call: Call) -> None:
     body, connection = call.body, call.connection
     group_id = body.group_id
     require(context, connection, Operation.READ, ResourceType.GROUP, group_id)
+    check_group_id(group_id)
     names = [topic.topic_name for topic in body.topics]
     hidden = denied(context, connection, Operation.READ, ResourceType.TOPIC, names)
     topics: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import SHARE_VERSION
+from broker.kafka.groups.share.values import GROUP_ID_MAX
 from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT
 from broker.kafka.share.fetch_call import FetchCall
 from broker.network.service import Handover, Outbox
@@ -24,9 +25,8 @@ from protocol.kafka.messages.share_fetch import (
     parse_fetch,
 )
 
-# Characters of a group's and a member's id: they are kept for each share partition.
-_ID_MAX = 255
-
+# Characters of a member's id.
+_MEMBER_ID_MAX = 255
 
 # Single acknowledgements that a processor carries out: some 10 us each.
 _INLINE_ACKNOWLEDGEMENTS = 500
@@ -72,8 +72,17 @@ def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchReques
     require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)
     if not parsed.group_id or not parsed.member_id:
         raise RequestError(ErrorCode.invalid_request, "A group id and a member id are needed.")
-    if len(parsed.group_id) > _ID_MAX or len(parsed.member_id) > _ID_MAX:
-        raise RequestError(ErrorCode.invalid_request, f"A group id or member id has at most {_ID_MAX} characters.")
+    check_group_id(parsed.group_id)
+    if len(parsed.member_id) > _MEMBER_ID_MAX:
+        raise RequestError(ErrorCode.invalid_request, f"A member id has at most {_MEMBER_ID_MAX} characters.")
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises RequestError if it is too long."""
+    if len(group_id) > GROUP_ID_MAX:
+        raise RequestError(
+            ErrorCode.invalid_request, f"The group id of a share group has at most {GROUP_ID_MAX} characters."
+        )
 
 
 API = Api(

@@ -39,6 +39,8 @@ def _group(context: KafkaContext, call: Call, group_id: str) -> dict[str, Any]:
         # As in Kafka: a client is not told of topics that it may not see.
         message = "The group reads topics that the client may not describe."
         return _refused(group_id, ErrorCode.topic_authorization_failed, message)
+    subscribed = (name for member in group.members for name in member.subscribed_topic_names)
+    hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, subscribed, audited=False)
     operations = OPERATIONS_NOT_ASKED_FOR
     if call.body.include_authorized_operations:
         operations = authorized_operations(context, call.connection, ResourceType.GROUP, group_id)
@@ -49,7 +51,7 @@ def _group(context: KafkaContext, call: Call, group_id: str) -> dict[str, Any]:
         "group_epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": ASSIGNOR,
-        "members": [_member(member, names) for member in group.members],
+        "members": call.array(group.members, lambda member: _member(member, names, hidden)),
         "authorized_operations": operations,
     }
 
@@ -65,14 +67,14 @@ def _names(context: KafkaContext, group: ShareGroupDescription) -> dict[UUID, st
     return found
 
 
-def _member(member: MemberDescription, names: Mapping[UUID, str]) -> dict[str, Any]:
+def _member(member: MemberDescription, names: Mapping[UUID, str], hidden: frozenset[str]) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "rack_id": member.rack_id,
         "member_epoch": member.member_epoch,
         "client_id": member.client_id,
         "client_host": member.client_host,
-        "subscribed_topic_names": member.subscribed_topic_names,
+        "subscribed_topic_names": [name for name in member.subscribed_topic_names if name not in hidden],
         "assignment": {"topic_partitions": _assignment(member.assignment, names)},
     }
 

@@ -14,6 +14,7 @@ from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import SHARE_VERSION
 from broker.kafka.groups.share.values import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResult
+from broker.kafka.handlers.share_fetch import check_group_id
 from broker.network.service import Connection, Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType
@@ -108,6 +109,7 @@ def _check(group_id: str, member_id: str, epoch: int, rack_id: str | None, names
     _check_member_id(member_id)
     if not group_id.strip():
         raise RequestError(ErrorCode.invalid_request, "Give a group id.")
+    check_group_id(group_id)
     if rack_id is not None and not rack_id.strip():
         raise RequestError(ErrorCode.invalid_request, "Give a rack id that is not empty, or none.")
     if epoch == JOIN_EPOCH and not names:

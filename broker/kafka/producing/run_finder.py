@@ -7,7 +7,7 @@ The order of what is stored and answered is that in which the requests have come
 
 On the connection's processor. Only requests that the processor would handle itself may be in a run.
 
-Tests: tests/kafka/producing/test_runs.py.
+Tests: tests/kafka/producing/test_runs.py, tests/kafka/producing/test_run_finder.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,11 @@ _RUN_MAX = 128
 RUN_BYTES_MAX = 512 * 1024
 # Of one connection: a producer to more partitions than this has its requests handled one by one.
 _TEMPLATES_MAX = 64
-# Requests that are not looked at after one from which nothing could be learned, and after this many again.
-_SKIPPED = 64
+# After so many requests from which nothing was learned, with no run among them, this many are not looked at.
 _FAILURES_MAX = 4
+_SKIPPED = 64
+# The same for a client that has made its templates be forgotten, because there were too many.
+_SKIPPED_BY_MANY = 1024
 
 
 class RunRequest(KafkaRequest):
@@ -41,10 +43,12 @@ class RunRequest(KafkaRequest):
 class RunFinder:
     """That of one connection."""
 
-    __slots__ = ("_answers", "_context", "_failures", "_layout", "_skip", "_templates", "run", "size")
+    __slots__ = ("_answers", "_bytes_max", "_context", "_failures", "_layout", "_skip", "_templates", "run", "size")
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
+        # The processor takes a run for one frame, which must not be larger than a frame may be.
+        self._bytes_max = min(RUN_BYTES_MAX, context.config.socket_request_max_bytes)
         self._templates: dict[bytes, Template] = {}
         self._answers: dict[Template, Callable[[int, int, int], bytes]] = {}
         self._layout: Layout | None = None  # of the templates that were used last
@@ -59,7 +63,7 @@ class RunFinder:
         if self._skip:
             self._skip -= 1
             return first
-        if first > RUN_BYTES_MAX:
+        if first > self._bytes_max:
             return first
         context = self._context
         if context.metering is not None or context.traces is not None:
@@ -68,13 +72,16 @@ class RunFinder:
             return first
         run: Sequence[Followed] = ()
         if self._layout is not None:
-            run, size = follow(self._templates, self._layout, data, _RUN_MAX, RUN_BYTES_MAX)
+            run, size = follow(self._templates, self._layout, data, _RUN_MAX, self._bytes_max)
         if not run:
             layout = self._learn(data[:first])
             if layout is None:
                 return first
-            run, size = follow(self._templates, layout, data, _RUN_MAX, RUN_BYTES_MAX)
-        if len(run) < 2 or not all(map(self._is_handled_here, {one.template for one in run})):
+            run, size = follow(self._templates, layout, data, _RUN_MAX, self._bytes_max)
+        if len(run) < 2:
+            return first
+        if not all(map(self._is_handled_here, {one.template for one in run})):
+            self._skip = len(run) - 1  # not to follow the same requests again for each of them
             return first
         self._failures = 0
         self.run, self.size = run, size
@@ -110,8 +117,10 @@ class RunFinder:
                 if len(self._templates) == _TEMPLATES_MAX:
                     self._templates.clear()
                     self._answers.clear()
-                    self._failures += 1
+                    self._skip = _SKIPPED_BY_MANY
                 self._templates[template.middle] = template
+            else:
+                self._failures += 1  # the client goes from one layout to another and back
             self._layout = template.layout
         else:
             self._failures += 1

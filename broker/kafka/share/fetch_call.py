@@ -286,7 +286,7 @@ class FetchCall:
     def _set_aside(self, session: ShareSession, link: Link) -> None:
         partition = link.entry.key.topic_id, link.entry.key.partition
         if session.links.get(partition) is link:
-            del session.links[partition]
+            session.links.pop(partition, None)
             session.refused[partition] = None
             self._context.share.set_aside(session, link)
 
@@ -309,7 +309,7 @@ class FetchCall:
         elif log.offline is not None:
             self._errors[partition] = ErrorCode.kafka_storage_error, None
         elif partition in session.refused and self._context.share.add(session, partition):
-            del session.refused[partition]
+            session.refused.pop(partition, None)
 
     def _may_read(self, topic: str) -> bool:
         return may(self._context, self._request.connection, Operation.READ, ResourceType.TOPIC, topic)

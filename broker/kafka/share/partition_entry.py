@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.errors import StorageError
+from broker.errors import RequestError, StorageError
 from broker.kafka.share.share_partition import Outcome, SharePartition
 from broker.kafka.share.share_settings import ShareSettings
 from broker.kafka.share.share_state import state_of
@@ -28,6 +28,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
+from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRecords
 
 if TYPE_CHECKING:
@@ -275,8 +276,8 @@ class PartitionEntry:
         """False: there is nothing to wait for; otherwise ``done`` is called when it is durable. Raises RequestError."""
         with self.lock:
             partition = self.partition
-            if partition is None:
-                return False
+            if partition is None:  # the group has not begun here, so nobody holds anything
+                raise RequestError(ErrorCode.invalid_record_state, "The member does not hold all of these records.")
             outcome = partition.acknowledge(member_id, batches, self._clock.monotonic(), may_renew=may_renew)
         if outcome.durable:
             self._store.save(self, done)

@@ -53,6 +53,7 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)  # equal acknowledge types one after the other
 _NO_BOUND = 1 << 62
+_USUAL_TYPES, _KNOWN_TYPES = bytes(range(REJECT + 1)), bytes(range(RENEW + 1))
 
 
 class Outcome(NamedTuple):
@@ -425,7 +426,8 @@ def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) ->
         raise RequestError(
             ErrorCode.invalid_request, "A batch has neither one acknowledge type nor one for each offset."
         )
-    if max(types) > (RENEW if may_renew else REJECT):
+    # `max` would hold the interpreter's lock for 2 s if a request of 100 MB has one batch.
+    if types.translate(None, _KNOWN_TYPES if may_renew else _USUAL_TYPES):
         raise RequestError(
             ErrorCode.invalid_request, "A batch has an acknowledge type that is not known or not allowed."
         )

@@ -21,6 +21,7 @@ from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareS
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
 from broker.network.service import Connection
@@ -32,7 +33,9 @@ from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import TopicPartition
 
-# Links of a session that are given up at once; a session with more is closed on the catalogue-writer thread.
+log = get_logger("kafka")
+
+# Links that are given up at once; where there are more, the catalogue-writer thread does it.
 _AT_ONCE = 200
 # Share partitions that are begun in one transaction of the catalogue.
 _BEGUN_AT_ONCE = 1_000
@@ -75,21 +78,41 @@ class ShareService:
         self._beginning = Lock()  # held while it is found out where groups begin
         self._entries: dict[Key, PartitionEntry] = {}
         self._rows: dict[Key, bytes] = {}  # what is stored of share partitions that are not in memory
+        self._initialising: dict[str, list[_Initialise]] = {}  # by group, what the writer has not done yet
         self.acknowledge_requests = 0
         self._counts = [0] * 5  # of share partitions that are not in memory any more
 
     # -- the broker's life --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError."""
+        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError.
+
+        The catalogue is flushed with each acknowledgement, and a log is not: when the machine fails, a log may lose records that
+        were acknowledged. Rows forget them here, before others get their offsets."""
         rows = load(self._catalogue)
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
             delete_now(self._catalogue, gone)
         for key in gone:
             del rows[key]
-        self._rows = rows
+        if cut := dict(self._beyond_logs(rows)):
+            log.warning("share_state_cut", share_partitions=len(cut))
+            self._catalogue.alter_documents([(KIND, key.text, row) for key, row in cut.items()])
+        self._rows = rows | cut
         self._memory.add(sum(map(_size, rows)))
+
+    def _beyond_logs(self, rows: Mapping[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
+        """Those that know of offsets beyond the end of the log, without these."""
+        for key, row in rows.items():
+            log = self.log((key.topic_id, key.partition))
+            if log is None or log.offline is not None:
+                continue
+            try:
+                state = decode(row)
+                if state.end > log.log_end_offset:
+                    yield key, state_of(restored(state, DEFAULTS, log.log_end_offset)).encode()
+            except StorageError:
+                pass  # whoever fetches is told
 
     def flush(self) -> None:
         """Hand what is left to the catalogue writer."""
@@ -212,7 +235,6 @@ class ShareService:
         if old is not None:
             # What the member holds it goes on holding.
             session.left = {**old.left, **{link.entry: None for link in old.links.values()}}
-            self.sessions.partitions.give_back(old.size)
             if old.waiter is not None:
                 old.waiter.give_up_soon()
             links = list(old.links.values())
@@ -229,8 +251,13 @@ class ShareService:
         with self._lock:  # so that it is not unloaded in between
             link = Link(session, self._get_or_make(session.group_id, partition, log))
             link.entry.attach(link)
-        session.links[partition] = link
-        if link.entry.partition is None:
+        if session.links.setdefault(partition, link) is not link:
+            link.entry.detach(link)  # another request of the session was faster
+        elif session.closed:  # by another thread, which may not have seen the link
+            session.links.pop(partition, None)
+            link.entry.detach(link)
+            self._unload(link.entry)
+        elif link.entry.partition is None:
             session.unbegun.append(link.entry)
         return True
 
@@ -239,9 +266,9 @@ class ShareService:
         link = session.links.pop(partition, None)
         if link is None:
             if session.refused.pop(partition, 0) is None:
-                self.sessions.partitions.give_back(1)
+                self.sessions.give_back(session)
             return
-        self.sessions.partitions.give_back(1)
+        self.sessions.give_back(session)
         self.set_aside(session, link)
         self._unload(link.entry)
 
@@ -258,7 +285,6 @@ class ShareService:
         """What the member holds goes to others."""
         if not self.sessions.close(session):
             return
-        self.sessions.partitions.give_back(session.size)
         links, left = list(session.links.values()), list(session.left)
         session.links, session.left, session.refused = {}, {}, {}
         session.ready.clear()
@@ -291,8 +317,17 @@ class ShareService:
     def connection_closed(self, connection: Connection) -> None:
         """Its sessions end with it."""
         if self.sessions.has_any(connection):
-            for session in self.sessions.of_connection(connection):
-                self.close_session(session)
+            self._close_sessions(self.sessions.of_connection(connection))
+
+    def _close_sessions(self, sessions: Sequence[ShareSession]) -> None:
+        """As many as can be closed at once here, and the others on the catalogue-writer thread, between writes."""
+        left = _AT_ONCE
+        for number, session in enumerate(sessions):
+            if left <= 0:
+                self._writer.call_soon(partial(self._close_sessions, sessions[number:]))
+                return
+            left -= 1 + len(session.links) + len(session.left)
+            self.close_session(session)
 
     def member_left(self, group_id: str, member_id: str) -> None:
         """The member has left the group, or was fenced."""
@@ -380,17 +415,19 @@ class ShareService:
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
         """Nothing of the group is kept, of these topics or of all. ``done`` is called when that is durable."""
         wanted = None if topic_ids is None else {topic_id.bytes for topic_id in topic_ids}
-        self._forget(
-            [key for key in self._keys() if key.group_id == group_id and (wanted is None or key.topic_id in wanted)],
-            done,
-        )
+        with self._lock:  # what is being written now is deleted afterwards
+            writes = list(self._initialising.get(group_id, ()))
+        keys = {key for key in self._keys() if key.group_id == group_id}.union(*(write.keys for write in writes))
+        self._forget(keys if wanted is None else {key for key in keys if key.topic_id in wanted}, done)
 
-    def _forget(self, keys: Sequence[Key], done: Done) -> None:
+    def _forget(self, keys: Collection[Key], done: Done) -> None:
         if not keys:
             done(None)
             return
         entries = []
         with self._lock:
+            for write in [write for writes in self._initialising.values() for write in writes]:
+                write.forgotten |= write.keys.intersection(keys)
             for key in keys:
                 known = self._rows.pop(key, None) is not None
                 entry = self._entries.pop(key, None)
@@ -408,6 +445,8 @@ class ShareService:
         """The group begins with each of these of which it has not begun, by its settings and as the log is now. ``done`` is
         called when that is durable. The catalogue's writer looks into the log and writes."""
         write = _Initialise(self, group_id, partitions)
+        with self._lock:
+            self._initialising.setdefault(group_id, []).append(write)
         self._writer.change(write, partial(write.done, done))
 
     def _is_known(self, key: Key) -> bool:
@@ -415,13 +454,19 @@ class ShareService:
             entry = self._entries.get(key)
             return key in self._rows or (entry is not None and entry.partition is not None)
 
-    def _begun(self, rows: Mapping[Key, bytes]) -> None:
+    def _initialised(self, write: "_Initialise", rows: Mapping[Key, bytes]) -> None:
         """These rows are durable. Whoever has begun with one of them meanwhile has written its own."""
         late = []
         with self._lock:
+            others = self._initialising[write.group_id]
+            others.remove(write)
+            if not others:
+                del self._initialising[write.group_id]
             for key, row in rows.items():
                 entry = self._entries.get(key)
-                if self.log((key.topic_id, key.partition)) is None:
+                if key in write.forgotten:
+                    self._memory.add(-_size(key))
+                elif self.log((key.topic_id, key.partition)) is None:
                     late.append(key)
                     self._memory.add(-_size(key))
                 elif entry is None and key not in self._rows:
@@ -451,14 +496,20 @@ class ShareService:
 class _Initialise:
     """Partitions that a group begins with, on their way into the catalogue. The writer may call it twice."""
 
-    __slots__ = ("_failure", "_group_id", "_partitions", "_rows", "_share")
+    __slots__ = ("_failure", "_partitions", "_rows", "_share", "forgotten", "group_id", "keys")
 
     def __init__(self, share: ShareService, group_id: str, partitions: Sequence[NewPartitions]) -> None:
         self._share = share
-        self._group_id = group_id
         self._partitions = partitions
         self._rows: dict[Key, bytes] | None = None
         self._failure: StorageError | None = None
+        self.group_id = group_id
+        self.keys = frozenset(
+            Key(group_id, topic.topic_id.bytes, number)
+            for topic in partitions
+            for number in range(topic.first, topic.end)
+        )
+        self.forgotten: set[Key] = set()  # since it was asked for; guarded by the lock of the service
 
     def __call__(self, catalogue: Catalogue) -> None:
         if self._rows is None:
@@ -475,10 +526,10 @@ class _Initialise:
     def _find(self) -> Iterator[tuple[Key, bytes]]:
         """Raises StorageError."""
         share = self._share
-        settings = share.settings(self._group_id)
+        settings = share.settings(self.group_id)
         for topic in self._partitions:
             for number in range(topic.first, topic.end):
-                key = Key(self._group_id, topic.topic_id.bytes, number)
+                key = Key(self.group_id, topic.topic_id.bytes, number)
                 log = share.log((key.topic_id, number))
                 if log is None or share._is_known(key):
                     continue
@@ -492,11 +543,11 @@ class _Initialise:
                 yield key, state_of(SharePartition(start, settings)).encode()
 
     def done(self, done: Done, error: StorageError | None) -> None:
-        if self._rows:
-            if error is None:
-                self._share._begun(self._rows)
-            else:
-                self._share._memory.add(-sum(map(_size, self._rows)))
+        rows = self._rows or {}
+        if error is not None:
+            self._share._memory.add(-sum(map(_size, rows)))
+            rows = {}
+        self._share._initialised(self, rows)
         done(error)
 
 

@@ -18,7 +18,8 @@ the same member keeps what the member holds.
 Bounds: ``max_sessions``, beyond which a new one is SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and
 ``ALL_PARTITIONS_MAX`` in all.
 
-Any thread; the lock guards the tables and the epochs. A session's own partitions are changed by its requests, one at a time.
+Any thread; the lock guards the tables, the epochs and the counts. A session's own partitions are changed by its requests. These
+come one at a time; a client that sends several at once harms only itself.
 """
 
 from collections import deque
@@ -57,10 +58,8 @@ class ShareSession:
     ready: deque[Link] = attrs.field(factory=deque, repr=False)
     waiter: Waiter | None = attrs.field(default=None, repr=False)
     closed: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.links) + len(self.refused)
+    # Partitions that are counted for it, in ``ShareSessions.partitions``. Guarded by the lock of the sessions.
+    counted: int = 0
 
     @property
     def has_unseen(self) -> bool:
@@ -127,6 +126,8 @@ class ShareSessions:
         if session.closed:
             return False
         session.closed = True
+        self.partitions.give_back(session.counted)
+        session.counted = 0
         del self._sessions[session.group_id, session.member_id]
         others = self._of_connection.get(session.connection)
         if others is not None:
@@ -151,7 +152,22 @@ class ShareSessions:
 
     def make_room(self, session: ShareSession, partitions: int) -> None:
         """So many partitions come to the session. Raises RequestError."""
-        if session.size + partitions > PARTITIONS_MAX:
-            raise RequestError(ErrorCode.invalid_request, f"A share session has at most {PARTITIONS_MAX} partitions.")
-        if not self.partitions.take(partitions):
-            raise RequestError(ErrorCode.share_session_limit_reached, "The share sessions have too many partitions.")
+        with self._lock:
+            if session.closed:  # meanwhile, on another thread: nobody would give them back
+                raise RequestError(ErrorCode.share_session_not_found, "The share session has just been closed.")
+            if session.counted + partitions > PARTITIONS_MAX:
+                raise RequestError(
+                    ErrorCode.invalid_request, f"A share session has at most {PARTITIONS_MAX} partitions."
+                )
+            if not self.partitions.take(partitions):
+                raise RequestError(
+                    ErrorCode.share_session_limit_reached, "The share sessions have too many partitions."
+                )
+            session.counted += partitions
+
+    def give_back(self, session: ShareSession) -> None:
+        """A partition has left the session."""
+        with self._lock:
+            if session.counted:
+                session.counted -= 1
+                self.partitions.give_back(1)

@@ -28,6 +28,11 @@ class ShareState(NamedTuple):
     done: Sequence[tuple[int, int]]  # first offset, the one after the last
     failed: Sequence[tuple[int, int, int]]  # the same, and how often
 
+    @property
+    def end(self) -> int:
+        """The offset after the last one that it knows of."""
+        return max(self.start, *(rows[-1][1] for rows in (self.done, self.failed) if rows), 0)
+
     def encode(self) -> bytes:
         numbers: list[int] = []
         at = self.start

@@ -8,7 +8,7 @@ that grows. ``phases.py`` has the table of phases.
 Requests that do not fit are refused as follows, in this order:
 
 - another producer id than the present one: INVALID_PRODUCER_ID_MAPPING;
-- another epoch: PRODUCER_FENCED;
+- another epoch, or the one above the last, which fences: PRODUCER_FENCED;
 - while a change is pending, and in a Prepare... phase: CONCURRENT_TRANSACTIONS;
 - the end of a transaction that is not open: INVALID_TXN_STATE. But if it has ended in the same way already, the request is
   taken for a copy and answered without an error.
@@ -326,7 +326,8 @@ class Transaction:
             # It may have been told what it will be before the decision is carried out.
             is_early = claim.producer_id == state.next_producer_id != NONE
             return ErrorCode.concurrent_transactions if is_early else ErrorCode.invalid_producer_id_mapping
-        if claim.epoch != state.epoch:
+        # The epoch above the last one fences. Who names it has guessed it.
+        if claim.epoch != state.epoch or claim.epoch > LAST_EPOCH:
             return ErrorCode.producer_fenced
         return ErrorCode.none
 

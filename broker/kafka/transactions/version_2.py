@@ -95,6 +95,9 @@ class TransactionsVersion2:
     def _go_on(self, entry: TransactionEntry) -> None:
         """The change is over for which these have waited. On the catalogue writer's thread."""
         with entry.lock:
+            pending = entry.transaction.pending
+            if pending is not None and pending.phase is Phase.ONGOING:
+                return  # the same producer has come first with one more: now they wait for that one
             additions, entry.additions = entry.additions, []
             answers = self._make(entry, additions) if additions else []
         send(answers)

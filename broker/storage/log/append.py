@@ -224,7 +224,8 @@ class Appender:
 
         Returns the base offsets of those that were stored, which are the first of the run, and the log start offset. Stops before
         the first one that is not the usual case (see ``append``, to which that one can be given next), for whatever reason; so
-        what cannot be written is not stored either, and ``append`` says why.
+        what cannot be written is not stored either, and ``append`` says why. Raises StorageError if the fsync that
+        ``flush.messages`` asks for fails.
         """
         taken: list[tuple[memoryview, Header]] = []
         before_ms, after_ms, max_batch = -self._before_max_ms, self._after_max_ms, self._max_batch

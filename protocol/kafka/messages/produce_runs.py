@@ -5,7 +5,7 @@ partition look alike: API, version, client id, acks, timeout, topic and partitio
 parses one of them as a whole. ``follow`` finds the same bytes in the next ones and needs to look only at lengths and correlation
 ids. What it does not recognise it leaves to ``produce.parse_request``.
 
-A template is of a request with one partition, acks 1 or all and no transactional id.
+A template is of a request with one partition, acks 1 or all, no transactional id, and names of usual lengths.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,11 @@ _NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
 _new = tuple.__new__
 # Numbers by which a response's fields are found in its bytes. No topic has such a name, and no partition such a number.
 _CORRELATION, _BASE, _START = 0x7FE1E2E3, 0x7FE1E2E3E4E5E6E7, 0x7FF1F2F3F4F5F6F7
+# Who keeps templates keeps this much of each. Names of clients and topics of 249 characters fit.
+_LONGEST_MIDDLE = 600
 _LONGEST_NAME_9 = 126  # a longer one has a length of two bytes
+# Templates are kept, so a client cannot make them as long as it likes. A topic's name has 249 bytes at most.
+_LONGEST_MIDDLE = 512
 
 
 class Layout(NamedTuple):
@@ -88,10 +92,13 @@ def template_of(frame: memoryview) -> Template | None:
     else:
         before, after = _BEFORE_NAME_9 if version < FIRST_WITH_TOPIC_ID else _BEFORE_ID, _AFTER_NAME_9
     middle = bytes(frame[_CLIENT_ID : body + before + name + after])
+    if len(middle) > _LONGEST_MIDDLE:
+        return None
     layout = _layout(len(middle), version >= _FLEXIBLE)
     template = Template(layout, _KIND(frame, 4)[0], middle, version, parsed.acks, parsed.timeout_ms, topic, partition)
     found, end = follow({middle: template}, layout, frame, 1, len(frame))
-    return template if found and end == len(frame) and found[0].records == records else None
+    # Both end where the frame does, so it suffices to compare the lengths.
+    return template if found and end == len(frame) and len(found[0].records) == len(records) else None
 
 
 def follow(

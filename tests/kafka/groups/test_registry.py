@@ -291,6 +291,23 @@ def test_a_deleted_group_leaves_nothing(registry: Registry) -> None:
     assert registry.groups.get("g") is None
 
 
+def test_a_deleted_group_is_not_stored_again(registry: Registry) -> None:
+    """A save that failed before may be tried again by the group."""
+    registry.put("g", "a")
+    registry.put("g", "a", None)
+    entry = registry.entry("g")
+    with entry.lock:
+        group = entry.group
+        assert isinstance(group, RowGroup) and not group.delete()
+        registry.groups.delete(entry, lambda failure: None)
+        group.wake = registry.clock.now + 5
+        group.put("b", "x", registry.answers.append)
+        registry.groups.settle(entry)
+    registry.write()
+    assert registry.stored() == {}
+    assert entry.timer is None
+
+
 def test_the_memory_of_a_group_is_counted_until_it_is_removed(registry: Registry) -> None:
     before = registry.groups.memory.used_bytes
     registry.put("g", "a")

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import new_group
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, describe
+from tests.security.grants import Grants
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +58,21 @@ def test_a_group_that_does_not_exist_is_an_error(kafka: Kafka) -> None:
     (described,) = describe(kafka, group, group)
     assert described.error_code == ErrorCode.group_id_not_found
     assert group in described.error_message
+
+
+def test_what_the_client_may_not_describe_is_hidden(kafka: Kafka) -> None:
+    """Also a topic that nobody reads yet."""
+    group, topic = new_group(), kafka.topic()
+    ShareMember(kafka, group, topic, "elsewhere").join()
+    grants = kafka.inside.authorizer = Grants()  # type: ignore[assignment]
+    of_group = (Operation.DESCRIBE, ResourceType.GROUP, group)
+    try:
+        with grants.only(of_group, (Operation.DESCRIBE, ResourceType.TOPIC, "elsewhere")):
+            (described,) = describe(kafka, group)
+            assert described.error_code == ErrorCode.topic_authorization_failed
+            assert described.members == () and topic not in str(described)
+        with grants.only(of_group, (Operation.DESCRIBE, ResourceType.TOPIC, topic)):
+            (described,) = describe(kafka, group)
+            assert described.members[0].subscribed_topic_names == (topic,)
+    finally:
+        kafka.inside.authorizer = None

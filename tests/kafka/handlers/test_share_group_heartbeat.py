@@ -82,6 +82,7 @@ def test_the_id_of_another_kind_of_group_is_refused(kafka: Kafka) -> None:
         {"member_id": ""},
         {"member_id": "m" * 37},
         {"group_id": " "},
+        {"group_id": "g" * 256},
         {"rack_id": ""},
         {"subscribed_topic_names": None},
         {"subscribed_topic_names": []},

@@ -136,6 +136,12 @@ def test_setting_an_offset_makes_the_group(kafka: Kafka) -> None:
     assert starts(kafka, group) == {(topic, 0): (3, 2)}
 
 
+def test_a_group_whose_members_could_not_fetch_is_not_made(kafka: Kafka) -> None:
+    group = "g" * 256
+    assert alter(kafka, group, filled(kafka, 10), p0=4).error_code == ErrorCode.invalid_request
+    assert kafka.inside.groups.type_of(group) is None
+
+
 def test_an_offset_beyond_the_log_becomes_its_end(kafka: Kafka) -> None:
     topic, group = filled(kafka, 5, partitions=2), new_group()
     assert errors(alter(kafka, group, topic, p0=99, p1=-5)) == {0: NONE, 1: NONE}

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
+from broker.errors import StorageError
 from broker.kafka.handlers.produce import API
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
@@ -32,10 +33,11 @@ class Sent:
     topic: str
     records: bytes
     partition: int = 0
+    timeout_ms: int = 30_000
 
     def frame(self, kafka: Kafka, version: int, acks: int, number: int) -> bytes:
         data = [{"name": self.topic, "partition_data": [{"index": self.partition, "records": self.records}]}]
-        fields = kafka.by_id(ApiKey.PRODUCE, version, {"acks": acks, "timeout": 30_000, "topic_data": data})
+        fields = kafka.by_id(ApiKey.PRODUCE, version, {"acks": acks, "timeout": self.timeout_ms, "topic_data": data})
         return control.encode_request(ApiKey.PRODUCE, version, CORRELATION_ID + number, "client", fields)
 
 
@@ -134,6 +136,31 @@ def test_each_partition_gets_its_own_in_order(kafka: Kafka, acks: int) -> None:
         assert expected == [data for _, data in stored(kafka, topic, partition)]
 
 
+@pytest.mark.parametrize("acks", [1, -1])
+def test_requests_for_one_partition_that_differ_otherwise_keep_their_order(kafka: Kafka, acks: int) -> None:
+    topic = kafka.topic()
+    sent = [Sent(topic, batch(producer=(7, 0, number)), timeout_ms=30_000 + number % 2) for number in range(20)]
+    assert [(0, number) for number in range(20)] == together(kafka, sent, 9, acks)
+
+
+def test_runs_are_not_longer_than_the_longest_request() -> None:
+    with Kafka(message_max_bytes=2000, socket_request_max_bytes=3000) as kafka:
+        topic = kafka.topic()
+        sent = [Sent(topic, batch(b"x" * 1000))] * 20
+        assert [(0, number) for number in range(20)] == together(kafka, sent, 9)
+
+
+def test_a_failed_fsync_of_flush_messages_is_answered(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(offset: int) -> None:
+        raise StorageError("no fsync")
+
+    topic = kafka.topic(flush_messages="1")
+    alone(kafka, [Sent(topic, batch())])
+    monkeypatch.setattr(log_of(kafka, topic)._appender, "_flush_to", fail)
+    with kafka.another_connection() as kafka:
+        assert [(ErrorCode.kafka_storage_error, -1)] * 10 == together(kafka, [Sent(topic, batch())] * 10, 9)
+
+
 def refusals(kafka: Kafka, topic: str) -> list[Sent]:
     """Good batches, and between them those that are refused, each for another reason."""
     bad = bytearray(batch())
@@ -192,6 +219,12 @@ def test_batches_that_have_to_be_decompressed(kafka: Kafka, configs: dict[str, s
 def test_log_append_time(kafka: Kafka) -> None:
     topic = kafka.topic(message_timestamp_type="LogAppendTime")
     assert [(0, number) for number in range(5)] == together(kafka, [Sent(topic, batch())] * 5, 9)
+
+
+def test_requests_that_are_together_larger_than_one_may_be() -> None:
+    with Kafka(socket_request_max_bytes=2000, message_max_bytes=1500) as kafka:
+        topic = kafka.topic()
+        assert [(0, number) for number in range(40)] == together(kafka, [Sent(topic, batch(b"x" * 300))] * 40, 9)
 
 
 def test_a_run_is_counted_as_many_requests(kafka: Kafka) -> None:

@@ -7,6 +7,10 @@ import pytest
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
+from broker.kafka.share.partition_entry import ignore
+from broker.kafka.share.share_state import ShareState, decode
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from tests.kafka.share.stage import EARLIEST, Connected, Stage
 
 
@@ -95,6 +99,29 @@ def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
     assert [(0, 3, 1)] == stage.member().fetch()
 
 
+def test_what_is_forgotten_before_it_is_written_leaves_nothing(stage: Stage) -> None:
+    """The last member leaves, and the group is deleted, while its first offsets wait for the disk."""
+    answers: list[StorageError | None] = []
+    partitions = [NewPartitions("topic", stage.topic_id, 0, 2)]
+    stage.share.initialise("group", partitions, answers.append)
+    stage.share.forget("group", None, answers.append)
+    stage.run()
+    assert [None, None] == answers
+    assert {} == stage.share.offsets("group")
+    assert [] == list(stage.catalogue.load_documents("share-partition"))
+    assert 0 == stage.memory.used_bytes
+    stage.share.initialise("group", partitions, answers.append)
+    stage.share.forget("group", [UUID(int=4)], answers.append)
+    stage.share.forget("group", [stage.topic_id], answers.append)
+    stage.share.initialise("group", partitions, answers.append)
+    stage.run()
+    assert 2 == len(stage.share.offsets("group")), "it has begun again"
+    assert 2 == len(list(stage.catalogue.load_documents("share-partition")))
+    stage.share.forget("group", None, answers.append)
+    stage.run()
+    assert 0 == stage.memory.used_bytes
+
+
 def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
@@ -141,6 +168,36 @@ def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
     assert 0 == sessions.partitions.taken
 
 
+def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(stage: Stage) -> None:
+    stage.write(1)
+    member = stage.member("first")
+    for number in range(1000):
+        stage.share.add(
+            stage.share.open_session("group", f"m{number}", member.connection), (stage.topic_id.bytes, number % 2)
+        )
+    stage.share.connection_closed(member.connection)
+    assert 800 < len(stage.share.sessions) < 1000, "the processor does a part of it"
+    stage.run()
+    assert not stage.share.sessions.all() and not stage.share.entries()
+
+
+def test_a_partition_that_comes_to_a_closed_session_is_not_kept(stage: Stage) -> None:
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.close_session(session)
+    assert stage.share.add(session, (stage.topic_id.bytes, 0))
+    assert [] == stage.share.entries()
+    assert [] == session.unbegun and {} == session.links
+
+
+def test_a_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
+    member = stage.member("m", 0)
+    link = member.link()
+    assert stage.share.add(member.session, (stage.topic_id.bytes, 0))
+    assert link is member.link()
+    stage.share.close_session(member.session)
+    assert [] == stage.share.entries()
+
+
 def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> None:
     stage.member()
     stage.logs.on_topic_gone.clear()
@@ -148,6 +205,28 @@ def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> 
     assert 1 == len(list(stage.catalogue.load_documents("share-partition")))
     stage.start()
     assert 0 == len(list(stage.catalogue.load_documents("share-partition")))
+
+
+@pytest.mark.parametrize(
+    ("stored", "left"),
+    [
+        (ShareState(3, 5, [(6, 8)], [(9, 10, 2)]), [(2, 4, 1)]),
+        (ShareState(0, 0, [(1, 4)], []), [(0, 0, 1), (2, 4, 1)]),
+        (ShareState(0, 1, [], [(1, 4, 2)]), [(1, 1, 3)]),
+    ],
+)
+def test_records_that_a_log_has_lost_are_forgotten_at_the_start(
+    stage: Stage, stored: ShareState, left: list[tuple[int, int, int]]
+) -> None:
+    """The log is shorter when the machine has failed. New records get the offsets before anybody fetches."""
+    stage.write(2)
+    key = stage.member().entry().key
+    stage.catalogue.alter_documents([("share-partition", key.text, stored.encode())])
+    stage.start()
+    stage.write(3)
+    stage.start()
+    assert left == stage.member().fetch()[: len(left)]
+    assert stored.state_epoch == decode(dict(stage.catalogue.load_documents("share-partition"))[key.text]).state_epoch
 
 
 def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
@@ -191,3 +270,13 @@ def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
     stage.logs.delete_topic("topic")
     stage.run()
     assert 0 == stage.memory.used_bytes
+
+
+def test_nothing_is_acknowledged_before_the_group_has_begun(stage: Stage) -> None:
+    """A client that is told of success would not ask again."""
+    stage.write(3)
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.add(session, (stage.topic_id.bytes, 0))
+    with pytest.raises(RequestError) as caught:
+        session.unbegun[0].acknowledge("m", [AcknowledgementBatch(0, 2, b"\x01")], ignore, may_renew=False)
+    assert ErrorCode.invalid_record_state == caught.value.code

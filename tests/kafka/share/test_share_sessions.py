@@ -91,3 +91,29 @@ def test_a_session_has_only_so_many_partitions() -> None:
     with pytest.raises(RequestError) as caught:
         sessions.make_room(session, 1)
     assert ErrorCode.share_session_limit_reached == caught.value.code
+
+
+def test_a_session_that_was_closed_gets_no_room() -> None:
+    """A request may close it while another one adds partitions: nobody would give them back."""
+    sessions = ShareSessions()
+    session, _ = sessions.open("g", "m", 1)
+    sessions.make_room(session, 5)
+    sessions.give_back(session)
+    assert 4 == sessions.partitions.taken
+    sessions.close(session)
+    assert 0 == sessions.partitions.taken
+    with pytest.raises(RequestError) as caught:
+        sessions.make_room(session, 1)
+    assert ErrorCode.share_session_not_found == caught.value.code
+    sessions.give_back(session)
+    assert 0 == sessions.partitions.taken
+
+
+def test_two_requests_that_add_the_same_partitions_take_no_room_for_ever() -> None:
+    sessions = ShareSessions()
+    session, _ = sessions.open("g", "m", 1)
+    for _ in range(2):
+        sessions.make_room(session, 5)
+    session.refused.update({(b"topic", number): None for number in range(5)})
+    sessions.open("g", "m", 2)
+    assert 0 == sessions.partitions.taken

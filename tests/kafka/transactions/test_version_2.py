@@ -75,6 +75,25 @@ def test_additions_that_come_while_one_is_made_are_made_together(
     assert len(made) == 2
 
 
+def test_one_that_comes_between_a_change_and_those_that_wait_for_it_goes_first(
+    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = harness.init()
+    executor = harness.transactions._executor
+    go_on, between = executor.go_on, []
+
+    def late(entry: Any) -> None:
+        if not between:
+            between.append(commit_offset(harness, me, 5))
+        go_on(entry)
+
+    monkeypatch.setattr(executor, "go_on", late)
+    answers = [add(harness, me, T0), add(harness, me, T1)]
+    harness.settle()
+    assert [ErrorCode.none] * 3 == [answer.error for answer in answers + between]
+    assert (harness.state().partitions, harness.state().groups) == ({T0, T1}, {"g"})
+
+
 def test_what_takes_part_already_is_answered_at_once(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
@@ -180,6 +199,21 @@ def test_a_producer_that_was_too_slow_may_abort_and_go_on(harness: TransactionHa
     end(harness, next_one)
     harness.settle()
     assert harness.seen() == [b"v"]
+
+
+def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -> None:
+    me = attrs.evolve(harness.init(timeout_ms=1_000), epoch=LAST_EPOCH)
+    transaction = harness.transactions._registry.entries()[0].transaction
+    assert transaction.state is not None
+    transaction.state = attrs.evolve(transaction.state, epoch=LAST_EPOCH)
+    transact(harness, me)
+    harness.wait(2.0)
+    guessed = Claim(me.producer_id, LAST_EPOCH + 1)
+    assert (harness.state().epoch, harness.phase()) == (guessed.epoch, Phase.COMPLETE_ABORT)
+    assert ErrorCode.producer_fenced == add(harness, guessed, T0).error
+    assert ErrorCode.producer_fenced == commit_offset(harness, guessed, 5).error
+    assert ErrorCode.producer_fenced == end(harness, guessed, False).error
+    assert ErrorCode.producer_fenced == harness.end(guessed, True)
 
 
 def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harness: TransactionHarness) -> None:

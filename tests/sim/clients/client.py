@@ -47,6 +47,8 @@ NEWEST: dict[ApiKey, int] = {
     ApiKey.DELETE_ACLS: 3,
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 1,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
 }
 # Their answers say that something is there for good (of Produce, where acks is all).
 _PROMISES = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS})

@@ -177,7 +177,7 @@ class Heartbeats:
     ) -> None:
         """Refuse a member that is too large for the group, or for the broker."""
         members = self._core.members
-        growth = _new_member(request).size_bytes if member is None else 0
+        growth = _new_member(request).size_bytes if member is None else _growth(member, request)
         if not members.has_subscription(subscription):
             growth += subscription.size_bytes
         max_bytes = self._core.limits.max_bytes
@@ -303,3 +303,14 @@ def _fenced_instance(request: HeartbeatRequest, static: ConsumerMember) -> Reque
 
 def _answer(to: HeartbeatReply, result: HeartbeatResult, error: ErrorCode) -> Answer:
     return Answer(to, HeartbeatResult(error) if error else result)
+
+
+def _growth(member: ConsumerMember, request: HeartbeatRequest) -> int:
+    """By how much the texts of the member grow."""
+    growth = 2 * (len(request.member_id) - len(member.member_id))
+    growth += len(request.client_id) - len(member.client_id) + len(request.client_host) - len(member.client_host)
+    if request.rack_id is not None:
+        growth += len(request.rack_id) - len(member.rack_id or "")
+    if request.instance_id is not None:
+        growth += 2 * (len(request.instance_id) - len(member.instance_id or ""))
+    return max(0, growth)

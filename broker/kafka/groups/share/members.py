@@ -12,7 +12,7 @@ import attrs
 
 from broker.kafka.groups.share.simple_assignor import NOTHING, Assignment
 
-# What a member takes besides its id and its partitions: the objects, their places in dicts, its other texts.
+# What a member takes besides its texts and its partitions: the objects, their places in dicts.
 _MEMBER_BYTES = 1000
 _NAME_BYTES = 80
 _PARTITION_BYTES = 10
@@ -36,6 +36,11 @@ class ShareMember:
     # What ``ShareMembers`` has counted for it.
     counted_bytes: int = 0
 
+    @property
+    def texts(self) -> int:
+        """How long they are, besides the id."""
+        return texts_of(self.client_id, self.client_host, self.rack_id)
+
 
 @attrs.define(eq=False)
 class Subscription:
@@ -52,6 +57,10 @@ class Subscription:
 def size_of(names: Iterable[str]) -> int:
     """What a subscription to these topics takes, in bytes."""
     return sum(_NAME_BYTES + len(name) for name in names)
+
+
+def texts_of(client_id: str, client_host: str, rack_id: str | None) -> int:
+    return len(client_id) + len(client_host) + len(rack_id or "")
 
 
 class ShareMembers:
@@ -91,10 +100,14 @@ class ShareMembers:
     def size_bytes(self) -> int:
         return self._subscribed_bytes + self._member_bytes
 
-    def growth(self, names: tuple[str, ...], member_id: str) -> int:
-        """By how much the group grows if this member subscribes to these names."""
-        growth = 0 if names in self._subscriptions else size_of(names)
-        return growth if member_id in self._members else growth + _MEMBER_BYTES + len(member_id)
+    def growth(self, names: tuple[str, ...] | None, member_id: str, texts: int) -> int:
+        """By how much the group grows if this member subscribes to these names (None: to what it does now), and its texts are as
+        long as that."""
+        growth = 0 if names is None or names in self._subscriptions else size_of(names)
+        member = self._members.get(member_id)
+        if member is None:
+            return growth + _MEMBER_BYTES + len(member_id) + texts
+        return growth + max(0, texts - member.texts)
 
     def add(self, member: ShareMember, names: tuple[str, ...]) -> None:
         member.subscription = self._subscribe(names)
@@ -112,12 +125,17 @@ class ShareMembers:
         member.subscription = self._subscribe(names)
         self._unsubscribe(before)
 
+    def rename(self, member: ShareMember, client_id: str, client_host: str, rack_id: str | None) -> None:
+        """The member says something else of itself."""
+        member.client_id, member.client_host, member.rack_id = client_id, client_host, rack_id
+        self._count(member)
+
     def set_target(self, member: ShareMember, target: Assignment) -> None:
         member.target = target
         self._count(member)
 
     def _count(self, member: ShareMember) -> None:
-        size = _MEMBER_BYTES + len(member.member_id)
+        size = _MEMBER_BYTES + len(member.member_id) + member.texts
         size += sum(_TOPIC_BYTES + _PARTITION_BYTES * len(partitions) for partitions in member.target.values())
         self._member_bytes += size - member.counted_bytes
         member.counted_bytes = size

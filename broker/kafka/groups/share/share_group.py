@@ -23,7 +23,7 @@ import attrs
 from broker.kafka.groups.deadlines import Deadlines
 from broker.kafka.groups.group import Answer, GroupType, SaveRows
 from broker.kafka.groups.share import rows
-from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription
+from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription, texts_of
 from broker.kafka.groups.share.parked_heartbeats import ParkedHeartbeats
 from broker.kafka.groups.share.share_states import ShareGroupEvent, ShareGroupState, next_state
 from broker.kafka.groups.share.target_assignment import TargetAssignment
@@ -232,6 +232,7 @@ class ShareGroup:
         if self._state is not EMPTY:
             return ErrorCode.non_empty_group
         self._state = next_state(self._state, ShareGroupEvent.GROUP_DELETED)
+        self._answer_left(ErrorCode.none)
         return ErrorCode.none
 
     def begin_alter(self) -> ErrorCode:
@@ -298,8 +299,7 @@ class ShareGroup:
     def saved(self, save: SaveRows, error: ErrorCode, now: float) -> None:
         saving: _Saving = save.then
         self._unsaved.saved(saving.number, saving.keys, failed=bool(error))
-        for answer in saving.left:
-            self._effects.append(attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)))
+        self._effects += _with_error(saving.left, error)
         if error:
             self._save_again_at = min(self._save_again_at, now + RETRY_S)
             self.wake = min(self.wake, self._save_again_at)
@@ -326,6 +326,7 @@ class ShareGroup:
     def shut_down(self) -> None:
         """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
         self._parked.refuse_all(ErrorCode.not_coordinator)
+        self._answer_left(ErrorCode.not_coordinator)
         self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
 
     # Members --------------------------------------------------------------------------------------------------------
@@ -340,10 +341,14 @@ class ShareGroup:
                 return ErrorCode.group_max_size_reached
         elif epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
             return ErrorCode.fenced_member_epoch
-        names = request.subscribed_topic_names
-        if names is None and member is not None:
+        names, rack_id = request.subscribed_topic_names, request.rack_id
+        if member is not None and names is None and rack_id is None:
             return ErrorCode.none
-        growth = self.members.growth(subscription_of(names or ()), request.member_id)
+        if member is not None and rack_id is None:
+            rack_id = member.rack_id
+        wanted = subscription_of(names or ()) if names is not None or member is None else None
+        texts = texts_of(request.client_id, request.client_host, rack_id)
+        growth = self.members.growth(wanted, request.member_id, texts)
         if growth > 0 and self.members.size_bytes + growth > self._limits.max_bytes:
             return ErrorCode.group_max_size_reached
         return ErrorCode.coordinator_not_available if growth > max(0, free_bytes) else ErrorCode.none
@@ -365,13 +370,13 @@ class ShareGroup:
         if names is None and request.rack_id is None:
             return False
         said = (
-            request.rack_id if request.rack_id is not None else member.rack_id,
             request.client_id,
             request.client_host,
+            request.rack_id if request.rack_id is not None else member.rack_id,
         )
-        is_new = said != (member.rack_id, member.client_id, member.client_host)
+        is_new = said != (member.client_id, member.client_host, member.rack_id)
         if is_new:
-            member.rack_id, member.client_id, member.client_host = said
+            self.members.rename(member, *said)
             self._unsaved.add(member.member_id)
         if names is not None and (wanted := subscription_of(names)) != member.subscription.names:
             self.members.change_subscription(member, wanted)
@@ -396,6 +401,11 @@ class ShareGroup:
         if not len(self.members):
             self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
         self._change()
+
+    def _answer_left(self, error: ErrorCode) -> None:
+        """Nothing more is saved, so members that have left need not wait for it."""
+        self._effects += _with_error(self._left, error)
+        self._left.clear()
 
     def _is_behind(self, member: ShareMember) -> bool:
         """Whether the member must be told something that is not durable yet."""
@@ -455,6 +465,10 @@ class ShareGroup:
 
     def _result(self, member: ShareMember, *, full: bool) -> HeartbeatResult:
         return HeartbeatResult(ErrorCode.none, member.member_id, member.epoch, member.assigned if full else None)
+
+
+def _with_error(answers: Iterable[Answer], error: ErrorCode) -> list[Answer]:
+    return [attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)) for answer in answers]
 
 
 def subscription_of(names: Iterable[str]) -> tuple[str, ...]:

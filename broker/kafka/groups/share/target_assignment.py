@@ -47,6 +47,8 @@ class TargetAssignment:
         # Something has changed since the run began; and the members that have joined or changed their subscriptions since then.
         self._changed_meanwhile = False
         self._late: set[str] = set()
+        # Start offsets were deleted since the run began.
+        self._was_forgotten = False
         # What the run waits for.
         self._awaited: tuple[NewPartitions, ...] = ()
         self._task: AssignorTask | None = None
@@ -84,6 +86,7 @@ class TargetAssignment:
         """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset
         keeps it."""
         self._initialised.clear()
+        self._was_forgotten = True
 
     # A run ----------------------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class TargetAssignment:
         if self._phase is not SCHEDULED:
             return False
         self._late.clear()
-        self._changed_meanwhile = False
+        self._changed_meanwhile = self._was_forgotten = False
         self._topics = {name: topics(name) for name in self._members.topics}
         known = {topic[0] for topic in self._topics.values() if topic is not None}
         self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
@@ -108,7 +111,7 @@ class TargetAssignment:
         """These have a start offset now, or could not be given one. False if this is not what the run waits for."""
         if self._phase is not INITIALISING or partitions is not self._awaited:
             return False
-        if not failed:
+        if not failed and not self._was_forgotten:
             for each in partitions:
                 self._initialised[each.topic_id] = each.end
         return True

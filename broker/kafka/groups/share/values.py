@@ -17,6 +17,9 @@ LEAVE_EPOCH = -1
 
 ASSIGNOR = "simple"
 
+# Characters of a share group's id: it is kept, and stored, with each partition that the group reads.
+GROUP_ID_MAX = 255
+
 
 @attrs.frozen
 class ShareGroupLimits:

@@ -163,6 +163,20 @@ def test_a_member_that_takes_too_much_memory_is_refused_and_nothing_has_changed(
     assert result.error is ErrorCode.coordinator_not_available
 
 
+@pytest.mark.parametrize("field", ["client_id", "rack_id", "instance_id"])
+def test_a_member_that_says_much_more_of_itself_later_is_refused(field: str) -> None:
+    """Joining with little does not open the way to any amount of memory."""
+    driver = GroupDriver.of(ConsumerGroupLimits(max_bytes=10_000), t=2)
+    client = Client(driver, "a")
+    settle([client])
+    before = driver.group.size_bytes
+    request = client.join_request() if field == "instance_id" else client.full_request()
+    setattr(request, field, "x" * 10_000)
+    assert client.beat(request).error is ErrorCode.group_max_size_reached
+    assert before == driver.group.size_bytes
+    assert client.beat(client.full_request()).error is ErrorCode.none
+
+
 def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
     driver = GroupDriver.of(t=20, u=5)
     clients = [Client(driver, name, ("t", "u")) for name in "abcd"]

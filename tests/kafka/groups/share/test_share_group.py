@@ -1,5 +1,7 @@
 """A share group: joining, epochs and fencing, leaving and time-outs, topics, durability, restarts."""
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -188,6 +190,22 @@ def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
     assert set(driver.rows) == {""}
 
 
+def test_who_has_left_is_answered_when_the_group_is_deleted(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("a", -1)
+    assert driver.group.delete() == NONE
+    driver.settle()
+    assert (reply.result.error, reply.result.member_epoch) == (NONE, -1)
+
+
+def test_who_has_left_is_answered_when_the_broker_stops(driver: Driver) -> None:
+    driver.join("a")
+    reply = driver.send("a", -1)
+    driver.group.shut_down()
+    driver.settle()
+    assert reply.result.error == ErrorCode.not_coordinator
+
+
 def test_a_silent_member_is_removed(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
@@ -229,6 +247,22 @@ def test_subscriptions_are_bounded_in_bytes() -> None:
     driver.join("a")
     assert driver.send("a", 1, *names).result.error == ErrorCode.group_max_size_reached
     assert driver.group.topics == {"orders"}
+
+
+@pytest.mark.parametrize("field", ["client_id", "rack_id"])
+def test_what_members_say_of_themselves_is_bounded_in_bytes(field: str) -> None:
+    driver = Driver(limits=attrs.evolve(LIMITS, max_bytes=20_000))
+    long: dict[str, Any] = {field: "x" * 20_000}
+    assert driver.send("a", 0, "orders", **long).result.error == ErrorCode.group_max_size_reached
+    driver.join("a")
+    assert driver.send("a", 1, "orders", **long).result.error == ErrorCode.group_max_size_reached
+    before = driver.group.size_bytes
+    reply = driver.send("a", 1, "orders", **{field: "x" * 10_000})
+    driver.work()
+    assert reply.result.error == NONE
+    assert 9_000 < driver.group.size_bytes - before <= 10_000
+    driver.leave("a")
+    assert driver.group.size_bytes == 0
 
 
 def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
@@ -449,6 +483,17 @@ def test_partitions_are_initialised_again_whose_start_offsets_were_deleted(drive
     driver.join("a")
     driver.leave("a")
     driver.group.forget()
+    driver.send("a", 0, "orders")
+    driver.run()
+    assert driver.initialise[0].partitions[0].first == 0
+
+
+def test_partitions_are_initialised_again_whose_start_offsets_are_deleted_meanwhile(driver: Driver) -> None:
+    driver.send("a", 0, "orders")
+    driver.run()
+    driver.send("a", -1)
+    driver.group.forget()
+    driver.work()
     driver.send("a", 0, "orders")
     driver.run()
     assert driver.initialise[0].partitions[0].first == 0

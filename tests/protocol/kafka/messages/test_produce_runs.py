@@ -115,6 +115,12 @@ def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
     assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), *known))
 
 
+@pytest.mark.parametrize("version", [7, 9, 13])
+def test_a_request_with_a_long_name_has_no_template(version: int) -> None:
+    assert learned(request(version, b"records", client="c" * 249))
+    assert template_of(memoryview(request(version, b"records", client="c" * 1000))) is None
+
+
 def test_a_run_is_bounded() -> None:
     frame = request(7, b"records")
     template = learned(frame)
@@ -173,3 +179,9 @@ def test_answers_are_the_responses_of_the_usual_way(
     result = PartitionResult(template.topic, 3, 0, base_offset, -1, start_offset, None)
     expected = produce.response(correlation_id, version, [result], 0)
     assert expected == Answers(template).one(correlation_id, base_offset, start_offset)
+
+
+def test_what_would_take_much_memory_has_no_template() -> None:
+    assert template_of(memoryview(request(8, b"records", "t" * 249, client="c" * 100))) is not None
+    assert template_of(memoryview(request(8, b"records", "t" * 10_000))) is None
+    assert template_of(memoryview(request(9, b"records", client="c" * 10_000))) is None
