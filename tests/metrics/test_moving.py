@@ -559,6 +559,7 @@ def _recovery(world: World) -> None:
 by(
     World.join,
     names.GROUPS,
+    names.GROUPS_BY_PROTOCOL,
     names.GROUP_MEMBERS,
     names.GROUP_GENERATION,
     names.GROUP_REBALANCES,

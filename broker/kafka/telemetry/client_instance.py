@@ -1,8 +1,8 @@
 """A client that pushes metrics, as the broker remembers it: what it is subscribed to, when it may ask and push, as Kafka has it,
 and what it has pushed last.
 
-A client asks for its subscription and pushes at once, or up to half an interval later or earlier; then it pushes once in an
-interval. After an error that tells it to ask again, it may ask at once.
+A client may ask for its subscription when it has neither asked nor pushed for an interval, and push when it has not pushed for
+an interval: so it may push as soon as it has asked. After an error that tells it to ask again, it may ask at once.
 
 Pure: the time comes in as ``now`` (monotonic, s). Under the lock of ``ClientTelemetry``.
 """
@@ -65,7 +65,7 @@ class ClientInstance:
         was_terminating, self._terminating = self._terminating, terminating
         if was_terminating:
             raise RequestError(ErrorCode.invalid_request, "The client has said that it terminates.")
-        if self._asked_at > self._pushed_at or now - self._pushed_at >= self.interval_ms / 1000:
+        if now - self._pushed_at >= self.interval_ms / 1000:
             self._pushed_at = now
         elif not terminating:
             raise RequestError(ErrorCode.throttling_quota_exceeded, "The push interval is not over.")

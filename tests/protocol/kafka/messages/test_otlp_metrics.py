@@ -68,6 +68,7 @@ def test_other_kinds_of_metrics_and_unknown_fields_are_passed_over() -> None:
     [
         b"\x0a",  # a length that is missing
         b"\x0a\x02\x00",  # more than there is
+        b"\x0a\x05",  # five bytes of which there is none
         b"\x0b",  # a group
         b"\x80" * 11,
         b"\x09\x00",  # eight bytes of which there is one
