@@ -115,13 +115,20 @@ def _handled_on(api: Api) -> str:
     return "handler pool" if api.lane is None else f"handler pool, {api.lane} lane"
 
 
+def _advertised(api: Api) -> str:
+    if api.feature is not None:
+        return f"as the feature `{api.feature[0]}`"
+    versions = " - ".join(map(str, api.advertised))
+    return versions if api.condition is None else f"{versions}, {api.condition}"
+
+
 def kafka_apis() -> str:
     rows = [
         (
             key,
             _words(api.key.name),
             f"{api.min_version} - {api.max_version}",
-            " - ".join(map(str, api.advertised)) if api.feature is None else f"as the feature `{api.feature[0]}`",
+            _advertised(api),
             _handled_on(api),
         )
         for key, api in handlers.load().items()

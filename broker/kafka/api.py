@@ -183,6 +183,8 @@ class Api:
     advertised_min: int | None = None
     # Of an API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions omits its key.
     feature: tuple[str, int] | None = None
+    # Of an API that clients use for nothing unless an operator has asked for it: when ApiVersions lists its key, in words.
+    condition: str | None = None
     label: str = attrs.field(init=False)  # the name as Kafka writes it: CreateTopics
 
     def __attrs_post_init__(self) -> None:

@@ -12,6 +12,7 @@ from broker.config.per_listener import for_listener
 from broker.kafka import handlers
 from broker.kafka.authorization import visible_topics
 from broker.kafka.configs.changes import report_ignored
+from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
@@ -24,6 +25,7 @@ from broker.kafka.producing.runs import RUN_API
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.share.share_service import ShareService
+from broker.kafka.telemetry.client_telemetry import ClientTelemetry
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.endpoints import endpoints
@@ -80,12 +82,13 @@ class KafkaPart:
             topic_maker=TopicMaker(logs),
             traces=surroundings.sockets.settings.traces,
             backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
-            api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
+            api_ranges={},
             features=Features(
                 surroundings.catalogue,
                 config.feature_max_levels,
                 {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
             ),
+            telemetry=ClientTelemetry(ClientMetricsConfigs(surroundings.catalogue), runtime.clock, runtime.entropy),
             credentials=security.credentials,
             logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
             client_software=security.client_software,
@@ -96,7 +99,10 @@ class KafkaPart:
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
         groups.consumers.visible = partial(visible_topics, self.context)
+        self.context.telemetry.configs.on_change.append(self._advertise)
+        self._advertise()
         KafkaMetrics(self.context).register(surroundings.metrics)
+        self.context.telemetry.register(surroundings.metrics)
         self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
@@ -106,6 +112,15 @@ class KafkaPart:
         self.context.metering = self._metering if self._quotas.limits_clients else None
         self.context.throttling.end_all()
 
+    def _advertise(self) -> None:
+        """At the start, and when a subscription to metrics of clients was changed."""
+        wanted = bool(self.context.telemetry.configs.names())
+        self.context.api_ranges = {
+            key: api.advertised
+            for key, api in self.apis.items()
+            if api.feature is None and (api.condition is None or wanted)
+        }
+
     def open(self) -> None:
         context = self.context
         self._quotas.throttled = context.throttling.__len__
@@ -113,6 +128,7 @@ class KafkaPart:
         self._quotas_changed()
         report_ignored(context)
         context.features.open()
+        context.telemetry.configs.load()
         context.backups.remove_left_over()
         context.groups.topics.load(context.logs.topics())
         context.share.open()  # before groups, which have it begin with partitions that it does not know

@@ -13,6 +13,7 @@ from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
 from broker.kafka.metering import Metering
 from broker.kafka.share.share_service import ShareService
+from broker.kafka.telemetry.client_telemetry import ClientTelemetry
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
@@ -58,6 +59,7 @@ class KafkaContext:
     traces: Traces | None  # None: no request is traced
     api_ranges: dict[int, tuple[int, int]]  # what ApiVersions tells: the versions of each API by its key
     features: Features
+    telemetry: ClientTelemetry  # the metrics that clients push
     credentials: Credentials
     logins: Logins
     client_software: ClientSoftware

@@ -349,6 +349,15 @@ CLIENT_SOFTWARE = _gauge(
     "name",
     "version",
 )
+CLIENT_INSTANCES = _gauge("broker_kafka_client_instances", "Clients that are subscribed to metrics, or have asked.")
+CLIENT_METRICS = _gauge(
+    "broker_kafka_client_metric",
+    "The metrics that clients have pushed last (KIP-714), by Kafka's names of them.",
+    "client_instance_id",
+    "client_id",
+    "metric",
+    "attributes",
+)
 
 _section = "Security and quotas"
 

@@ -21,7 +21,7 @@ _BATCH = bytes(build_batch([(b"key", b"value", [], 1_000_000)]))
 # A producer id that nobody has.
 _NOBODY = 1 << 40
 # Kafka's codes of resources in requests about configs.
-_TOPIC_CONFIG, _BROKER_CONFIG, _GROUP_CONFIG = 2, 4, 32
+_TOPIC_CONFIG, _BROKER_CONFIG, _CLIENT_METRICS_CONFIG, _GROUP_CONFIG = 2, 4, 16, 32
 
 
 @attrs.frozen
@@ -342,6 +342,16 @@ def _describe_configs(kind: int, name: str) -> Mapping[str, Any]:
     return {"resources": [resource], "include_synonyms": False, "include_documentation": False}
 
 
+def _push(_: Names) -> Mapping[str, Any]:
+    return {
+        "client_instance_id": None,
+        "subscription_id": 0,
+        "terminating": False,
+        "compression_type": 0,
+        "metrics": b"",
+    }
+
+
 def _alter_configs(kind: int, name: str, setting: str, value: str, **how: int) -> Mapping[str, Any]:
     configs = [{"name": setting, "value": value, **how}]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
@@ -522,6 +532,20 @@ ROWS = [
         lambda _: _alter_configs(_BROKER_CONFIG, "", "log.retention.ms", "1000", config_operation=0),
         label="broker",
     ),
+    Row(
+        ApiKey.DESCRIBE_CONFIGS,
+        (cluster(DESCRIBE_CONFIGS),),
+        lambda _: _describe_configs(_CLIENT_METRICS_CONFIG, "all"),
+        label="client metrics",
+    ),
+    Row(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        (cluster(ALTER_CONFIGS),),
+        lambda _: _alter_configs(_CLIENT_METRICS_CONFIG, "all", "interval.ms", "1000", config_operation=0),
+        label="client metrics",
+    ),
+    Row(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (), lambda _: {"client_instance_id": None}),
+    Row(ApiKey.PUSH_TELEMETRY, (), _push),
     Row(ApiKey.LIST_CONFIG_RESOURCES, (cluster(DESCRIBE_CONFIGS),), lambda _: {"resource_types": []}),
     # Groups
     Row(ApiKey.FIND_COORDINATOR, (group(DESCRIBE),), lambda names: _find(names.group, 0), label="group"),

@@ -20,6 +20,7 @@ from kafka.structs import OffsetAndMetadata
 
 from broker.client.embedded import Broker
 from broker.kafka import metrics as kafka_metrics
+from broker.kafka.configs.client_metrics import FACTS
 from broker.kafka.share import share_metrics
 from broker.metrics import Registry, names
 from broker.metrics.metric import Kind, Metric
@@ -44,6 +45,7 @@ from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from protocol.shuffle.writer_frames import PartitionType
 from tests.kafka.handlers.share_client import Member
+from tests.kafka.telemetry import otlp_writer
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Served
 from tests.network.harness import settings as reactor_settings
@@ -163,6 +165,13 @@ class World:
         until(lambda: consumer.poll(500) is not None and consumer.assignment())
         consumer.poll(100)
 
+    def push_metrics(self) -> None:
+        telemetry, facts = self.server.kafka.telemetry, dict.fromkeys(FACTS, "a client's")
+        telemetry.configs.alter("all", lambda _own, _in_force: {"metrics": "*"})
+        asked = telemetry.ask(None, facts)
+        data = otlp_writer.gauges(a__metric=1)
+        telemetry.push(asked.instance_id, facts, asked.subscription_id, 0, data, terminating=False)
+
     # -- sockets ------------------------------------------------------------------------------------------------------
 
     def dial(self, listener: str = "kafka") -> socket.socket:
@@ -273,6 +282,7 @@ by(World.dial, names.NETWORK_CONNECTIONS, names.LISTENER_CONNECTIONS, names.LIST
 by(lambda world: world.dial().sendall(b"\xff" * 100), names.NETWORK_PROTOCOL_ERRORS)
 by(World.fetch_waits, names.MUTED_CONNECTIONS, names.PARKED_FETCH_WATCHES)
 by(World.fetch_waits, names.CLIENT_SOFTWARE)
+by(World.push_metrics, names.CLIENT_INSTANCES, names.CLIENT_METRICS)
 by(World.create, names.PARTITIONS, names.TOPIC_PARTITIONS)
 
 
@@ -549,6 +559,7 @@ def _recovery(world: World) -> None:
 by(
     World.join,
     names.GROUPS,
+    names.GROUPS_BY_PROTOCOL,
     names.GROUP_MEMBERS,
     names.GROUP_GENERATION,
     names.GROUP_REBALANCES,

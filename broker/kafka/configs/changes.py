@@ -1,5 +1,5 @@
-"""Changes of settings while the broker runs: of topics, of groups, and of the broker. Which of the broker's own settings can be
-changed, ``broker.live_config`` says; settings of Kafka that have no effect here are only remembered.
+"""Changes of settings while the broker runs: of topics, of groups, of client metrics, and of the broker. Which of the broker's
+own settings can be changed, ``broker.live_config`` says; settings of Kafka that have no effect here are only remembered.
 
 AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the setting's name,
 or None to remove the value. A change is durable and in force when the request is answered.
@@ -98,6 +98,8 @@ def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: 
         _alter_broker(context, entity, validate_only, plan)
     elif kind == ResourceType.GROUP:
         context.groups.configs.alter(name, plan, validate_only=validate_only)
+    elif kind == ResourceType.CLIENT_METRICS:
+        context.telemetry.configs.alter(name, plan, validate_only=validate_only)
     elif kind == ResourceType.BROKER_LOGGER:
         raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
     else:

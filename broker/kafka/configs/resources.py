@@ -19,6 +19,7 @@ from broker.config.kafka_names import is_secret, is_without_effect
 from broker.config.kafka_setting import KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.errors import RequestError
+from broker.kafka.configs import client_metrics
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.context import KafkaContext
 from broker.kafka.listener_names import listeners_text
@@ -49,6 +50,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -135,7 +137,15 @@ class Settings:
     def group_entries(self, own: Mapping[str, str]) -> list[Entry]:
         """Every setting of a group for which ``own`` was set."""
         names = (setting.name for setting in group_configs.SETTINGS)
-        return [self._group_entry(group_configs.setting_of(self._config, name), own.get(name)) for name in names]
+        return [
+            self._entry(group_configs.setting_of(self._config, name), own.get(name), Source.GROUP) for name in names
+        ]
+
+    def client_metrics_entries(self, own: Mapping[str, str]) -> list[Entry]:
+        """Every setting of a subscription for which ``own`` was set."""
+        return [
+            self._entry(setting, own.get(setting.name), Source.CLIENT_METRICS) for setting in client_metrics.SETTINGS
+        ]
 
     def cluster_entries(self) -> list[Entry]:
         """The settings that were made for all brokers while running."""
@@ -164,11 +174,11 @@ class Settings:
             "documentation": setting.doc,
         }
 
-    def _group_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
+    def _entry(self, setting: KafkaSetting[Any], own: str | None, source: Source) -> Entry:
         synonyms = self._synonyms(setting.synonym) if setting.synonym in BROKER_SETTINGS else []
         synonyms = synonyms or [_synonym(setting.synonym or setting.name, setting.default_text, Source.DEFAULT)]
         if own is not None:
-            synonyms.insert(0, _synonym(setting.name, own, Source.GROUP))
+            synonyms.insert(0, _synonym(setting.name, own, source))
         return {
             "name": setting.name,
             "value": synonyms[0]["value"],
@@ -286,7 +296,8 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def is_list(name: str) -> bool:
-    """True for a setting, of a topic or of a broker, whose value is a list of words."""
+    """True for a setting, of a topic, of client metrics or of a broker, whose value is a list of words."""
     if name in BROKER_SETTINGS:
         return _kind(name) == "list"
-    return name in BY_NAME and BY_NAME[name].kind == "list"
+    setting = BY_NAME.get(name) or client_metrics.BY_NAME.get(name)
+    return setting is not None and setting.kind == "list"

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of topics, groups and this broker, with their values and where each was set."""
+"""DescribeConfigs (32): the settings of topics, groups, client metrics and this broker, and where each was set."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
+from broker.kafka.configs.client_metrics import require_name as require_subscription
 from broker.kafka.configs.group_settings import require_name as require_group_name
 from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
 from broker.kafka.configs.rights import require_config
@@ -70,6 +71,9 @@ def _entries(context: KafkaContext, settings: Settings, kind: int, name: str) ->
     if kind == ResourceType.GROUP:
         require_group_name(name)
         return settings.group_entries(context.groups.configs.own(name))
+    if kind == ResourceType.CLIENT_METRICS:
+        require_subscription(name)
+        return settings.client_metrics_entries(context.telemetry.configs.own(name))
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Name the broker whose loggers you mean.")

@@ -1,7 +1,8 @@
 """ListConfigResources (74): what DescribeConfigs can be asked about, by name. Version 0 is Kafka's ListClientMetricsResources
 (KIP-714), and knows client metrics only; version 1 knows all types (KIP-1142), and lists all of them if none is named.
 
-As in Kafka, groups are those for which something was set, and nothing is asked of the client but DESCRIBE_CONFIGS on the cluster.
+As in Kafka, groups and client metrics are those for which something was set, and nothing is asked of the client but
+DESCRIBE_CONFIGS on the cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,12 +25,12 @@ def _this_broker(context: KafkaContext) -> Iterable[str]:
     return (str(context.node_id),)
 
 
-# In the order in which they are listed. There are no client metrics here, and so no resources of theirs.
+# In the order in which they are listed.
 _NAMES: Mapping[ConfigResourceType, Callable[[KafkaContext], Iterable[str]]] = {
     ConfigResourceType.TOPIC: lambda context: (topic.name for topic in context.logs.topics()),
     ConfigResourceType.BROKER: _this_broker,
     ConfigResourceType.BROKER_LOGGER: _this_broker,
-    ConfigResourceType.CLIENT_METRICS: lambda _: (),
+    ConfigResourceType.CLIENT_METRICS: lambda context: context.telemetry.configs.names(),
     ConfigResourceType.GROUP: lambda context: context.groups.configs.groups(),
 }
 _ALL = frozenset(map(int, _NAMES))

@@ -42,6 +42,10 @@ _ZSTD_BLOCK = 128 * 1024  # the largest block of any frame
 _U32LE = struct.Struct("<I")
 
 
+class DecompressedTooLarge(ProtocolError):
+    """The data would be longer than the bound."""
+
+
 def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
     """``data`` compressed with codec 1 to 4. ``level`` is on the codec's own scale, None for its default; snappy has none."""
     if codec == GZIP:
@@ -79,8 +83,8 @@ def largest_size(codec: int, data: BytesLike) -> int:
     return len(data) * LARGEST_RATIO[codec]
 
 
-def _too_large(max_size: int) -> ProtocolError:
-    return ProtocolError(f"compressed data of more than {max_size} bytes")
+def _too_large(max_size: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"compressed data of more than {max_size} bytes")
 
 
 def _decompress_gzip(data: BytesLike, max_size: int) -> bytes:

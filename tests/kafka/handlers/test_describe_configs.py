@@ -270,7 +270,7 @@ def test_a_topic_that_is_not_there_has_no_settings(kafka: Kafka, version: int, n
 def test_loggers_and_kinds_that_are_not_there(kafka: Kafka) -> None:
     assert entries(describe(kafka, BROKER_LOGGER, "1")) == {}
     assert describe(kafka, BROKER_LOGGER, "").error_code == ErrorCode.invalid_request
-    assert describe(kafka, CLIENT_METRICS, "x").error_code == ErrorCode.invalid_request
+    assert describe(kafka, CLIENT_METRICS, "").error_code == ErrorCode.invalid_request
     assert describe(kafka, 99, "x").error_code == ErrorCode.invalid_request
 
 

@@ -1,0 +1,193 @@
+"""The instances of clients that push metrics, and the series that they have pushed.
+
+Handler threads call ``ask`` and ``push``, threads that read metrics call ``series``; one lock, held for moments. What a client
+has pushed is decompressed and parsed without it. The table is bounded: of instances, the one that was silent for longest gives
+way; of series, what is beyond the bounds is left out. Each push replaces what the client has pushed before, and a client that is
+silent for three intervals is forgotten.
+
+Values are cumulative: clients are told not to send differences, so that a push that is lost does no harm.
+"""
+
+import base64
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from broker.errors import RequestError
+from broker.kafka.configs.client_metrics import ClientMetricsConfigs
+from broker.kafka.telemetry.client_instance import ClientInstance, Series, subscribed
+from broker.log import EventLimit, get_logger
+from broker.metrics import Labels, Registry, names
+from broker.runtime.clock import Clock
+from broker.runtime.entropy import Entropy
+from broker.runtime.threads import Lock
+from protocol.errors import ProtocolError
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.otlp_metrics import Point, parse_metrics
+from protocol.kafka.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, DecompressedTooLarge, decompress
+
+log = get_logger("kafka")
+
+# Kafka's default of telemetry.max.bytes. It bounds what is sent, and what that is when it is decompressed.
+PUSH_MAX_BYTES: Final = 1 << 20
+# The codecs that clients may use, those that are preferred first, as in Kafka.
+CODECS: Final = (ZSTD, LZ4, GZIP, SNAPPY)
+_INSTANCES_MAX = 1_000
+_SERIES_MAX = 1_000  # of an instance
+_ALL_SERIES_MAX = 20_000
+_NAME_MAX, _ATTRIBUTES_MAX = 200, 500
+# Ids that stand for none.
+_RESERVED = (None, uuid.UUID(int=0), uuid.UUID(int=1))
+
+
+class ClientTelemetry:
+    def __init__(self, configs: ClientMetricsConfigs, clock: Clock, entropy: Entropy) -> None:
+        self.configs = configs
+        self._clock = clock
+        self._entropy = entropy
+        self._lock = Lock()
+        self._instances: OrderedDict[uuid.UUID, ClientInstance] = OrderedDict()  # the one that was seen last is last
+        self._series = 0  # of all instances
+        self._limit = EventLimit()
+
+    def ask(self, instance_id: uuid.UUID | None, facts: Mapping[str, str]) -> ClientInstance:
+        """What this client is subscribed to; one without an id gets one. Raises RequestError."""
+        if instance_id is None or instance_id.int == 0:
+            instance_id = self._entropy.uuid()
+        with self._lock:
+            now = self._clock.monotonic()
+            instance = self._instance(instance_id, facts, now)
+            instance.ask(now)
+            return instance
+
+    def push(
+        self,
+        instance_id: uuid.UUID | None,
+        facts: Mapping[str, str],
+        subscription_id: int,
+        codec: int,
+        data: bytes,
+        *,
+        terminating: bool,
+    ) -> None:
+        """Keep what the client pushes instead of what it has pushed before. Raises RequestError."""
+        if instance_id is None or instance_id in _RESERVED:
+            raise RequestError(
+                ErrorCode.invalid_request, "A push has the client instance id that the client was given."
+            )
+        with self._lock:
+            now = self._clock.monotonic()
+            instance = self._instance(instance_id, facts, now)
+        try:
+            with self._lock:
+                instance.push(now, subscription_id, terminating=terminating)
+            if codec != NONE and codec not in CODECS:
+                raise RequestError(ErrorCode.unsupported_compression_type, f"There is no codec {codec}.")
+            points = _parse(codec, data) if data else []
+        except RequestError as error:
+            with self._lock:
+                instance.last_error = error.code
+            raise
+        series = _series_of(instance, points)
+        with self._lock:
+            instance.last_error = ErrorCode.none
+            if self._instances.get(instance_id) is instance:
+                self._keep(instance, series)
+        if len(points) > len(series):
+            self._report(instance, len(points) - len(series))
+
+    def _instance(self, instance_id: uuid.UUID, facts: Mapping[str, str], now: float) -> ClientInstance:
+        """Under the lock."""
+        self._expire(now)
+        instance = self._instances.get(instance_id)
+        version = self.configs.version
+        if instance is None or instance.version != version:
+            facts = {**facts, "client_instance_id": kafka_text(instance_id)}
+            metrics, interval_ms = subscribed(self.configs.subscriptions, facts)
+            series = {} if instance is None else instance.series
+            instance = ClientInstance(instance_id, facts, version, metrics, interval_ms, series)
+            self._instances[instance_id] = instance
+            if len(self._instances) > _INSTANCES_MAX:
+                self._forget(next(iter(self._instances)))
+        self._instances.move_to_end(instance_id)
+        instance.seen_at = now
+        return instance
+
+    def _expire(self, now: float) -> None:
+        """Under the lock. Every instance is looked at, which is some 0.1 ms at most."""
+        for instance in [one for one in self._instances.values() if one.expires_at <= now]:
+            self._forget(instance.instance_id)
+
+    def _forget(self, instance_id: uuid.UUID) -> None:
+        self._series -= len(self._instances.pop(instance_id).series)
+
+    def _keep(self, instance: ClientInstance, series: Series) -> None:
+        """Under the lock."""
+        self._series -= len(instance.series)
+        room = min(_SERIES_MAX, _ALL_SERIES_MAX - self._series)
+        while len(series) > room:
+            series.popitem()
+        instance.series = series
+        self._series += len(series)
+
+    def _report(self, instance: ClientInstance, count: int) -> None:
+        unlogged = self._limit.take(self._clock.monotonic())
+        if unlogged is not None:
+            log.info(
+                "client_metrics_left_out",
+                client_instance_id=kafka_text(instance.instance_id),
+                client_id=instance.facts["client_id"],
+                metrics=count,
+                unlogged_before=unlogged,
+            )
+
+    # -- for the registry ---------------------------------------------------------------------------------------------
+
+    def series(self) -> dict[Labels, float]:
+        with self._lock:
+            self._expire(self._clock.monotonic())
+            found = [
+                (kafka_text(one.instance_id), one.facts["client_id"], one.series) for one in self._instances.values()
+            ]
+        return {
+            (instance_id, client_id, metric, attributes): value
+            for instance_id, client_id, of_instance in found
+            for (metric, attributes), value in of_instance.items()
+        }
+
+    def count(self) -> int:
+        with self._lock:
+            self._expire(self._clock.monotonic())
+            return len(self._instances)
+
+    def register(self, registry: Registry) -> None:
+        registry.gauge(names.CLIENT_METRICS, self.series)
+        registry.gauge(names.CLIENT_INSTANCES, lambda: {(): self.count()})
+
+
+def kafka_text(instance_id: uuid.UUID) -> str:
+    """An id as Kafka's clients write it in their logs: base64 for URLs."""
+    return base64.urlsafe_b64encode(instance_id.bytes).rstrip(b"=").decode()
+
+
+def _parse(codec: int, data: bytes) -> list[Point]:
+    if len(data) > PUSH_MAX_BYTES:
+        raise RequestError(ErrorCode.telemetry_too_large, f"A push has at most {PUSH_MAX_BYTES} bytes.")
+    try:
+        return parse_metrics(data if codec == NONE else decompress(codec, data, PUSH_MAX_BYTES))
+    except DecompressedTooLarge as error:
+        raise RequestError(ErrorCode.telemetry_too_large, str(error)) from None
+    except ProtocolError as error:
+        raise RequestError(ErrorCode.invalid_record, f"These are no metrics: {error}.") from None
+
+
+def _series_of(instance: ClientInstance, points: Iterable[Point]) -> Series:
+    """Those that the client is subscribed to, without such as have names that are too long."""
+    series: Series = {}
+    for metric, attributes, value in points:
+        if len(metric) <= _NAME_MAX and instance.is_subscribed_to(metric):
+            text = ",".join(f"{key}={attributes[key]}" for key in sorted(attributes))
+            if len(text) <= _ATTRIBUTES_MAX:
+                series[metric, text] = value
+    return series

@@ -1,0 +1,66 @@
+"""Clients push their metrics where somebody has subscribed to them (KIP-714), and ``/metrics`` has them."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from broker.client import Broker
+from broker.metrics import names
+from broker.metrics.text import render
+from tests.compat.clients.librdkafka import settings
+from tests.compat.clients.node import cache
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """One of its own: the clients of other tests have nothing to push."""
+    with Broker() as broker:
+        yield broker
+
+
+def pushed(broker: Broker, client_id: str) -> dict[str, set[str]]:
+    """The names of the metrics that a client has pushed, by its instance id."""
+    found: dict[str, set[str]] = {}
+    for instance_id, client, metric, _ in broker.server.metrics.values(names.CLIENT_METRICS):
+        if client == client_id:
+            found.setdefault(instance_id, set()).add(metric)
+    return found
+
+
+def test_librdkafka_pushes_what_is_subscribed_to(broker: Broker) -> None:
+    configs = broker.server.kafka.telemetry.configs
+    configs.alter("all", lambda _own, _in_force: {"metrics": "org.apache.kafka.producer.", "interval.ms": "100"})
+    producer = Producer(settings(broker.bootstrap_servers) | {"client.id": "a-producer"})
+    for _ in range(1000):
+        producer.produce("topic", b"value")
+        producer.flush()
+        producer.poll(0.03)
+        if pushed(broker, "a-producer"):
+            break
+    (metrics,) = pushed(broker, "a-producer").values()
+    assert "org.apache.kafka.producer.connection.creation.total" in metrics
+    assert all(name.startswith("org.apache.kafka.producer.") for name in metrics)
+    assert b'metric="org.apache.kafka.producer.connection.creation.total"' in render(broker.server.metrics)
+
+
+def test_java_s_clients_push_and_its_admin_subscribes(broker: Broker) -> None:
+    jars = Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
+    if shutil.which("java") is None or not list(jars.glob("kafka-clients-*.jar")):
+        pytest.skip(
+            f"java is not installed, or Kafka's jars are not in {jars}: tests/compat/java/fetch_jars.py gets them"
+        )
+    source = Path(__file__).parent / "java" / "ClientMetrics.java"
+    command = ["java", "-cp", f"{jars}/*", str(source), broker.bootstrap_servers, "java"]
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)
+    assert result.returncode == 0, result.stderr[-5000:]
+    producer_id, consumer_id = result.stdout.split()
+    # Both push a last time when they are closed.
+    (of_producer,), (of_consumer,) = pushed(broker, "java-producer").items(), pushed(broker, "java-consumer").items()
+    assert (of_producer[0], of_consumer[0]) == (producer_id, consumer_id)
+    assert "org.apache.kafka.producer.record.send.total" in of_producer[1]
+    assert "org.apache.kafka.consumer.fetch.manager.records.consumed.total" in of_consumer[1]
