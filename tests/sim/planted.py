@@ -12,6 +12,9 @@ import attrs
 from broker.errors import StorageError
 from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.consumer import reconciler
+from broker.kafka.groups.consumer.membership import Membership
+from broker.kafka.groups.consumer.saver import Saver
 from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
 from broker.kafka.share.partition_entry import PartitionEntry
@@ -664,6 +667,30 @@ _ALL = [
         "restore",
         planted_groups.done_forgotten,
         scene="share",
+    ),
+    Bug(
+        "consumer_given_before_released",
+        "a partition is given to another member before its owner has given it up",
+        reconciler,
+        "_still_has",
+        planted_groups.given_before_released,
+        scene="consumers",
+    ),
+    Bug(
+        "consumer_told_before_saved",
+        "a member is told its partitions before they are durable",
+        Saver,
+        "answer",
+        planted_groups.told_before_saved,
+        scene="consumers",
+    ),
+    Bug(
+        "consumer_session_without_end",
+        "a member that is silent keeps its partitions",
+        Membership,
+        "expect_heartbeat",
+        planted_groups.sessions_without_end,
+        scene="consumers",
     ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

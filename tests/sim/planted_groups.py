@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from broker.kafka.groups.consumer.saver import Saver
 from broker.kafka.share.partition_entry import PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
+from protocol.kafka.errors import ErrorCode
 
 
 def answered_before_saved(right: Any) -> Any:
@@ -36,3 +38,18 @@ def locks_end_early(right: Any) -> Any:
 
 def done_forgotten(right: Any) -> Any:
     return lambda self, ranges, failed, log_end: right(self, (), failed, log_end)
+
+
+def given_before_released(_: Any) -> Any:
+    return lambda owned, revoking: False
+
+
+def told_before_saved(_: Any) -> Any:
+    def answer(self: Saver, number: int | None, make: Any) -> None:
+        self._emit(make(ErrorCode.none))
+
+    return answer
+
+
+def sessions_without_end(_: Any) -> Any:
+    return lambda self, member, now: None

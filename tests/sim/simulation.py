@@ -21,6 +21,7 @@ from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.reader import Reader
 from tests.sim.clients.stream import StreamClient
 from tests.sim.clients.vandal import Vandal
+from tests.sim.consumer_scene import ConsumerScene
 from tests.sim.disk import DiskFaults
 from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
@@ -135,6 +136,7 @@ class Simulation:
         self._secured = self.world.rng("security").random() < 0.4  # besides the cast
         self._with_pulsar = self.world.rng("pulsar").random() < 0.4  # so, too
         self._with_share = self.world.rng("share").random() < 0.25  # so, too
+        self._with_consumers = self.world.rng("consumers").random() < 0.25  # so, too
         self._populate(rng)
         self.throttled = draw_quotas(
             self.world.rng("quotas"),
@@ -155,6 +157,9 @@ class Simulation:
         self.share: ShareScene | None = None
         if self.has("share"):
             self._populate_share()
+        self.consumers: ConsumerScene | None = None
+        if self.has("consumers"):
+            self._populate_consumers()
         self.security: SecurityScene | None = None
         if self.has("security"):
             self._populate_security()
@@ -276,6 +281,15 @@ class Simulation:
         self.clients += scene.clients
         self.world.actors.extend(scene.clients)
 
+    def _populate_consumers(self) -> None:
+        partitions = [(topic, number) for topic in (_MAIN_TOPIC, _SIDE_TOPIC) for number in range(2)]
+        scene = self.consumers = ConsumerScene(
+            self.world, self.host, self.history, self.world.rng("consumers"), partitions
+        )
+        self.host.settings["max_connections"] += len(scene.members)
+        self.clients += scene.members
+        self.world.actors.extend(scene.members)
+
     def _populate_security(self) -> None:
         common = (self.world, self.host, self.history)
         batch_most = 4 * (self._size_most + 50) + 100
@@ -295,6 +309,8 @@ class Simulation:
             return self._with_pulsar
         if scene == "share":
             return self._with_share
+        if scene == "consumers":
+            return self._with_consumers
         return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
@@ -412,7 +428,7 @@ class Simulation:
 
     @property
     def _quiet_steps(self) -> int:
-        return _QUIET_STEPS + _SCENE_STEPS * self.has("share")
+        return _QUIET_STEPS + _SCENE_STEPS * (self.has("share") + self.has("consumers"))
 
     @property
     def _workers(self) -> list[Client | StreamClient]:
