@@ -77,7 +77,7 @@ def test_a_start_that_fails_lets_the_directory_go(tmp_path: Path) -> None:
             server(tmp_path).start()
 
 
-KAFKA_THREADS = ["flusher", "catalogue-writer", "marker-writer", "housekeeper", "topic-maker"]
+KAFKA_THREADS = ["flusher", "catalogue-writer", "marker-writer", "housekeeper", "group-worker", "topic-maker"]
 
 
 @pytest.mark.parametrize(
