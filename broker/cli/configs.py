@@ -41,20 +41,24 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
         broker: int | None,
         all_brokers: bool,
         group: str | None,
+        client_metrics: str | None,
         entity: quotas.Entity,
         **others: Any,
     ) -> Any:
-        from broker.client.kafka.admin.configs import BROKER, GROUP, TOPIC
+        from broker.client.kafka.admin.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 
-        given = [topic is not None, broker is not None, all_brokers, group is not None, bool(entity)]
+        named = [one is not None for one in (topic, broker, group, client_metrics)]
+        given = [*named, all_brokers, bool(entity)]
         if sum(given) > 1:
             raise click.UsageError(
-                "Name one thing: --topic, --broker, --all-brokers, --group, or --user, --client-id and --ip."
+                "Name one thing: --topic, --broker, --all-brokers, --group, --client-metrics, or --user, --client-id and --ip."
             )
         if topic is not None:
             resource = (TOPIC, topic)
         elif group is not None:
             resource = (GROUP, group)
+        elif client_metrics is not None:
+            resource = (CLIENT_METRICS, client_metrics)
         else:
             resource = (BROKER, "" if all_brokers else None if broker is None else str(broker))  # type: ignore[assignment]
         return function(*arguments, resource=resource, entity=entity, **others)
@@ -72,6 +76,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 shell_complete=completing.groups,
                 help="This group (brokers from Kafka 4.0 on).",
             ),
+            click.option("--client-metrics", metavar="NAME", help="This subscription to metrics of clients (KIP-714)."),
         ]
     ):
         command = option(command)
@@ -260,8 +265,8 @@ def _shown(entry: "Entry") -> str | None:
 
 
 def _text(resource: "Resource") -> str:
-    from broker.client.kafka.admin.configs import GROUP, TOPIC
+    from broker.client.kafka.admin.configs import CLIENT_METRICS, GROUP, TOPIC
 
     kind, name = resource
-    what = {TOPIC: "topic", GROUP: "group"}.get(kind, "broker")
+    what = {TOPIC: "topic", GROUP: "group", CLIENT_METRICS: "client metrics"}.get(kind, "broker")
     return f"{what} {name}" if name else "all brokers"

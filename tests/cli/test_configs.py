@@ -82,6 +82,16 @@ def test_settings_of_a_group(configs: Any) -> None:
     assert ["consumer.session.timeout.ms\t50000\t45000\tgroup"] == lines(configs("get", "--group", "readers"))
 
 
+def test_subscriptions_to_metrics_of_clients(configs: Any) -> None:
+    said = configs("set", "--client-metrics", "slow", "interval.ms=30000", "metrics=org.apache.kafka.consumer.")
+    assert ["set interval.ms, metrics of client metrics slow"] == lines(said)
+    shown = lines(configs("get", "--client-metrics", "slow"))
+    assert "interval.ms\t30000\t300000\tclient metrics" in shown
+    assert any(line.startswith("metrics\torg.apache.kafka.consumer.\t") for line in shown)
+    configs("delete", "--client-metrics", "slow", "interval.ms")
+    assert b"at least 100" in configs("set", "--client-metrics", "slow", "interval.ms=99", fails=1).stderr
+
+
 def test_a_dry_run_changes_nothing(configs: Any) -> None:
     assert ["checked log.retention.ms of broker 1"] == lines(configs("set", "--dry-run", "log.retention.ms=5000"))
     assert "log.retention.ms" not in configs("get").stdout.decode()

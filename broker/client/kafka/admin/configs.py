@@ -15,9 +15,10 @@ from broker.client.kafka.errors import code_name
 from broker.client.kafka.routing import Routing
 from protocol.kafka.api_keys import ApiKey
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
-# A kind and a name: of a topic, the number of a broker (empty: what holds for all of them), or a group.
+# A kind and a name: of a topic, the number of a broker (empty: what holds for all of them), a group, or
+# a subscription to metrics of clients.
 Resource = tuple[int, str]
 
 _SET, _DELETE = 0, 1
@@ -33,7 +34,7 @@ SOURCES = {
     8: "group",
 }
 # Set for the resource itself, at run time.
-_OWN: dict[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
+_OWN: dict[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}, CLIENT_METRICS: {7}}
 _DEFAULTS = {0, 5}
 
 
