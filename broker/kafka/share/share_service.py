@@ -19,7 +19,7 @@ from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
 from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
 from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
-from broker.kafka.share.share_state import decode, restored, state_of
+from broker.kafka.share.share_state import decode, restored, state_of, within
 from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
@@ -81,15 +81,35 @@ class ShareService:
     # -- the broker's life --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError."""
+        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError.
+
+        A row may know of offsets that the log has lost: acknowledgements are durable before they are answered, and records need
+        not be. It is cut here, because the next records get these offsets and may be written before anybody fetches them."""
         rows = load(self._catalogue)
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
             delete_now(self._catalogue, gone)
         for key in gone:
             del rows[key]
+        cut = dict(self._cut(rows))
+        if cut:
+            self._catalogue.alter_documents([(KIND, key.text, row) for key, row in cut.items()])
+            rows.update(cut)
         self._rows = rows
         self._memory.add(sum(map(_size, rows)))
+
+    def _cut(self, rows: Mapping[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
+        """Rows that know of offsets beyond the end of their log, without these."""
+        for key, row in rows.items():
+            log = self.log((key.topic_id, key.partition))
+            if log is None or log.offline is not None:
+                continue
+            try:
+                state = within(decode(row), log.log_end_offset)
+            except StorageError:
+                continue  # whoever fetches is told
+            if state is not None:
+                yield key, state.encode()
 
     def flush(self) -> None:
         """Hand what is left to the catalogue writer."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.errors import StorageError
 from broker.kafka.share.share_partition import SharePartition
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
 
 _VERSION = 1
 # Version, bytes of a number, state epoch, start offset, how many ranges of each kind.
@@ -70,6 +70,12 @@ def decode(state: bytes) -> ShareState:
     except (error, ValueError) as fault:
         raise StorageError(f"The catalogue has a share partition that cannot be read: {fault}.") from None
     return ShareState(epoch, start, done, failed)
+
+
+def within(state: ShareState, log_end: int) -> ShareState | None:
+    """What is left of it if the machine has lost the log's records from ``log_end`` on. None: all. Raises StorageError."""
+    end = max([state.start, *(end for _, end in state.done), *(end for _, end, _ in state.failed)])
+    return state_of(restored(state, DEFAULTS, log_end)) if end > log_end else None
 
 
 def restored(state: ShareState, settings: ShareSettings, log_end: int) -> SharePartition:
