@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from broker.kafka.share.share_state import decode
 from broker.kafka.share.share_store import KIND, Key
 from tests.sim.clients.client import Client
-from tests.sim.clients.producer import IdempotentProducer
+from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.sharer import ShareMember
 from tests.sim.history import History
 from tests.sim.share_ledger import ShareLedger
@@ -45,21 +45,30 @@ class ShareScene:
         ledger = self.ledger = ShareLedger(world, history, TOPIC, PARTITIONS, lock_s, limit)
         ledger.stored = self._is_stored
         ledger.finished = self._is_finished
-        self.producer = IdempotentProducer(
-            "share-producer",
-            *common,
-            partitions=[(TOPIC, number) for number in range(PARTITIONS)],
-            batches=rng.randrange(3, 12),
-            acks=-1,
-            in_flight=rng.randrange(1, 4),
-            size_most=200,
-            pace_s=rng.choice((0.02, 0.2)),
-        )
+        partitions = [(TOPIC, number) for number in range(PARTITIONS)]
+        self.producers: list[Producer] = [
+            IdempotentProducer(
+                "share-producer",
+                *common,
+                partitions=partitions,
+                batches=rng.randrange(3, 12),
+                acks=-1,
+                in_flight=rng.randrange(1, 4),
+                pace_s=rng.choice((0.02, 0.2)),
+            )
+        ]
+        if rng.random() < 0.5:
+            # A power loss takes what it has written, and other records get the offsets.
+            self.producers.append(
+                Producer(
+                    "share-plain", *common, partitions=partitions, batches=rng.randrange(1, 6), acks=1, in_flight=1
+                )
+            )
         self.members = [
             ShareMember(f"sharer-{n}", *common, ledger=ledger, group=GROUP, session_s=session_s)
             for n in range(rng.randrange(1, 4))
         ]
-        self.clients: list[Client] = [self.producer, *self.members]
+        self.clients: list[Client] = [*self.producers, *self.members]
 
     # -- what the broker has ------------------------------------------------------------------------------------------------
 
@@ -80,14 +89,14 @@ class ShareScene:
 
     def _is_finished(self) -> bool:
         """All is written, and nothing is left in the broker that anybody could get."""
-        if not self.producer.done:
+        if not all(producer.done for producer in self.producers):
             return False
         if self._written_at is None:
             self._written_at = self._world.now
         if all(self._is_consumed(number) for number in range(PARTITIONS)):
             self.ledger.audit()
             return True
-        waiting_s = self._world.now - max(self._written_at, self.producer.quiet_since)
+        waiting_s = self._world.now - max(self._written_at, self.members[0].quiet_since)
         if self._history.hurried and waiting_s > _CONSUMED_S:
             raise Violation(f"share group: records are still not consumed after {waiting_s:.1f} s without faults")
         return False

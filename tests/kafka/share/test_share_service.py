@@ -9,6 +9,7 @@ from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share.partition_entry import ignore
 from broker.kafka.share.share_state import ShareState, decode
+from broker.kafka.share.share_store import KIND, Key
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from tests.kafka.share.stage import EARLIEST, Connected, Stage
@@ -33,6 +34,32 @@ def test_a_group_begins_when_it_is_told_to(stage: Stage) -> None:
     stage.write(2)
     assert [None] == initialise(stage), "it has begun"
     assert (3, 4) == stage.share.offsets("group")["topic", 0]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        ShareState(0, 5, [], []),
+        ShareState(0, 3, [(4, 6)], [(3, 4, 1)]),
+        ShareState(0, 3, [(6, 8)], []),
+    ],
+)
+def test_what_the_log_lost_with_the_machine_was_not_acknowledged(stage: Stage, stored: ShareState) -> None:
+    stage.write(3)
+    stage.tables.documents[KIND, Key("group", stage.topic_id.bytes, 0).text] = stored.encode()
+    stage.start()
+    stage.write(5)  # before anybody fetches
+    assert (3, 5) == stage.share.offsets("group")["topic", 0]
+    stage.start()
+    assert [(3, 7, 1)] == stage.member().fetch()
+
+
+def test_a_row_that_cannot_be_read_stays_as_it_is(stage: Stage) -> None:
+    key = Key("group", stage.topic_id.bytes, 0)
+    stage.tables.documents[KIND, key.text] = b"?"
+    stage.start()
+    assert {("topic", 0): (-1, -1)} == stage.share.offsets("group")
+    assert b"?" == stage.tables.documents[KIND, key.text]
 
 
 def test_a_topic_that_is_gone_is_not_begun_with(stage: Stage) -> None:
