@@ -31,7 +31,8 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
     if api.key == ApiKey.METADATA:
         return [metadata.response(7, version, [], None, 1, [], throttle_ms=throttle_ms)]
     if api.key == ApiKey.API_VERSIONS:
-        return [api_versions.response(7, version, 0, ranges, throttle_ms, {"x": (1, 2)})]
+        features = api_versions.Features({"x": (1, 2)}, {"x": 2}, 5)
+        return [api_versions.response(7, version, 0, ranges, throttle_ms, features)]
     if api.key == ApiKey.END_TXNS:
         return [end_txns.response(7, 3, 2, throttle_ms)]
     if api.key == ApiKey.BACKUP:
