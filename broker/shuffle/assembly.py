@@ -100,6 +100,7 @@ class ShufflePart:
             WriterSettings(window=self._config.shuffle_write_credit_buffers),
             self._config.outgoing_high_water_bytes,
             self._authorizer,
+            self._config.socket_request_max_bytes,
         )
 
     def stopping(self) -> None:

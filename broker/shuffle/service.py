@@ -48,7 +48,8 @@ from protocol.shuffle.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, WriterId
+from protocol.shuffle.push_row import PushRow, take_row
+from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PUSH_HEADER_BYTES, WriterId
 
 log = get_logger("shuffle")
 
@@ -56,17 +57,23 @@ _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
 _ADD_CREDIT = 6
 _ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # a longer frame has trailing bytes that are ignored
 _CREDITS_AT_A_TIME = 64
+# A row of pushes is taken within a part of a millisecond. It is no larger than one read of a processor.
+_PUSHES_AT_A_TIME = 128
+ROW_BYTES_MAX = 256 * 1024
 # A buffer size that a reader of more subpartitions than this asks for is passed on for all subpartitions of the partition.
 _HINTS_AT_ONCE = 64
 
 
 class ShuffleRequest(Request):
-    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is not a frame, and why."""
+    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is no frame, and why. ``row``: it
+    is several frames, which have been parsed."""
 
-    __slots__ = ("error",)
+    __slots__ = ("count", "error", "row")
 
-    def __init__(self, error: ProtocolError | None) -> None:
+    def __init__(self, error: ProtocolError | None, row: PushRow | None = None) -> None:
         self.error = error
+        self.row = row
+        self.count = 1 if row is None else len(row)
 
 
 class ShuffleSession:
@@ -74,15 +81,21 @@ class ShuffleSession:
 
     in_flight_max = 0
 
-    def __init__(self) -> None:
+    def __init__(self, row_bytes_max: int = ROW_BYTES_MAX) -> None:
+        """``row_bytes_max``: what is taken as one frame must not be larger than a frame may be."""
+        self._row_bytes_max = row_bytes_max
         self._error: ProtocolError | None = None
+        self._row: PushRow | None = None  # the frames whose size was returned last
 
     def frame_size(self, data: memoryview) -> int:
-        """Consecutive AddCredit frames are taken as one, so that the buffers which they allow are sent together."""
+        """Consecutive frames are taken as one: AddCredits, so that the buffers which they allow are sent together, and pushes."""
         try:
             size = frame_size(data)
             if size == ADD_CREDIT_BYTES:
                 size = messages.add_credits_size(data, _CREDITS_AT_A_TIME) or size
+            if size and len(data) - size >= PUSH_HEADER_BYTES and data[8] == _PUSH_BUFFER:
+                self._row, row_size = take_row(data, _PUSHES_AT_A_TIME, self._row_bytes_max)
+                return row_size or size
             return size
         except ProtocolError as error:
             self._error = (
@@ -91,7 +104,8 @@ class ShuffleSession:
             return len(data)
 
     def receive(self, frame: memoryview) -> Request:
-        return ShuffleRequest(self._error)
+        row, self._row = self._row, None
+        return ShuffleRequest(self._error, row)
 
 
 @attrs.define(eq=False)
@@ -115,19 +129,21 @@ class ShuffleService:
         writer_settings: WriterSettings,
         high_water_bytes: int,
         authorizer: Authorizer | None = None,
+        frame_max: int = ROW_BYTES_MAX,
     ) -> None:
-        """``authorizer`` None: every client may do everything."""
+        """``authorizer`` None: every client may do everything. ``frame_max``: bytes of the largest frame."""
         self._authorizer = authorizer
         self._generation = generation
         self._partitions = partitions
         self._spiller = spiller
         self._writer_settings = writer_settings
         self._high_water_bytes = high_water_bytes
+        self._row_bytes_max = min(ROW_BYTES_MAX, frame_max)
         self._violations = EventLimit()
         self._refusals = EventLimit()
 
     def connect(self, peer: Peer) -> ShuffleSession:
-        return ShuffleSession()
+        return ShuffleSession(self._row_bytes_max)
 
     def inline(self, request: Request) -> Any:
         return None
@@ -142,6 +158,9 @@ class ShuffleService:
         try:
             if request.error is not None:
                 raise request.error
+            if request.row is not None:
+                state.writers.push_row(request.row)
+                return
             frame = request.frame
             kind = frame[8]
             if kind == _PUSH_BUFFER:

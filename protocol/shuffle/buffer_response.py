@@ -7,12 +7,13 @@ Flink's: for a BufferResponse it goes by the ``size`` in the body and not by the
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.shuffle import messages, writer_frames
+from protocol.shuffle.buffer_row import BufferRow, take_rows
 from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.frame import FIRST_WRITER_ID, HEADER, HEADER_BYTES, MAGIC, frame_size
 from protocol.shuffle.generation import Generation
@@ -89,6 +90,13 @@ _BODY_1_16 = struct.Struct(">16siiBBi")
 _BODY_1_19 = struct.Struct(">16siiiBBi")
 _BODY_2_0 = struct.Struct(">16siiiiBBi")
 _I32 = struct.Struct(">i")
+# The end of a header, after its length and what is the same for all buffers of a receiver's subpartition: sequence, backlog, data
+# type, compressed, size.
+_VARYING_BYTES = 14
+_PACK_VARYING = {
+    generation: struct.Struct(f">i{HEADER_BYTES + generation.buffer_header_bytes - 4 - _VARYING_BYTES}siiBBi").pack
+    for generation in Generation
+}
 
 _pack_1_16, _pack_1_19, _pack_2_0 = _HEADER_1_16.pack, _HEADER_1_19.pack, _HEADER_2_0.pack
 _V1_16, _V1_19, _V2_0 = Generation.V1_16, Generation.V1_19, Generation.V2_0
@@ -119,6 +127,22 @@ def header(
     if generation is _V1_19:
         return _pack_1_19(43 + size, MAGIC, 0, receiver, subpartition, sequence, backlog, data_type, compressed, size)
     return _pack_1_16(39 + size, MAGIC, 0, receiver, sequence, backlog, data_type, compressed, size)
+
+
+class HeaderTemplate(NamedTuple):
+    """What the headers of one receiver's buffers of one subpartition have in common, for a sender of many.
+
+    ``pack(fixed_bytes + size, fixed, sequence, backlog, data_type, compressed, size)`` is the ``header``.
+    """
+
+    pack: Callable[[int, bytes, int, int, int, int, int], bytes]
+    fixed: bytes
+    fixed_bytes: int  # length of a header
+
+
+def header_template(generation: Generation, receiver: bytes, subpartition: int) -> HeaderTemplate:
+    whole = header(generation, receiver, subpartition, 0, 0, 0, False, 0)
+    return HeaderTemplate(_PACK_VARYING[generation], whole[4:-_VARYING_BYTES], len(whole))
 
 
 def _header_with_partials(
@@ -188,7 +212,7 @@ def _parse_partial_sizes(view: BytesLike, pos: int, count: int, size: int) -> tu
     return sizes
 
 
-ServerMessage = BufferResponse | messages.Message | writer_frames.ServerFrame
+ServerMessage = BufferResponse | BufferRow | messages.Message | writer_frames.ServerFrame
 
 
 class ClientDecoder:
@@ -197,15 +221,32 @@ class ClientDecoder:
     Payloads are copied once, out of the bytes given to ``feed``; or not at all, if the rest of a large payload is received into
     ``space`` and reported by ``filled``. Only an unfinished message is kept: at most ``max_payload`` bytes of a buffer and
     ``max_frame`` of anything else, and, except for the first 2 MiB of a payload, no more than twice what has come. After a
-    ProtocolError the connection cannot be used any more.
+    ProtocolError the connection cannot be used any more. ``rows``: data buffers that come together are put into rows, as far as
+    ``buffer_row`` can.
     """
 
-    __slots__ = ("_filled", "_fixed", "_generation", "_head", "_header", "_max_frame", "_max_payload", "_payload")
+    __slots__ = (
+        "_filled",
+        "_fixed",
+        "_generation",
+        "_head",
+        "_header",
+        "_max_frame",
+        "_max_payload",
+        "_payload",
+        "_rows",
+    )
 
     def __init__(
-        self, generation: Generation, max_payload: int = DEFAULT_BUFFER_SIZE, max_frame: int = DEFAULT_MAX_FRAME
+        self,
+        generation: Generation,
+        max_payload: int = DEFAULT_BUFFER_SIZE,
+        max_frame: int = DEFAULT_MAX_FRAME,
+        *,
+        rows: bool = False,
     ) -> None:
         self._generation = generation
+        self._rows = rows and generation is _V2_0
         self._fixed = HEADER_BYTES + generation.buffer_header_bytes
         self._max_payload = max_payload
         self._max_frame = max_frame
@@ -250,6 +291,12 @@ class ClientDecoder:
         while end - pos >= HEADER_BYTES:
             length, magic, message_id = unpack(view, pos)
             if message_id == 0 and magic == MAGIC:
+                if self._rows and end - pos > length:
+                    rows, size = take_rows(view[pos:], self._max_payload)
+                    if rows:
+                        out += rows
+                        pos += size
+                        continue
                 start = pos + fixed
                 if start > end:
                     break

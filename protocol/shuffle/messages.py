@@ -156,6 +156,7 @@ _I32 = struct.Struct(">i")
 
 # A reader sends many AddCredit frames one after another, practically always of just this size.
 ADD_CREDIT_BYTES = 29
+_ADD_CREDIT_BODY_BYTES = ADD_CREDIT_BYTES - HEADER_BYTES
 _ADD_CREDIT_HEAD = struct.pack(">iIB", ADD_CREDIT_BYTES, MAGIC, 6)
 _ADD_CREDIT = struct.Struct(">9xi16s")
 
@@ -287,9 +288,15 @@ def _task_event_request(frame: BytesLike, generation: Generation) -> Message:
 
 def add_credits_size(data: memoryview, frames_max: int) -> int:
     """Bytes of the consecutive AddCredit frames that ``data`` begins with, ``frames_max`` at most. 0: it begins otherwise."""
+    end = min(len(data) // ADD_CREDIT_BYTES, frames_max) * ADD_CREDIT_BYTES
+    if end > ADD_CREDIT_BYTES:
+        # Most often there is nothing else: as many heads as there is room for, and between them no body that is too long, so that
+        # none is too short.
+        before, *bodies = bytes(data[:end]).split(_ADD_CREDIT_HEAD)
+        if not before and len(bodies) * ADD_CREDIT_BYTES == end and len(max(bodies, key=len)) == _ADD_CREDIT_BODY_BYTES:
+            return end
     size = 0
-    end = min(len(data), frames_max * ADD_CREDIT_BYTES)
-    while size + ADD_CREDIT_BYTES <= end and data[size : size + 9] == _ADD_CREDIT_HEAD:
+    while size < end and data[size : size + 9] == _ADD_CREDIT_HEAD:
         size += ADD_CREDIT_BYTES
     return size
 

@@ -1,23 +1,28 @@
 """What the shuffle service does and costs: ``python -m tests.bench.bench_shuffle [--quick] [SECTION...]``.
 
 The broker runs in a process of its own; the readers here only look at frame headers. CPU is the broker's, all threads, as the
-scheduler counts it. Sections: read, end-to-end, latency, idle, stalled.
+scheduler counts it. Sections: read, end-to-end, clients, latency, idle, stalled. In ``clients``, writer and reader are those of
+``broker.client``, each in a process of its own, and the CPU is that of all three.
 """
 
 import argparse
 import multiprocessing
 import os
 import socket
+import statistics
 import struct
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
-from tests.bench.process import BrokerProcess, figure
+from tests.bench.process import TREE, BrokerProcess, figure
 
 PIPELINED, BLOCKING = w.PartitionType.PIPELINED, w.PartitionType.BLOCKING
 _BUFFER = struct.Struct(">iIB16siiiiB?i")
@@ -235,6 +240,34 @@ def _read_all(address: Address, partition: bytes) -> None:
     reader.close()
 
 
+def bench_clients(broker: Process, size: int, count: int, credit: int, together: int, rounds: int) -> None:
+    """Medians of the rounds."""
+    driver = [sys.executable, str(Path(__file__).with_name("shuffle_client.py"))]
+    environment = dict(os.environ, PYTHONPATH=str(Path(TREE or ".").resolve()))
+    count = count // together * together
+    figures = []
+    for _ in range(rounds):
+        arguments = [broker.address, new_id().hex(), *map(str, (size, count, credit, together))]
+        before = broker.cpu_s()
+        clients = [
+            subprocess.Popen([*driver, role, *arguments], env=environment, stdout=subprocess.PIPE, text=True)
+            for role in ("writer", "reader")
+        ]
+        (writer_s, writer_took_s), (reader_s, reader_took_s) = (
+            map(float, client.communicate(timeout=120)[0].split()) for client in clients
+        )
+        used = writer_s, broker.cpu_s() - before, reader_s
+        figures.append((*(each / count * 1e6 for each in used), count / max(writer_took_s, reader_took_s)))
+    writer, served, reader, rate = (statistics.median(column) for column in zip(*figures, strict=True))
+    name = f"{size:6} B, our clients, credit {credit}, {together} together"
+    figure(name, writer + served + reader)
+    print(
+        f"{name:52} {rate * size / 1e6:8.0f} MB/s {rate / 1e3:8.1f} k/s"
+        f" {writer + served + reader:7.2f} us CPU a buffer: writer {writer:.2f}, broker {served:.2f}, reader {reader:.2f}",
+        flush=True,
+    )
+
+
 def bench_latency(broker: Process, times: int) -> None:
     partition = new_id()
     write(broker.port, partition, 1, BLOCKING, 32768, 4).close()
@@ -311,16 +344,22 @@ def main() -> None:
         bench_end_to_end(broker, 32768, 4000 * rounds, 1)
         bench_end_to_end(broker, 1024, 20000 * rounds, 1)
 
+    def clients(broker: Process) -> None:
+        for together in (64, 1):
+            bench_clients(broker, 32768, 1500 * rounds, 64, min(together, 8), 3)
+            bench_clients(broker, 1024, 10000 * rounds, 64, together, 3)
+
     sections: dict[str, Callable[[Process], None]] = {
         "read": read,
         "end-to-end": end_to_end,
+        "clients": clients,
         "latency": lambda broker: bench_latency(broker, 1000 * rounds),
         "idle": lambda broker: bench_idle(broker, 10_000),
         "stalled": lambda broker: bench_stalled(broker, rounds),
     }
     for name in options.sections or sections:
         # A pipelined partition is filled before it is read, so its bound is out of the way but for end-to-end.
-        bound = 16 << 20 if name == "end-to-end" else 1 << 30
+        bound = 16 << 20 if name in ("end-to-end", "clients") else 1 << 30
         with Process(f"shuffle_pipelined_bytes={bound}", directory=options.dir) as broker:
             sections[name](broker)
 

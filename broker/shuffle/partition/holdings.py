@@ -10,11 +10,12 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from broker.runtime.threads import Lock
-from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget, NoRoom
 from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType
+from protocol.shuffle.push_row import PushRun
 
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
 BUFFER_OVERHEAD = 128
@@ -115,6 +116,21 @@ class Holdings:
         self.unsent += size + BUFFER_OVERHEAD
         self.in_memory += 1
 
+    def make_room(self, size: int, count: int) -> bool:
+        """Have the budget count ``count`` buffers of ``size`` bytes, which are then kept. False if it has no room for all."""
+        try:
+            return self._budget.take(self._owner, size, index=count * IN_MEMORY_BYTES)
+        except NoRoom:
+            return False
+
+    def keep_run(self, part: Subpartition, run: PushRun) -> None:
+        """Keep these buffers, for which ``make_room`` was called."""
+        part.extend(run.data_types, run.compressed, run.payloads)
+        count = len(run.payloads)
+        self.memory += run.size
+        self.unsent += run.size + count * BUFFER_OVERHEAD
+        self.in_memory += count
+
     def load(self, part: Subpartition, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
         """Add a buffer that an earlier broker has written to the file. The budget is told of all of them later."""
         part.load(data_type, compressed, offset, size)
@@ -140,6 +156,21 @@ class Holdings:
                 self.in_memory -= in_memory
                 self._owed_bytes += memory
                 self._owed_buffers += in_memory
+
+    def sent_from_memory(self, part: Subpartition, end: int, memory: int, count: int) -> bool:
+        """``sent``, for ``count`` buffers of ``memory`` bytes that were all in memory.
+
+        True: they were dropped, and the caller is to give them back to the budget itself, without the lock.
+        """
+        self.unsent -= memory + count * BUFFER_OVERHEAD
+        if self._retains:
+            return False
+        if part.reading is not _CONSUMING:
+            part.note(ReadingEvent.BUFFERS_DROPPED)
+        part.drop_before(end)
+        self.memory -= memory
+        self.in_memory -= count
+        return True
 
     def settle(self) -> None:
         """Give back to the budget what was ``sent``. Without the lock.

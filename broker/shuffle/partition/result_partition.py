@@ -32,6 +32,7 @@ from broker.shuffle.partition.subpartition import Cursor, Subpartition
 from broker.shuffle.partition.writer_lease import Fenced, WriterLease
 from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.push_row import PushRun
 from protocol.shuffle.writer_frames import PartitionState, PartitionType
 
 OPEN, FINISHING, FINISHED, FAILED, RELEASED, CANCELLED, CONSUMED = LifeState
@@ -245,11 +246,43 @@ class ResultPartition:
                 part.pass_over(data_type)
                 return expected + 1
             self.holdings.keep(part, data_type, compressed, payload, unpromised=unpromised)
-            wakes = cursor is not None and cursor.reader.buffer_added(cursor, IS_BUFFER[data_type])
+            wakes = cursor is not None and cursor.reader.buffers_added(cursor, IS_BUFFER[data_type])
         if wakes:
             assert cursor is not None
             cursor.reader.notify()
         return expected + 1
+
+    def append_runs(self, runs: Sequence[PushRun], size: int, count: int, epoch: int) -> bool:
+        """``append`` all of these ``count`` data buffers of ``size`` bytes, for which there is credit.
+
+        False, and nothing was kept, if ``append`` could do anything else with one of them.
+        """
+        woken: list[Cursor] = []
+        with self.lock:
+            if epoch != self.lease.epoch or (self.life is not OPEN and self.life is not FINISHING):
+                return False
+            if not all(self._takes(run) for run in runs):
+                return False
+            parts = [self.part(run.subpartition) for run in runs]  # these count against the quota, too
+            if not self.holdings.make_room(size, count):
+                return False
+            for part, run in zip(parts, runs, strict=True):
+                self.holdings.keep_run(part, run)
+                cursor = part.cursor
+                if cursor is not None and cursor.reader.buffers_added(cursor, len(run.payloads)):
+                    woken.append(cursor)
+        for cursor in woken:
+            cursor.reader.notify()
+        return True
+
+    def _takes(self, run: PushRun) -> bool:
+        """Whether these are the next buffers of a subpartition that keeps them. With the lock held."""
+        if run.subpartition >= len(self.subpartitions):
+            return False
+        part = self.subpartitions[run.subpartition]
+        if part is None:
+            return run.sequence == 0
+        return run.sequence == part.next_sequence and not part.ended and not part.abandoned
 
     def end_subpartitions(self, begin: int = 0) -> int:
         """End each subpartition that its writer has not ended, or its readers would wait for ever.
@@ -269,7 +302,7 @@ class ResultPartition:
                 if not part.data_ended:
                     self.holdings.keep(part, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
                 self.holdings.keep(part, DataType.END_OF_PARTITION, False, _END_OF_PARTITION, obliged=True)
-                if part.cursor is not None and part.cursor.reader.buffer_added(part.cursor, False):
+                if part.cursor is not None and part.cursor.reader.buffers_added(part.cursor, 0):
                     woken.append(part.cursor)
         for cursor in woken:
             cursor.reader.notify()

@@ -9,6 +9,7 @@ that millions of spilled buffers cost neither objects nor visits of the garbage 
 """
 
 from array import array
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from broker.shuffle.partition.listeners import ReaderListener
@@ -39,8 +40,8 @@ class Stored(NamedTuple):
 class Reader(ReaderListener, Protocol):
     """A reader of a pipelined partition: it has a cursor in each of its subpartitions."""
 
-    def buffer_added(self, cursor: "Cursor", is_data: bool) -> bool:
-        """A buffer was appended at the cursor's subpartition. Called with the partition's lock held.
+    def buffers_added(self, cursor: "Cursor", data: int) -> bool:
+        """Buffers were appended at the cursor's subpartition, ``data`` of them with data. Called with the partition's lock held.
 
         True: call ``notify`` when the lock has been released.
         """
@@ -155,6 +156,15 @@ class Subpartition:
         self.kinds.append(data_type | COMPRESSED if compressed else data_type)
         self.payloads.append(payload)
         self._count(data_type)
+
+    def extend(self, data_types: Iterable[int], compressed: Collection[int], payloads: Collection[bytes]) -> None:
+        """Append data buffers."""
+        if any(compressed):
+            kinds = zip(data_types, compressed, strict=True)
+            data_types = [kind | COMPRESSED if flag else kind for kind, flag in kinds]
+        self.kinds.extend(data_types)
+        self.payloads.extend(payloads)
+        self.data_total += len(payloads)
 
     def load(self, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
         """Add a buffer that an earlier broker has written to the file."""

@@ -46,6 +46,24 @@ class ReadAhead:
         """Nothing may be read ahead now."""
         self._run_end = 0
 
+    def at_hand(self, part: Subpartition, index: int, most: int, file: File) -> list[memoryview | FileRegion]:
+        """Of ``most`` spilled buffers, ``part.kinds[index]`` the first, those up to one that must be read before it can be sent.
+
+        With the partition's lock held.
+        """
+        result: list[memoryview | FileRegion] = []
+        data, start = self.data, self.start
+        offsets, sizes = part.offsets, part.sizes
+        for place in range(index, min(index + most, len(offsets))):
+            offset, size = offsets[place], sizes[place]
+            if size >= _SENDFILE_BYTES:
+                result.append(FileRegion(file, offset, size))
+            elif start <= offset and offset + size <= start + len(data):
+                result.append(data[offset - start : offset - start + size])
+            else:
+                break
+        return result
+
     def with_payloads(self, taken: list[Located], file: SpillFile) -> list[Taken]:
         """The same buffers, with where to send each from: memory, a region of the file, or what is read here. OSError."""
         opened: File | None = None

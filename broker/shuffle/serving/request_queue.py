@@ -1,7 +1,7 @@
 """The receivers of one connection, and whose turn it is: Flink's PartitionRequestQueue.
 
 On the connection's processor. Receivers that have a buffer to send and the credit for it stand in a row. The first one sends
-one buffer and goes to the end of the row if it has another. Headers and payloads of many buffers are gathered and handed over
+a few buffers and goes to the end of the row if it has more. Headers and payloads of many buffers are gathered and handed over
 at once, up to the connection's high-water mark; then the queue waits until it is told that the connection is writable.
 
 Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py.
@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable
 from broker.log import get_logger
 from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
-from broker.shuffle.partition.holdings import Holdings
+from broker.shuffle.partition.budget import IN_MEMORY_BYTES
+from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.serving.view import PartitionFailed, PartitionReleased, View
 from protocol.errors import ProtocolError
 from protocol.shuffle import buffer_response
+from protocol.shuffle.buffer_response import HeaderTemplate, header_template
 from protocol.shuffle.errors import (
     IO_EXCEPTION,
     PRODUCER_FAILED_EXCEPTION,
@@ -30,6 +32,9 @@ log = get_logger("shuffle")
 
 # Buffers that a receiver alone in the row sends in one go: enough that locks and calls cost little, few enough to be quick.
 _RUN_BUFFERS = 128
+# What one sends in its turn while others wait. A turn costs as much as four buffers.
+_TURN_BUFFERS = 32
+_TURN_BYTES = 256 * 1024
 # If parts are not larger than this on average, they are joined: the copy costs less than handing over many parts.
 _SMALL_PART_BYTES = 2048
 
@@ -37,9 +42,10 @@ _SMALL_PART_BYTES = 2048
 class Receiver:
     """One input channel of the client."""
 
-    __slots__ = ("id", "queued", "sequence", "view")
+    __slots__ = ("id", "queued", "sequence", "template", "view")
 
     view: View  # set when it is added to a queue
+    template: HeaderTemplate  # set by the queue; used where the view is of one subpartition
 
     def __init__(self, receiver: bytes) -> None:
         self.id = receiver
@@ -77,6 +83,7 @@ class RequestQueue:
         """A request was granted. A second request of the same receiver replaces the first."""
         self.remove(receiver.id, cancelled=True)
         self._receivers[receiver.id] = receiver
+        receiver.template = header_template(self._generation, receiver.id, receiver.view.indices.start)
         self.look(receiver)
 
     def remove(self, receiver_id: bytes, cancelled: bool) -> None:
@@ -136,49 +143,87 @@ class RequestQueue:
             self._sending = False
 
     def _send(self) -> None:
-        connection, row, generation = self._connection, self._row, self._generation
+        connection, row = self._connection, self._row
         bytes_left = self._high_water_bytes - connection.outgoing_bytes
-        header = buffer_response.header
         parts: list[Part] = []
-        in_memory = True
-        unsettled: Holdings | None = None
+        debts = _Debts()
         sent = 0
-        while row and bytes_left > 0:
-            receiver = row.popleft()
-            receiver.queued = False
-            view = receiver.view
-            if view.holdings is not unsettled:
-                if unsettled is not None:
-                    unsettled.settle()
-                unsettled = view.holdings
-            try:
-                taken = view.take_one(bytes_left) if row else view.take(_RUN_BUFFERS, bytes_left)
-            except (PartitionFailed, PartitionReleased, OSError) as error:
-                parts.append(_error(receiver, error))
-                self.remove(receiver.id, cancelled=True)
-                continue
-            identity, sequence = receiver.id, receiver.sequence
-            for subpartition, data_type, compressed, payload, size, backlog in taken:
-                parts.append(header(generation, identity, subpartition, sequence, backlog, data_type, compressed, size))
-                if size:
-                    parts.append(payload)
-                    if type(payload) is FileRegion:
-                        in_memory = False
-                sequence += 1
-                sent += size + 64
-                bytes_left -= size + 64
-            receiver.sequence = sequence
-            if view.more:
-                receiver.queued = True
-                row.append(receiver)
-        if unsettled is not None:
-            unsettled.settle()
+        try:
+            while row and bytes_left > 0:
+                receiver = row.popleft()
+                receiver.queued = False
+                view = receiver.view
+                alone = not row
+                buffers_max = _RUN_BUFFERS if alone else _TURN_BUFFERS
+                bytes_max = bytes_left if alone or bytes_left < _TURN_BYTES else _TURN_BYTES
+                try:
+                    count, size, owed = view.take_frames(
+                        receiver.template, receiver.sequence, parts, buffers_max, bytes_max
+                    )
+                    if not count:
+                        count, size = self._take(receiver, parts, buffers_max if alone else 1, bytes_max)
+                except (PartitionFailed, PartitionReleased, OSError) as error:
+                    parts.append(_error(receiver, error))
+                    self.remove(receiver.id, cancelled=True)
+                    continue
+                if owed:
+                    debts.add(view.partition, size, count)
+                receiver.sequence += count
+                sent += size + 64 * count
+                bytes_left -= size + 64 * count
+                if view.more:
+                    receiver.queued = True
+                    row.append(receiver)
+        finally:
+            debts.settle()
         if row:
             connection.writable = False  # so that the reactor says when it is writable again
         if parts:
-            if in_memory and len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES:
+            if len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES and FileRegion not in map(type, parts):
                 parts = [b"".join(parts)]  # type: ignore[arg-type]
             self._outbox.push(connection, parts)
+
+    def _take(self, receiver: Receiver, parts: list[Part], buffers_max: int, bytes_max: int) -> tuple[int, int]:
+        """Whatever comes next, if only one buffer at a time: events, unions, what must be read from a file first.
+
+        Returns how many buffers, and their bytes.
+        """
+        header, generation = buffer_response.header, self._generation
+        taken = receiver.view.take(buffers_max, bytes_max)
+        total = 0
+        for number, (subpartition, data_type, compressed, payload, size, backlog) in enumerate(
+            taken, receiver.sequence
+        ):
+            parts.append(header(generation, receiver.id, subpartition, number, backlog, data_type, compressed, size))
+            if size:
+                parts.append(payload)
+                total += size
+        return len(taken), total
+
+
+class _Debts:
+    """What has been sent and dropped, and is still counted by the budget: given back once for many buffers."""
+
+    __slots__ = ("_buffers", "_bytes", "_partition")
+
+    def __init__(self) -> None:
+        self._partition: ResultPartition | None = None
+        self._bytes = self._buffers = 0
+
+    def add(self, partition: ResultPartition, size: int, count: int) -> None:
+        before = self._partition
+        if before is not None and before.owner != partition.owner:
+            self.settle()
+        self._partition = partition
+        self._bytes += size
+        self._buffers += count
+
+    def settle(self) -> None:
+        partition = self._partition
+        if partition is not None:
+            size, count = self._bytes, self._buffers
+            self._partition, self._bytes, self._buffers = None, 0, 0
+            partition.budget.give_back(partition.owner, size, 0, count * IN_MEMORY_BYTES)
 
 
 def _error(receiver: Receiver, error: Exception) -> bytes:

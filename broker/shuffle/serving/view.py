@@ -1,7 +1,7 @@
 """What one receiver sees of a partition: one subpartition, or several as a union.
 
 Owned by the request queue of the receiver's connection, on its processor. What it knows of the partition (cursors, row, backlog)
-is guarded by the partition's lock, because a push on another processor adds to it (``buffer_added``). A union takes its
+is guarded by the partition's lock, because a push on another processor adds to it (``buffers_added``). A union takes its
 subpartitions in the order in which they have something, and changes from one to another only after a buffer that does not end in
 the middle of a record.
 
@@ -11,20 +11,32 @@ comes. Of a pipelined one each subpartition must know its reader, so opening and
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from broker.network.service import Part
+from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.life import LifeState
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import COMPRESSED, Cursor
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.read_ahead import Located, ReadAhead, Taken
+from protocol.shuffle.buffer_response import HeaderTemplate
 from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
 
 # Subpartitions that are opened or closed at once: some 3 ms.
 AT_ONCE = 2048
+
+# By the kind of a buffer: whether it holds records.
+_IS_BUFFER_KIND = tuple(
+    (kind & ~COMPRESSED) in (DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END) for kind in range(256)
+)
+
+# What ``take_frames`` has taken: buffers, bytes of payloads, and whether the caller is to give them back to the budget.
+Frames = tuple[int, int, bool]
+NO_FRAMES: Frames = (0, 0, False)
 
 OPEN, FINISHING, FINISHED = LifeState.OPEN, LifeState.FINISHING, LifeState.FINISHED
 _END_OF_PARTITION = DataType.END_OF_PARTITION
@@ -165,9 +177,8 @@ class View:
 
     # -- from the partition ---------------------------------------------------------------------------------------------
 
-    def buffer_added(self, cursor: Cursor, is_data: bool) -> bool:
-        if is_data:
-            self.waiting += 1
+    def buffers_added(self, cursor: Cursor, data: int) -> bool:
+        self.waiting += data
         if cursor.ready:
             return False
         cursor.ready = True
@@ -221,59 +232,74 @@ class View:
         self._file = None
         return self._ahead.with_payloads(taken, file)
 
-    def take_one(self, bytes_left: int) -> list[Taken]:
-        """``take(1, bytes_left)``, quicker for a buffer in memory or read ahead: with many receivers, most buffers go this way.
+    def take_frames(
+        self, template: HeaderTemplate, sequence: int, frames: list[Part], buffers_max: int, bytes_left: int
+    ) -> Frames:
+        """Append the frames of the next data buffers to ``frames``; most buffers go this way.
 
-        The caller is to settle the partition's holdings.
+        It is for a view of one subpartition, and for buffers that lie in memory, were read ahead, or are sent by ``sendfile``
+        from the file of a finished partition. If it takes nothing, ``take`` has to, which also finds out why. The bounds are
+        those of ``take``. Raises OSError.
         """
-        partition = self.partition
-        taken: list[Taken] | None = None
+        credit = self.credit
+        most = min(credit.credits, buffers_max)
+        if most <= 0 or credit.blocked or not self.alone:
+            return NO_FRAMES
+        partition, types = self.partition, self._types
+        pipelined = partition.pipelined
+        spilled = None if pipelined else self.holdings.file
+        file = None if spilled is None else spilled.get()
+        pack, fixed, fixed_bytes = template
+        append = frames.append
         with partition.lock:
             life = partition.life
-            payload: bytes | memoryview | None = None
-            if self.alone and self.row and (life is OPEN or life is FINISHED or life is FINISHING):
-                cursor = self.row[0]
-                part, position = cursor.part, cursor.position
-                index = position - part.first
-                if position >= part.memory_from:
-                    payload = part.payloads[position - part.memory_from]
-                    assert payload is not None, "a buffer was sent twice"
-                elif (ahead := self._ahead).data:
-                    start = part.offsets[index] - ahead.start
-                    end = start + part.sizes[index]
-                    if 0 <= start <= end <= len(ahead.data):
-                        payload = ahead.data[start:end]
-            if payload is not None:
-                kind = part.kinds[index]
-                compressed = kind >= COMPRESSED
-                data_type = self._types[kind & ~COMPRESSED]
-                credit = self.credit
-                if not credit.take(data_type):
-                    self.more = False
-                    return []
-                position = cursor.position = position + 1
-                if IS_BUFFER[data_type]:
-                    self.waiting -= 1
-                elif kind & ~COMPRESSED == _END_OF_PARTITION:
-                    self._unended -= 1
-                backlog = 0 if credit.blocked else self.waiting
-                following = index + 1
-                if following < len(part.kinds):
-                    self.more = credit.may_send(self._types[part.kinds[following] & ~COMPRESSED])
-                else:
-                    self.row.clear()
-                    cursor.ready = self.more = False
-                    self.idle = True
+            if not self.row or (life is not OPEN and life is not FINISHED and life is not FINISHING):
+                return NO_FRAMES
+            cursor = self.row[0]
+            part, position = cursor.part, cursor.position
+            kinds = part.kinds
+            begin = index = position - part.first
+            place = position - part.memory_from
+            payloads: Sequence[bytes | memoryview | FileRegion | None]
+            if place >= 0:
+                payloads = part.payloads[place : place + most]
+            elif file is not None:
+                payloads = self._ahead.at_hand(part, index, most, file)
+            else:
+                return NO_FRAMES
+            waiting = self.waiting
+            size_taken = 0
+            for payload in payloads:
+                kind = kinds[index]
+                if not _IS_BUFFER_KIND[kind] or bytes_left <= 0:
+                    break
+                assert payload is not None, "a buffer was sent twice"
                 size = len(payload)
-                if partition.pipelined:
-                    self.holdings.sent(part, position, size, 1, 0, 0)
-                writer_waits = partition.writer_waits
-                taken = [(cursor.index, data_type, compressed, payload, size, backlog)]
-        if taken is None:
-            return self.take(1, bytes_left)
+                waiting -= 1
+                append(pack(fixed_bytes + size, fixed, sequence, waiting, types[kind & ~COMPRESSED], kind >> 7, size))
+                if size:
+                    append(payload)
+                sequence += 1
+                index += 1
+                size_taken += size
+                bytes_left -= size + 64
+            count = index - begin
+            if not count:
+                return NO_FRAMES
+            cursor.position = position = position + count
+            credit.credits -= count
+            self.waiting = waiting
+            if index < len(kinds):
+                self.more = credit.credits > 0 or not _IS_BUFFER_KIND[kinds[index]]
+            else:
+                self.row.clear()
+                cursor.ready = self.more = False
+                self.idle = True
+            owed = pipelined and self.holdings.sent_from_memory(part, position, size_taken, count)
+            writer_waits = partition.writer_waits
         if writer_waits:
             partition.announce_room()
-        return taken
+        return count, size_taken, owed
 
     def _take_run(self, taken: list[Located], buffers_max: int, bytes_left: int) -> tuple[bool, int]:
         """With the lock held: take from one cursor, up to where another one's turn comes.

@@ -39,6 +39,7 @@ from broker.shuffle.rights import NOT_AUTHORIZED, WRITE, Rights
 from broker.shuffle.serving.writer_handle import WriterHandle
 from broker.shuffle.spill.spiller import Spiller
 from protocol.errors import ProtocolError
+from protocol.shuffle.push_row import PushRow, PushRun
 from protocol.shuffle.writer_frames import (
     NO_HANDLE,
     NO_WRITER,
@@ -182,18 +183,48 @@ class Writers:
         except (Fenced, IndexError, AfterTheEnd, SequenceGap, OverQuota) as error:
             self._refuse_push(handle, subpartition, error)
             return
+        self._taken(handle, handle.unacknowledged.add(subpartition, expected, size, self._connection.last_active))
+
+    def push_row(self, row: PushRow) -> None:
+        """Take several buffers, as ``push`` takes one after the other. Raises what ``push`` raises."""
+        handle = self._handles.get(row.handle)
+        if handle is not None and (runs := row.runs()) is not None and self._push_runs(handle, runs, len(row)):
+            return
+        for push in row.pushes():
+            self.push(push)
+
+    def _push_runs(self, handle: WriterHandle, runs: list[PushRun], count: int) -> bool:
+        """Take all of these ``count`` buffers. False, and nothing has been taken, if not all are as they usually are."""
+        if self._rights is not None and not self._rights.may(WRITE, handle.partition.owner):
+            return False
+        size = sum([run.size for run in runs])
+        used, used_bytes = handle.used + count, handle.used_bytes + size
+        if used > handle.window or used_bytes + used * IN_MEMORY_BYTES > handle.reserved:
+            return False
+        if not handle.partition.append_runs(runs, size, count, handle.epoch):
+            return False
+        handle.used, handle.used_bytes = used, used_bytes
+        handle.largest = max(handle.largest, *[max(map(len, run.payloads)) for run in runs])
+        now, add = self._connection.last_active, handle.unacknowledged.add
+        due = [add(run.subpartition, run.sequence + len(run.payloads), run.size, now) for run in runs]
+        self._taken(handle, any(due))
+        return True
+
+    def _taken(self, handle: WriterHandle, acknowledge: bool) -> None:
+        """Pushes have been taken: acknowledge them, now or soon, grant their credit again, and make room."""
+        partition = handle.partition
         life = partition.life
         # CONSUMED: its readers had everything before this push returned, and its writer is about to finish.
         if life is not OPEN and life is not FINISHING and life is not LifeState.CONSUMED:
             self.end(handle)
             return
-        if handle.unacknowledged.add(subpartition, expected, len(payload), self._connection.last_active):
+        if acknowledge:
             self._acknowledge(handle)
         elif not self._acknowledgement_scheduled:
             self._acknowledgement_scheduled = True
             self._partitions.acknowledgements.call(self._acknowledgement_due)
         # At a quarter of the window, so that credit and acknowledgements are few and the writer never has to stop for them.
-        if used * 4 >= handle.window:
+        if handle.used * 4 >= handle.window:
             self.grant(handle)
         if self._budget.memory_scarce or partition.spill_early:
             self._spiller.press()

@@ -4,7 +4,7 @@ import json
 import struct
 import subprocess
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ class Gate:
         self._number = number
 
     def start(self, most: int = 1 << 40, delay_us: int = 0) -> "Gate":
-        """Begin to read, until the end or for ``most`` buffers, with a pause after each."""
+        """Begin to read, until the end or for ``most`` buffers, with a pause after each; -1: without looking into them."""
         self._reader.ask("read", self._number, str(most), str(delay_us))
         return self
 
@@ -97,9 +97,10 @@ class Gate:
 
 
 class FlinkReader:
-    def __init__(self, release: str) -> None:
+    def __init__(self, release: str, options: Sequence[str] = ("-XX:TieredStopAtLevel=1",)) -> None:
+        """``options``: of the JVM."""
         self.release = release
-        command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", jars.classpath(release, _SOURCE), _MAIN]
+        command = ["java", "-Xshare:auto", *options, "-cp", jars.classpath(release, _SOURCE), _MAIN]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
         )

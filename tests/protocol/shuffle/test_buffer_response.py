@@ -14,6 +14,7 @@ from protocol.shuffle.buffer_response import (
     ClientDecoder,
     ServerMessage,
     header,
+    header_template,
     parse_header,
 )
 from protocol.shuffle.data_type import DataType
@@ -53,6 +54,16 @@ def streams(draw: st.DrawFn, generation: Generation) -> tuple[list[ServerMessage
             found.append(frame)
             frames.append(w.encode(frame))
     return found, frames
+
+
+@given(GENERATIONS, st.data())
+def test_a_template_makes_the_same_headers(generation: Generation, data: st.DataObject) -> None:
+    head, _ = data.draw(buffers(generation))
+    pack, fixed, fixed_bytes = header_template(generation, head.receiver, head.subpartition)
+    of_one = head.sequence, head.backlog, head.data_type, head.compressed, head.size
+    whole = header(generation, head.receiver, head.subpartition, *of_one)
+    assert fixed_bytes == len(whole)
+    assert pack(fixed_bytes + head.size, fixed, *of_one) == whole
 
 
 @given(GENERATIONS, st.data())

@@ -135,3 +135,15 @@ def test_a_row_of_credits_ends_where_something_else_begins(
     if len(credits) >= most or m.add_credits_size(memoryview(behind), 1) == 0:
         assert m.ADD_CREDIT_BYTES * min(most, len(credits)) == size
     assert credits[:most] == list(m.parse_add_credits(memoryview(row + behind)[:size]))[: len(credits)]
+
+
+def test_what_looks_like_an_add_credit_inside_of_another_one_is_none() -> None:
+    head = m.encode_add_credit(RECEIVER, 1)[:9]
+    of_heads = m.encode_add_credit(head + RECEIVER[:7], 1)
+    plain = m.encode_add_credit(RECEIVER, 1)
+    assert m.add_credits_size(memoryview(of_heads * 3 + plain), 64) == 4 * 29
+    # As many heads as frames would have, and others between them.
+    cancelled = m.encode_cancel_partition_request(RECEIVER)
+    assert m.add_credits_size(memoryview(of_heads + cancelled + b"\0\0\0\0"), 64) == 29
+    assert m.add_credits_size(memoryview(plain + plain[1:] + b"\0"), 64) == 29
+    assert m.add_credits_size(memoryview(b"\0" + plain + plain), 64) == 0

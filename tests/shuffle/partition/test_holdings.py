@@ -17,7 +17,7 @@ FILE = cast(Any, "a file")
 
 
 class Reader:
-    def buffer_added(self, cursor: object, is_data: bool) -> bool:
+    def buffers_added(self, cursor: object, data: int) -> bool:
         return False
 
     def notify(self) -> None: ...

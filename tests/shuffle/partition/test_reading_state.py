@@ -53,7 +53,7 @@ def test_the_table_in_the_docstring_is_the_table() -> None:
 
 
 class Reader:
-    def buffer_added(self, cursor: object, is_data: bool) -> bool:
+    def buffers_added(self, cursor: object, data: int) -> bool:
         return False
 
     def notify(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from broker.client import InputGate, ShuffleWriter
-from broker.client.shuffle.writing.resend_window import Lack, Push, ResendWindow
+from broker.client.shuffle.writing.resend_window import Lack, ResendWindow, Taken
 from broker.runtime.timers import Timer
 from broker.shuffle.serving.acknowledgement import AFTER_BYTES, WITHIN_S, Soon, Unacknowledged
 from protocol.shuffle import writer_frames as w
@@ -93,7 +93,7 @@ class Both:
         self.policies = policies
         self.window = ResendWindow(policies.subpartitions, policies.window_bytes)
         self.stored = [0] * policies.subpartitions
-        self.to_broker: deque[Push] = deque()
+        self.to_broker: deque[Taken] = deque()
         self.to_writer: deque[tuple[str, Any]] = deque()
         self.used = 0
         self.pending = Unacknowledged()
@@ -110,13 +110,13 @@ class Both:
         self.to_broker.extend(self.window.take(1))
 
     def arrive(self) -> None:
-        push = self.to_broker.popleft()
+        push = self.to_broker.popleft()  # a run of one
         assert push.sequence == self.stored[push.subpartition], "resent, or a gap"
         self.stored[push.subpartition] += 1
         self.used += 1
         assert self.used <= self.policies.credit, "more was pushed than there was credit for"
-        self.pending.add(push.subpartition, push.sequence + 1, len(push.payload), 0.0)
-        self.since += len(push.payload)
+        self.pending.add(push.subpartition, push.sequence + 1, len(push.payloads[0]), 0.0)
+        self.since += len(push.payloads[0])
         if self.policies.due and self.since >= self.policies.due:
             self.acknowledge()
         if self.used * 4 >= self.policies.credit:

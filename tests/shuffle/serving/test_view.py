@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.budget import Budget
@@ -15,8 +17,8 @@ from broker.shuffle.partition.subpartition import Subpartition
 from broker.shuffle.serving import view as view_module
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import PartitionReleased, View
-from protocol.shuffle.data_type import DataType
+from broker.shuffle.serving.view import NO_FRAMES, PartitionReleased, View
+from protocol.shuffle.data_type import IS_BUFFER, DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
@@ -53,14 +55,19 @@ class Bench:
     """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
 
     def __init__(
-        self, subpartitions: int, high_water: int = 1 << 20, kind: PartitionType = PartitionType.PIPELINED
+        self,
+        subpartitions: int,
+        high_water: int = 1 << 20,
+        kind: PartitionType = PartitionType.PIPELINED,
+        generation: Generation = Generation.V2_0,
     ) -> None:
+        self.generation = generation
         self.budget = Budget(1 << 30, -1, -1)
         self.partition = ResultPartition(ResultPartitionID.of(b"p" * 16), kind, subpartitions, self.budget)
         self.connection: Any = SimpleNamespace(writable=True, outgoing_bytes=0)
         self.parts: list[Any] = []
         outbox: Any = SimpleNamespace(push=self._push)
-        self.queue = RequestQueue(self.connection, outbox, Generation.V2_0, high_water, lambda view, cancelled: None)
+        self.queue = RequestQueue(self.connection, outbox, generation, high_water, lambda view, cancelled: None)
         self.next = [0] * subpartitions
 
     def _push(self, connection: Any, parts: list[Any]) -> None:
@@ -69,15 +76,18 @@ class Bench:
 
     def push(self, subpartition: int, *payloads: bytes) -> None:
         for payload in payloads:
-            self.partition.append(
-                subpartition, self.next[subpartition], DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(payload)
-            )
-            self.next[subpartition] += 1
+            self.push_typed(subpartition, DataType.DATA_BUFFER_WITH_CLEAR_END, False, payload)
+
+    def push_typed(self, subpartition: int, data_type: DataType, compressed: bool, payload: bytes) -> None:
+        self.partition.append(subpartition, self.next[subpartition], data_type, compressed, memoryview(payload))
+        self.next[subpartition] += 1
 
     def request(self, subpartition: int, credit: int) -> Receiver:
         receiver = Receiver(bytes([subpartition]) * 16)
         indices = IndexSet(subpartition, subpartition)
-        receiver.view = View(self.partition, indices, Credit(credit), lambda: self.queue.look(receiver))
+        receiver.view = View(
+            self.partition, indices, Credit(credit), lambda: self.queue.look(receiver), self.generation
+        )
         self.queue.add(receiver)
         return receiver
 
@@ -102,16 +112,28 @@ class Bench:
                 spill(self.partition, part, file)
 
 
-def test_those_who_have_something_take_turns_of_one_buffer() -> None:
-    bench = Bench(3)
+def waiting_for_the_connection(bench: Bench, counts: list[int], size: int = 10) -> None:
+    """Receivers with so many buffers each, and credit for all of them."""
     bench.connection.writable = False
-    for subpartition in range(3):
-        bench.push(subpartition, *[b"x" * 10] * (2 + subpartition))
+    for subpartition, count in enumerate(counts):
+        bench.push(subpartition, *[b"x" * size] * count)
         bench.request(subpartition, 100)
     assert bench.sent() == []
-    bench.connection.writable = True
+    bench.connection.writable, bench.connection.outgoing_bytes = True, 0
+
+
+def test_those_who_have_something_take_turns_of_a_few_buffers() -> None:
+    bench = Bench(3)
+    waiting_for_the_connection(bench, [33, 2, 65])
     bench.queue.send()
-    assert [number for number, _ in bench.sent()] == [0, 1, 2, 0, 1, 2, 1, 2, 2]
+    assert [number for number, _ in bench.sent()] == [0] * 32 + [1] * 2 + [2] * 32 + [0] + [2] * 33
+
+
+def test_a_turn_of_large_buffers_is_shorter() -> None:
+    bench = Bench(2, high_water=1 << 30)
+    waiting_for_the_connection(bench, [4, 1], size=100_000)
+    bench.queue.send()
+    assert [number for number, _ in bench.sent()] == [0, 0, 0, 1, 0]
 
 
 def test_sending_stops_at_the_high_water_mark_and_goes_on_where_it_stopped() -> None:
@@ -275,31 +297,65 @@ def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> Non
     assert len(told) == 1, "the writer is told that it may go on"
 
 
-@pytest.mark.parametrize("spilled", [False, True])
-def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spilled: bool) -> None:
-    """Turns of one buffer go another way through the code than runs."""
-    kinds = [DataType.DATA_BUFFER, DataType.EVENT_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END, DataType.DATA_BUFFER]
-    kinds += [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
+PUSHES = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from([1, 1, 8, 8, 8, 2, 3, 4, 9]),
+        st.booleans(),
+        st.sampled_from([0, 1, 50, 8191, 8192, 20_000]),
+    ),
+    max_size=40,
+)
+STEPS = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_size=1, max_size=4), max_size=8)
 
-    def sent(receivers: int) -> list[bytes]:
-        bench = Bench(3)
-        bench.connection.writable = False
-        for index in range(receivers):
-            bench.request(index, 3)
-            for number, kind in enumerate(kinds):
-                bench.partition.append(index, number, kind, number == 2, memoryview(b"%d" % number * 20))
-        if spilled:
-            bench.spill(FakeFile())
-        bench.connection.writable = True
-        bench.queue.send()
-        first = [frame for number, frame in bench.frames() if number == 0]
-        assert bench.partition.holdings.memory == bench.budget.memory
-        assert all(view.finished for view in (r.view for r in bench.queue._receivers.values()))
-        return first
 
-    alone = sent(1)
-    assert len(alone) == len(kinds)
-    assert alone == sent(3)
+@settings(max_examples=150, deadline=None)
+@given(
+    generation=st.sampled_from(Generation),
+    kind=st.sampled_from(PartitionType),
+    before=PUSHES,
+    after=PUSHES,
+    credit=st.integers(0, 5),
+    steps=STEPS,
+)
+def test_runs_of_data_say_the_same_as_buffers_that_are_taken_one_by_one(
+    generation: Generation, kind: PartitionType, before: Any, after: Any, credit: int, steps: Any
+) -> None:
+    """``take_frames`` does for most buffers what ``take`` does for any."""
+
+    def run() -> tuple[list[list[bytes]], object]:
+        bench = Bench(3, kind=kind, generation=generation)
+        file = FakeFile()
+        # A blocking partition is read when all of it is in its file.
+        for pushes, spills in ((before, True), (after, kind is PartitionType.BLOCKING)):
+            for subpartition, data_type, compressed, size in pushes:
+                is_data = IS_BUFFER[data_type]
+                payload = bytes([bench.next[subpartition]]) * (size if is_data else 5)
+                bench.push_typed(subpartition, DataType(data_type), compressed and is_data, payload)
+            if spills:
+                bench.spill(file)
+        receivers = [bench.request(number, credit) for number in range(3)]
+        for step in steps:
+            bench.queue.add_credits([(count, receivers[number].id) for count, number in step])
+            for number in {number for _, number in step}:
+                receivers[number].view.credit.resume()
+                bench.queue.look(receivers[number])
+        came: list[list[bytes]] = [[], [], []]
+        for number, frame in bench.frames():
+            came[number].append(frame)
+        holdings, budget = bench.partition.holdings, bench.budget
+        ahead = sum(len(receiver.view._ahead.data) for receiver in receivers)
+        accounts = (
+            [(r.sequence, r.view.waiting, r.view.credit.credits, r.view.idle) for r in receivers],
+            (holdings.memory, holdings.in_memory, holdings.in_file, holdings.unsent, holdings.disk),
+            (budget.memory, budget.index - ahead, budget.disk),
+        )
+        return came, accounts
+
+    in_runs = run()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(View, "take_frames", lambda *arguments: NO_FRAMES)
+        assert run() == in_runs
 
 
 def calls(work: Callable[[], object]) -> int:

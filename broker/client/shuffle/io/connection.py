@@ -74,7 +74,7 @@ class Connection:
         self.is_closed = False
         self._loop = loop
         self._handler = handler
-        self._decoder = ClientDecoder(generation, max_payload)
+        self._decoder = ClientDecoder(generation, max_payload, rows=True)
         self._connect_timeout = connect_timeout
         self._tls = tls
         self._socket: Socket | ClientTlsSocket | None = None

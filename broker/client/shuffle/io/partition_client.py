@@ -17,6 +17,7 @@ from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
 from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
+from protocol.shuffle.buffer_row import BufferRow
 from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import PARTITION_ID_BYTES
@@ -35,6 +36,8 @@ class Receiver(Protocol):
     receiver: bytes
 
     def on_buffer(self, message: BufferResponse) -> None: ...
+
+    def on_row(self, row: BufferRow) -> None: ...
 
     def on_backlog(self, backlog: int) -> None: ...
 
@@ -189,6 +192,12 @@ class PartitionClient:
                     self._cancel(message.receiver)
                 else:
                     channel.on_buffer(message)
+            elif type(message) is BufferRow:
+                channel = channels.get(message.receiver)
+                if channel is None:
+                    self._cancel(message.receiver)
+                else:
+                    channel.on_row(message)
             elif isinstance(message, BacklogAnnouncement):
                 channel = channels.get(message.receiver)
                 if channel is None:

@@ -1,11 +1,13 @@
-"""The items that a gate gives to its reader: a buffer of records, or an event.
+"""The items that a gate gives to its reader: a buffer of records, an event, or several buffers.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from typing import Protocol
 
-from protocol.shuffle.data_type import DataType
+from broker.client.shuffle.reading.credit import EXCLUSIVE, FLOATING
+from protocol.shuffle.buffer_row import BufferRow
+from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.events import Event
 
 
@@ -17,6 +19,9 @@ class BufferOwner(Protocol):
 
     def free(self, kind: int) -> None:
         """Return a buffer of this kind. Called with the gate's lock held."""
+
+    def free_row(self, floating: int, exclusive: int) -> None:
+        """Return so many buffers of each kind. Called with the gate's lock held."""
 
 
 class BufferOrEvent:
@@ -72,6 +77,12 @@ class BufferOrEvent:
         self._held = True
         return self
 
+    def release(self) -> None:
+        """The reader asks for the next item. Called with the gate's lock held."""
+        if not self._held and self._kind is not None and self._input is not None:
+            kind, self._kind = self._kind, None
+            self._input.free(kind)
+
     def recycle(self) -> None:
         """Release the buffer's room, from any thread. Calling it twice is no error."""
         kind, self._kind = self._kind, None
@@ -81,3 +92,100 @@ class BufferOrEvent:
     def __repr__(self) -> str:
         what = repr(self.event) if self.event is not None else f"{len(self.data or b'')} bytes"
         return f"BufferOrEvent(channel={self.channel}, subpartition={self.subpartition}, {what})"
+
+
+class BufferRun:
+    """Data buffers of one channel, in order. They take room until the next ``poll``.
+
+    ``data`` has the buffers, which belong to the user. The other columns are as long: ``subpartitions`` (-1 if the
+    sender does not state it) and ``data_types``. ``sequence`` is the number of the first buffer.
+    """
+
+    __slots__ = (
+        "_floating",
+        "_input",
+        "_room",
+        "channel",
+        "data",
+        "data_types",
+        "sequence",
+        "subpartitions",
+    )
+
+    def __init__(
+        self,
+        channel: int,
+        sequence: int,
+        subpartitions: list[int],
+        data_types: list[int],
+        data: list[bytes],
+        source: BufferOwner,
+        floating: int,
+    ) -> None:
+        self.channel = channel
+        self.sequence = sequence
+        self.subpartitions = subpartitions
+        self.data_types = data_types
+        self.data = data
+        self._input = source
+        self._floating = floating  # so many of the first buffers take FLOATING room, the others EXCLUSIVE
+        self._room = len(data)  # of all buffers; the user may do with the list what he wants
+
+    @classmethod
+    def of(cls, row: BufferRow, channel: int, source: BufferOwner, floating: int) -> "BufferRun":
+        return cls(channel, row.sequence, row.subpartitions, row.data_types, row.payloads, source, floating)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        return f"BufferRun(channel={self.channel}, {len(self)} buffers)"
+
+    def release(self) -> None:
+        """The reader asks for the next item. Called with the gate's lock held."""
+        self._input.free_row(*self.room(0))
+
+    def extend(self, row: BufferRow, floating: int) -> None:
+        """Add the buffers that have come after these."""
+        self.data += row.payloads
+        self.subpartitions += row.subpartitions
+        self.data_types += row.data_types
+        self._floating += floating
+        self._room += len(row)
+
+    def room(self, begin: int) -> tuple[int, int]:
+        """How many FLOATING and EXCLUSIVE ones the buffers from this place on take."""
+        floating = max(0, self._floating - begin)
+        return floating, self._room - begin - floating
+
+    def split(self, count: int) -> "tuple[BufferRun, BufferRun]":
+        """The first ``count`` buffers, and the rest."""
+        floating = min(self._floating, count)
+        return self._part(slice(0, count), floating), self._part(slice(count, None), self._floating - floating)
+
+    def _part(self, part: slice, floating: int) -> "BufferRun":
+        return BufferRun(
+            self.channel,
+            self.sequence + (part.start or 0),
+            self.subpartitions[part],
+            self.data_types[part],
+            self.data[part],
+            self._input,
+            floating,
+        )
+
+    def buffer(self, place: int) -> BufferOrEvent:
+        """The buffer at this place as an item of its own, which then owns its room."""
+        return BufferOrEvent(
+            self.channel,
+            self.subpartitions[place],
+            self.sequence + place,
+            DATA_TYPES[self.data_types[place]],
+            self.data[place],
+            False,
+            self._input,
+            FLOATING if place < self._floating else EXCLUSIVE,
+        )
+
+
+Item = BufferOrEvent | BufferRun

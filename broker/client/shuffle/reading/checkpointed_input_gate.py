@@ -7,9 +7,10 @@ Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from broker.client.shuffle.reading.alignment import Aligned, BarrierAlignment, Cancelled, Effect, GoesOn, Waits
-from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from broker.client.shuffle.reading.reader import Reader
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, DataType
 from protocol.shuffle.events import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, Event
@@ -33,11 +34,19 @@ class CheckpointedInputGate(Reader):
         return self._gate.channels
 
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
+        item = self._poll(self._gate.poll, timeout)
+        assert not isinstance(item, BufferRun)
+        return item
+
+    def poll_run(self, timeout: float | None = None) -> Item | None:
+        return self._poll(self._gate.poll_run, timeout)
+
+    def _poll(self, poll: Callable[[float | None], Item | None], timeout: float | None) -> Item | None:
         if self._resume:
             self._resume_channels()
         while not self._given:
             try:
-                item = self._gate.poll(timeout)
+                item = poll(timeout)
             except Exception as error:
                 # A failed channel gets no barrier, so the others must not wait for it.
                 channel = getattr(error, "channel", None)
@@ -46,7 +55,7 @@ class CheckpointedInputGate(Reader):
                 raise
             if item is None:
                 return None
-            if item.event is None:
+            if isinstance(item, BufferRun) or item.event is None:
                 return item
             self._event(item)
             if self._resume and not self._given:

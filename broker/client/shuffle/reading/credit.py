@@ -90,6 +90,33 @@ class ChannelBuffers:
             return EXCLUSIVE
         raise NoBufferError("the sender has sent a buffer for which it had no credit")
 
+    def take_row(self, count: int) -> int | None:
+        """``take`` for ``count`` buffers; how many of them are FLOATING: the first ones. None, and none was taken, if fewer are
+        free."""
+        floating = min(count, self.floating_free)
+        exclusive = count - floating
+        if exclusive > self.exclusive_free:
+            return None
+        self.floating_free -= floating
+        self.exclusive_free -= exclusive
+        return floating
+
+    def recycle_row(self, floating: int, exclusive: int) -> None:
+        """``recycle`` for so many buffers, the floating ones first."""
+        if self.pool.waiting:
+            for _ in range(floating):
+                self.pool.recycle()
+        else:
+            self.pool.free += floating
+        if self.released:
+            return
+        if self.floating_free and self.exclusive_free + exclusive + self.floating_free > self.required:
+            for _ in range(exclusive):
+                self.recycle(EXCLUSIVE)
+        else:  # this channel has no floating buffer that it would give back for one of these
+            self.exclusive_free += exclusive
+            self._add_credit(exclusive)
+
     def recycle(self, kind: int) -> None:
         """A buffer that ``take`` returned is free again."""
         if kind == FLOATING:

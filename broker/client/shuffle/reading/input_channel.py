@@ -6,7 +6,7 @@ Tests: tests/client/shuffle/reading/test_input_gate.py.
 from typing import Protocol
 
 from broker.client.shuffle.io.io_loop import IoLoop
-from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, Item
 from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.security import Tls
 from broker.runtime.threads import RLock
@@ -74,6 +74,10 @@ class InputChannel:
         """Return the oldest item that was received, or the error that ended the channel; None if there is neither."""
         raise NotImplementedError
 
+    def next_run(self, most: int) -> Item | Exception | None:
+        """``next``, or up to ``most`` data buffers at once."""
+        return self.next()
+
     def has_next(self) -> bool:
         raise NotImplementedError
 
@@ -86,6 +90,9 @@ class InputChannel:
 
     def free(self, kind: int) -> None:
         """Return a buffer."""
+
+    def free_row(self, floating: int, exclusive: int) -> None:
+        """Return so many buffers of each kind."""
 
     def resume(self) -> None:
         """Let the sender continue after an event that blocked it."""

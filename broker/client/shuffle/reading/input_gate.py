@@ -10,7 +10,7 @@ the queues, the line and the credit.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError, of_another_process
@@ -20,7 +20,7 @@ from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.local.channel import LocalInputChannel
 from broker.client.shuffle.local.exchange import LocalExchange
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
-from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
 from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.reading.input_channel import InputChannel
@@ -91,7 +91,9 @@ class InputGate(Reader):
         self.pool = FloatingPool(floating_buffers)
         self.signal = Signal(ThreadEvent())
         self._line: deque[InputChannel] = deque()
-        self._out: BufferOrEvent | None = None  # the reader's current item
+        self._out: Item | None = None  # the reader's current item
+        # Half of what a channel may have: the sender goes on while the reader works on the rest.
+        self._run_max = max(1, (credit + floating_buffers) // 2)
         self._ends_of_data = 0
         self._acknowledge = False  # at the next poll, because all data has ended
         self._closed = False
@@ -150,7 +152,15 @@ class InputGate(Reader):
         return len(self._channels)
 
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
-        item = self.take()
+        item = self._poll(self.take, timeout)
+        assert not isinstance(item, BufferRun)
+        return item
+
+    def poll_run(self, timeout: float | None = None) -> Item | None:
+        return self._poll(self.take_run, timeout)
+
+    def _poll(self, take: Callable[[], Item | None], timeout: float | None) -> Item | None:
+        item = take()
         if item is not None or self._unfinished == 0:
             return item
         clock = self.loop.now
@@ -159,7 +169,7 @@ class InputGate(Reader):
         signal = self.signal
         while True:
             signal.arm()
-            item = self.take()
+            item = take()
             if item is not None or self._unfinished == 0:
                 return item
             if self.loop.crashed is not None:
@@ -185,34 +195,46 @@ class InputGate(Reader):
     def take(self) -> BufferOrEvent | None:
         """``poll`` without waiting."""
         with self.lock:
-            if self._closed:
-                raise self._why_closed
-            out = self._out
-            if out is not None:
-                self._out = None
-                if not out._held and out._kind is not None and out._input is not None:
-                    kind, out._kind = out._kind, None
-                    out._input.free(kind)
-            if self._acknowledge:
-                self._acknowledge_all()
-            item = self._next()
+            self._release_out()
+            item = self._next(lambda channel: channel.next())
             if self.pool.announce:
                 self.tell_credit()
-        if item is None:
-            return None
+        assert not isinstance(item, BufferRun)
         self._out = item
-        if item.compressed:
+        if item is not None and item.compressed:
             self._decompress(item)
         return item
 
-    def _next(self) -> BufferOrEvent | None:
+    def take_run(self) -> Item | None:
+        """``poll_run`` without waiting."""
+        with self.lock:
+            self._release_out()
+            most = self._run_max
+            item = self._next(lambda channel: channel.next_run(most))
+            if self.pool.announce:
+                self.tell_credit()
+        self._out = item
+        if type(item) is BufferOrEvent and item.compressed:
+            self._decompress(item)
+        return item
+
+    def _release_out(self) -> None:
+        if self._closed:
+            raise self._why_closed
+        out, self._out = self._out, None
+        if out is not None:
+            out.release()
+        if self._acknowledge:
+            self._acknowledge_all()
+
+    def _next(self, next_of: Callable[[InputChannel], Item | Exception | None]) -> Item | None:
         line = self._line
         while line:
             channel = line.popleft()
             channel.in_line = False
             if channel.blocked and not channel.has_priority():
                 continue
-            item = channel.next()
+            item = next_of(channel)
             if channel.has_next():
                 if channel.has_priority():
                     self.available_first(channel)
@@ -224,6 +246,9 @@ class InputGate(Reader):
                 self._finish(channel)
                 item.channel = channel.index  # type: ignore[attr-defined]
                 raise item
+            if type(item) is BufferRun:
+                return item
+            assert type(item) is BufferOrEvent
             if item.data_type.is_buffer or self._event(channel, item):
                 return item
         return None

@@ -26,6 +26,11 @@ class ReceivedQueue(Generic[T]):
         """Whether ``pop`` returns a priority event next."""
         return self._priorities > 0
 
+    @property
+    def last(self) -> T | None:
+        """The item that was added last, if the reader has not taken it."""
+        return self._items[-1] if self._items else None
+
     def check(self, sequence: int, count: int = 1) -> None:
         """``count`` buffers have come, the first with this sequence number. Raises BufferReorderingError."""
         if sequence != self.expected:

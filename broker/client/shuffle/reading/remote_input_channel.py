@@ -13,12 +13,13 @@ from functools import partial
 from broker.client.shuffle.errors import PartitionNotFoundError, ShuffleError
 from broker.client.shuffle.io.partition_client import PartitionClient
 from broker.client.shuffle.names import Address
-from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun
 from broker.client.shuffle.reading.channel_state import ChannelEvent, ChannelState, next_state
 from broker.client.shuffle.reading.credit import ChannelBuffers
 from broker.client.shuffle.reading.input_channel import Gate, InputChannel
 from broker.client.shuffle.reading.received_queue import ReceivedQueue
 from protocol.shuffle.buffer_response import BufferResponse
+from protocol.shuffle.buffer_row import BufferRow
 from protocol.shuffle.data_type import HAS_PRIORITY, IS_BLOCKING_UPSTREAM, IS_BUFFER
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.messages import (
@@ -42,7 +43,11 @@ class RemoteInputChannel(InputChannel):
         self.address = address
         self.receiver = gate.loop.runtime.entropy.bytes(16)
         self.buffers = ChannelBuffers(gate.pool, gate.credit, self)
-        self._queue: ReceivedQueue[BufferOrEvent | Exception] = ReceivedQueue()
+        self._queue: ReceivedQueue[BufferOrEvent | BufferRun | Exception] = ReceivedQueue()
+        # A run of which the reader has taken the buffers before this place. It comes before what is in the queue, but for
+        # priority events.
+        self._run: BufferRun | None = None
+        self._place = 0
         self._client: PartitionClient | None = None  # set on the I/O thread
         self._state = ChannelState.WAITING
         self._asked_at = 0.0
@@ -101,6 +106,49 @@ class RemoteInputChannel(InputChannel):
             self.buffers.backlog(message.backlog)
             if gate.pool.announce:
                 gate.tell_credit()
+
+    def on_row(self, row: BufferRow) -> None:
+        gate = self.gate
+        with gate.lock:
+            if self._state is not ChannelState.RUNNING and not self._start():
+                return
+            try:
+                self._add_row(row)
+            except ShuffleError as error:
+                self._fail(error)
+                return
+            self.buffers.backlog(row.backlog)
+            if gate.pool.announce:
+                gate.tell_credit()
+
+    def _add_row(self, row: BufferRow) -> None:
+        queue = self._queue
+        floating = self.buffers.take_row(len(row)) if row.sequence == queue.expected else None
+        if floating is None:  # up to the one that is wrong, they are as good as single ones
+            for buffer in row:
+                queue.check(buffer.sequence)
+                kind = self.buffers.take()
+                queue.add(
+                    BufferOrEvent(
+                        self.index,
+                        buffer.subpartition,
+                        buffer.sequence,
+                        buffer.data_type,
+                        buffer.payload,
+                        False,
+                        self,
+                        kind,
+                    )
+                )
+        else:
+            queue.check(row.sequence, len(row))
+            last = queue.last
+            if type(last) is BufferRun:
+                last.extend(row, floating)
+            else:
+                queue.add(BufferRun.of(row, self.index, self, floating))
+        if not self.in_line:
+            self.gate.available(self)
 
     def _start(self) -> bool:
         """Called for the first message. Returns False if the channel has failed or was released."""
@@ -196,10 +244,36 @@ class RemoteInputChannel(InputChannel):
             client.post(partial(client.remove, self))
 
     def next(self) -> BufferOrEvent | Exception | None:
-        return self._queue.pop() if self._queue else None
+        run = self._next_run()
+        if not isinstance(run, BufferRun):
+            return run
+        place = self._place
+        if place + 1 < len(run):
+            self._run, self._place = run, place + 1
+        else:
+            self._run, self._place = None, 0
+        return run.buffer(place)
+
+    def next_run(self, most: int) -> BufferOrEvent | BufferRun | Exception | None:
+        run = self._next_run()
+        if type(run) is not BufferRun:
+            return run
+        if self._place:
+            _, run = run.split(self._place)
+        self._run, self._place = None, 0
+        if len(run) > most:
+            run, self._run = run.split(most)
+        return run
+
+    def _next_run(self) -> BufferOrEvent | BufferRun | Exception | None:
+        """The next item. Of a run, the buffers from ``_place`` on are next."""
+        queue = self._queue
+        if self._run is not None and not queue.has_priority:
+            return self._run
+        return queue.pop() if queue else None
 
     def has_next(self) -> bool:
-        return bool(self._queue)
+        return self._run is not None or bool(self._queue)
 
     def has_priority(self) -> bool:
         return self._queue.has_priority
@@ -212,6 +286,9 @@ class RemoteInputChannel(InputChannel):
 
     def free(self, kind: int) -> None:
         self.buffers.recycle(kind)
+
+    def free_row(self, floating: int, exclusive: int) -> None:
+        self.buffers.recycle_row(floating, exclusive)
 
     def announce_credit(self) -> None:
         if self._client is not None and self._state < ChannelState.FAILED:
@@ -242,9 +319,12 @@ class RemoteInputChannel(InputChannel):
         if self._state is ChannelState.RELEASED:
             return
         self._state = next_state(self._state, ChannelEvent.RELEASE)
+        run, self._run = self._run, None
+        if run is not None:
+            self.buffers.recycle_row(*run.room(self._place))
         for item in self._queue.clear():
-            if isinstance(item, BufferOrEvent) and item._kind is not None:
-                self.buffers.recycle(item._kind)
+            if not isinstance(item, Exception):
+                item.release()
         self.buffers.release()
         client = self._client
         if client is not None:

@@ -3,9 +3,9 @@
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
 from broker.client.shuffle.reading.input_gate import InputGate
 from broker.client.shuffle.reading.reader import Reader
@@ -44,14 +44,22 @@ class UnionInputGate(Reader):
         return self._count
 
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
-        item = self._take()
+        item = self._poll(InputGate.take, timeout)
+        assert not isinstance(item, BufferRun)
+        return item
+
+    def poll_run(self, timeout: float | None = None) -> Item | None:
+        return self._poll(InputGate.take_run, timeout)
+
+    def _poll(self, take: Callable[[InputGate], Item | None], timeout: float | None) -> Item | None:
+        item = self._take(take)
         if item is not None or self.finished:
             return item
         loop = self._gates[0].loop
         deadline = None if timeout is None else loop.now() + timeout
         while True:
             self._signal.arm()
-            item = self._take()
+            item = self._take(take)
             if item is not None or self.finished:
                 return item
             if loop.crashed is not None:
@@ -61,13 +69,13 @@ class UnionInputGate(Reader):
                 return None
             self._signal.wait(patience)
 
-    def _take(self) -> BufferOrEvent | None:
+    def _take(self, take: Callable[[InputGate], Item | None]) -> Item | None:
         gates = self._gates
         for _ in gates:
             turn = self._turn
             self._turn = (turn + 1) % len(gates)
             try:
-                item = gates[turn].take()
+                item = take(gates[turn])
             except Exception as error:
                 channel = getattr(error, "channel", None)
                 if channel is not None:

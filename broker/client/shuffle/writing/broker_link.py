@@ -44,6 +44,7 @@ from protocol.shuffle.buffer_response import ServerMessage
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.messages import ErrorResponse
+from protocol.shuffle.push_row import push_frames
 from protocol.shuffle.writer_frames import (
     AllRecordsProcessed,
     BufferSizeHint,
@@ -59,13 +60,12 @@ from protocol.shuffle.writer_frames import (
     encode_finish_partition,
     encode_list_partitions,
     encode_open_partition,
-    push_header,
 )
 
 # How much the connection gets in advance: enough that it can always send, and little enough that a loss costs little.
 _AHEAD_BYTES = 2 * 1024 * 1024
 _PUSHES_AT_A_TIME = 256
-# A smaller payload is copied behind its header, because another part in the system call costs more than the copy.
+# Smaller parts, on average, are copied together, because another part in the system call costs more than the copy.
 _JOIN_BYTES = 2048
 # How often the link checks whether the broker still answers, and whether to open the partition again.
 _CHECK_S = 1.0
@@ -398,18 +398,14 @@ class BrokerLink:
             return
         window = self._window
         while connection.outgoing_bytes < _AHEAD_BYTES:
-            pushes = window.take(_PUSHES_AT_A_TIME)
-            if not pushes:
+            taken = window.take(_PUSHES_AT_A_TIME)
+            if not taken:
                 break
             parts: list[Buffer] = []
-            for subpartition, sequence, data_type, compressed, payload in pushes:
-                size = len(payload)
-                header = push_header(handle, subpartition, sequence, data_type, compressed, size)
-                if size < _JOIN_BYTES:
-                    parts.append(header + payload)
-                else:
-                    parts.append(header)
-                    parts.append(payload)
+            for run in taken:
+                parts += push_frames(handle, *run)
+            if sum(map(len, parts)) < len(parts) * _JOIN_BYTES:
+                parts = [b"".join(parts)]
             connection.send(parts)
         if shared.is_finishing and self.state is LinkState.OPEN and window.all_sent:
             self._advance(LinkEvent.SEND_FINISH)

@@ -1,6 +1,7 @@
 """What a writer keeps until the broker has acknowledged it, and when it may send. Pure; guarded by the writer's lock.
 
-The pushes of each subpartition are numbered from 0. Each push is in one of three states:
+The pushes of each subpartition are numbered from 0. They are kept in runs: pushes of one subpartition that were made one after
+the other, so that what is done for a push is done for many. Each push is in one of three states:
 
     state           is in                       left by
     unsent          ``_unsent``, ``_kept``      ``take`` (one credit each) -> sent
@@ -25,7 +26,7 @@ what the broker has.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,12 +44,49 @@ class Lack(Enum):
     ACKNOWLEDGEMENT = "an acknowledgement"
 
 
-class Push(NamedTuple):
+class Taken(NamedTuple):
+    """Pushes to send: of one subpartition, numbered from ``sequence`` on, in columns."""
+
     subpartition: int
     sequence: int
-    data_type: int
-    compressed: bool
-    payload: Buffer
+    data_types: Sequence[int]
+    compressed: Sequence[bool]
+    payloads: Sequence[Buffer]
+
+
+class _Run:
+    """Kept pushes of one subpartition, the first of which has the number ``sequence``; ``sent`` of them were sent."""
+
+    __slots__ = ("compressed", "data_types", "payloads", "sent", "sequence", "subpartition")
+
+    def __init__(self, subpartition: int, sequence: int) -> None:
+        self.subpartition = subpartition
+        self.sequence = sequence
+        self.sent = 0
+        self.data_types: list[int] = []
+        self.compressed: list[bool] = []
+        self.payloads: list[Buffer] = []
+
+    @property
+    def unsent(self) -> int:
+        return len(self.payloads) - self.sent
+
+    def take(self, most: int) -> Taken:
+        """The next unsent pushes, which are sent now."""
+        begin, end = self.sent, min(self.sent + most, len(self.payloads))
+        self.sent = end
+        part = slice(begin, end)
+        return Taken(
+            self.subpartition, self.sequence + begin, self.data_types[part], self.compressed[part], self.payloads[part]
+        )
+
+    def forget(self, count: int) -> int:
+        """Drop the first pushes; returns their bytes."""
+        size = sum(map(len, self.payloads[:count]))
+        del self.payloads[:count], self.data_types[:count], self.compressed[:count]
+        self.sequence += count
+        self.sent = max(0, self.sent - count)
+        return size
 
 
 class ResendWindow:
@@ -60,6 +98,7 @@ class ResendWindow:
         "_kept",
         "_next",
         "_unsent",
+        "_unsent_pushes",
         "credit",
         "kept_bytes",
         "max_bytes",
@@ -72,8 +111,9 @@ class ResendWindow:
         self.kept_bytes = 0
         self._next = [0] * subpartitions
         self._acknowledged = [0] * subpartitions
-        self._kept: list[deque[Push]] = [deque() for _ in range(subpartitions)]
-        self._unsent: deque[Push] = deque()
+        self._kept: list[deque[_Run]] = [deque() for _ in range(subpartitions)]
+        self._unsent: deque[_Run] = deque()  # runs that have unsent pushes, in the order in which these were made
+        self._unsent_pushes = 0
         self._connected = False
         self.was_opened = False  # at least once since the writer was created
 
@@ -84,7 +124,7 @@ class ResendWindow:
 
     @property
     def all_sent(self) -> bool:
-        return not self._unsent
+        return not self._unsent_pushes
 
     @property
     def all_acknowledged(self) -> bool:
@@ -92,7 +132,7 @@ class ResendWindow:
 
     def has_room(self, size: int) -> bool:
         """Whether a push of ``size`` bytes is possible now. One above ``max_bytes`` is possible if nothing is kept."""
-        if self.credit <= len(self._unsent):
+        if self.credit <= self._unsent_pushes:
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
 
@@ -100,31 +140,80 @@ class ResendWindow:
         """Return the reason why there is no room for a push of ``size`` bytes."""
         if not self._connected:
             return Lack.CONNECTION
-        if self.credit <= len(self._unsent):
+        if self.credit <= self._unsent_pushes:
             return Lack.CREDIT
         return Lack.NOTHING if self.has_room(size) else Lack.ACKNOWLEDGEMENT
 
     @property
     def unanswered(self) -> bool:
         """All that is kept was sent, and there is credit left: only an acknowledgement can come."""
-        return self._connected and self.credit > 0 and not self._unsent and self.kept_bytes > 0
+        return self._connected and self.credit > 0 and not self._unsent_pushes and self.kept_bytes > 0
 
-    def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
+    def room(self, payloads: Sequence[Buffer], begin: int) -> int:
+        """How many of the ``payloads`` from ``begin`` on could be pushed now."""
+        most = min(self.credit - self._unsent_pushes, len(payloads) - begin)
+        if most <= 0 or not self.has_room(len(payloads[begin])):
+            return 0
+        left = self.max_bytes - self.kept_bytes
+        if sum(map(len, payloads[begin : begin + most])) <= left:
+            return most
+        count = 0
+        for payload in payloads[begin : begin + most]:
+            left -= len(payload)
+            if left < 0 and count:
+                break
+            count += 1
+        return count
+
+    def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> None:
         """Number the push and keep it."""
-        sequence = self._next[subpartition]
-        push = Push(subpartition, sequence, data_type, compressed, payload)
-        self._next[subpartition] = sequence + 1
-        self._kept[subpartition].append(push)
-        self._unsent.append(push)
+        run = self._last_run(subpartition)
+        run.data_types.append(data_type)
+        run.compressed.append(compressed)
+        run.payloads.append(payload)
+        self._next[subpartition] += 1
+        self._unsent_pushes += 1
         self.kept_bytes += len(payload)
-        return push
 
-    def take(self, most: int) -> list[Push]:
+    def push_many(self, subpartition: int, data_type: int, compressed: bool, payloads: Sequence[Buffer]) -> None:
+        """``push`` for each payload."""
+        run = self._last_run(subpartition)
+        count = len(payloads)
+        run.data_types += [data_type] * count
+        run.compressed += [compressed] * count
+        run.payloads += payloads
+        self._next[subpartition] += count
+        self._unsent_pushes += count
+        self.kept_bytes += sum(map(len, payloads))
+
+    def _last_run(self, subpartition: int) -> _Run:
+        """The run to which a push is added: the last one, if it is of this subpartition and nothing of it was sent."""
+        unsent = self._unsent
+        if unsent:
+            last = unsent[-1]
+            if last.subpartition == subpartition and not last.sent and last.payloads:
+                return last
+        run = _Run(subpartition, self._next[subpartition])
+        unsent.append(run)
+        self._kept[subpartition].append(run)
+        return run
+
+    def take(self, most: int) -> list[Taken]:
         """The pushes to send now, at most ``most``: as many as there is credit for."""
         unsent = self._unsent
-        count = min(most, self.credit, len(unsent))
-        self.credit -= count
-        return [unsent.popleft() for _ in range(count)]
+        left = min(most, self.credit, self._unsent_pushes)
+        self.credit -= left
+        self._unsent_pushes -= left
+        taken = []
+        while left:
+            run = unsent[0]
+            part = run.take(left)
+            left -= len(part.payloads)
+            if not run.unsent:
+                unsent.popleft()
+            if part.payloads:  # not if all of them were acknowledged before they were sent
+                taken.append(part)
+        return taken
 
     def opened(self, credit: int, next_sequences: Iterable[int]) -> None:
         """The broker has opened the partition and states the push of each subpartition that it expects next.
@@ -151,7 +240,11 @@ class ResendWindow:
         self._connected = True
         self.credit = credit
         self._unsent.clear()
+        self._unsent_pushes = 0
         for kept in self._kept:
+            for run in kept:
+                run.sent = 0
+                self._unsent_pushes += len(run.payloads)
             self._unsent.extend(kept)
 
     def disconnected(self) -> None:
@@ -162,7 +255,7 @@ class ResendWindow:
     def forget(self) -> None:
         """Drop everything, sent or not."""
         self.disconnected()
-        self.kept_bytes = 0
+        self.kept_bytes = self._unsent_pushes = 0
         self._unsent.clear()
         for kept in self._kept:
             kept.clear()
@@ -182,5 +275,10 @@ class ResendWindow:
             )
         kept = self._kept[subpartition]
         while kept and kept[0].sequence < sequence:
-            self.kept_bytes -= len(kept.popleft().payload)
+            run = kept[0]
+            count = min(sequence - run.sequence, len(run.payloads))
+            self._unsent_pushes -= max(0, count - run.sent)
+            self.kept_bytes -= run.forget(count)
+            if not run.payloads:
+                kept.popleft()
         self._acknowledged[subpartition] = max(self._acknowledged[subpartition], sequence)

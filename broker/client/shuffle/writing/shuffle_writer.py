@@ -12,7 +12,8 @@ This module contains the methods that users call. The table in ``writer_state.py
 the I/O thread uses the connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from broker.client.shuffle.errors import (
     NoCreditError,
@@ -189,6 +190,42 @@ class ShuffleWriter(PartitionWriter):
                 self._wait(lambda: self._has_room(size), timeout, lambda: self._no_room(size))
                 self._check(subpartition, data_type, size)
             self._push(subpartition, data_type, compressed, bytes(payload) if copy else payload)
+
+    def push_many(
+        self,
+        subpartition: int,
+        payloads: Sequence[Bytes],
+        data_type: DataType = DataType.DATA_BUFFER,
+        *,
+        compressed: bool = False,
+        timeout: float | None = None,
+        copy: bool = True,
+    ) -> int:
+        if not payloads:
+            return 0
+        rest = [bytes(payload) for payload in payloads] if copy else payloads
+        shared, window = self._shared, self._window
+        pushed = 0
+        with shared.changed:
+            while pushed < len(rest):
+                self._check(subpartition, data_type, min(map(len, rest)))
+                if shared.readers_left:
+                    break
+                room = window.room(rest, pushed)
+                if not room:
+                    size = len(rest[pushed])
+                    try:
+                        self._wait(partial(self._has_room, size), timeout, partial(self._no_room, size))
+                    except ShuffleTimeoutError:
+                        if not pushed:
+                            raise
+                        return pushed
+                    continue
+                window.push_many(subpartition, data_type, compressed, rest[pushed : pushed + room])
+                pushed += room
+                if not self._link.send_scheduled:
+                    self._link.schedule_send()
+        return len(rest)
 
     def try_push(
         self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False

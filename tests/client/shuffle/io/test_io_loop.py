@@ -167,7 +167,7 @@ def test_what_is_called_belongs_to_whoever_it_is_a_method_of(
     with ShuffleWriter(server.address, other, 1) as good:
         bad = ShuffleWriter(server.address, partition, 1)
         bad.open()
-        monkeypatch.setattr(bad._window, "_unsent", None)  # sending fails
+        monkeypatch.setattr(bad._window, "_unsent_pushes", None)  # sending fails
         bad._link.schedule_send()
         with pytest.raises(TypeError):
             bad.commit(30)

@@ -156,3 +156,12 @@ def test_what_cannot_be_is_an_error(partition: ResultPartitionID) -> None:
     with pytest.raises(PartitionReleasedError):
         writer.push(0, b"c")
     writer.close()
+
+
+def test_many_pushes_stop_where_there_is_no_room_here_as_well(partition: ResultPartitionID) -> None:
+    exchange = LocalExchange(buffers=4)
+    with exchange.writer(partition, 1) as writer:
+        assert writer.push_many(0, [b"x"] * 6, timeout=0.02) == 4
+        with pytest.raises(ShuffleTimeoutError):
+            writer.push_many(0, [b"x"], timeout=0.02)
+        writer.fail("enough")

@@ -1,6 +1,7 @@
 """Credit of a gate: against senders that use all they are given, and as Flink's BufferManager counts."""
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -65,6 +66,28 @@ class Gate(RuleBasedStateMachine):
             self.announce()
         return True
 
+    @rule(data=st.data(), most=st.integers(2, 6))
+    def send_row(self, data: st.DataObject, most: int) -> None:
+        sender = self.one(data)
+        count = min(most, sender.waiting, sender.credit)
+        if sender.buffers.released or not count:
+            return
+        assert sender.buffers.take_row(100) is None
+        floating = sender.buffers.take_row(count)
+        assert floating is not None
+        sender.waiting -= count
+        sender.credit -= count
+        sender.consuming += [FLOATING] * floating + [EXCLUSIVE] * (count - floating)
+        sender.buffers.backlog(sender.waiting)
+        self.announce()
+
+    @rule(data=st.data(), most=st.integers(2, 6))
+    def consume_row(self, data: st.DataObject, most: int) -> None:
+        sender = self.one(data)
+        row, sender.consuming = sender.consuming[:most], sender.consuming[most:]
+        sender.buffers.recycle_row(row.count(FLOATING), row.count(EXCLUSIVE))
+        self.announce()
+
     @rule(data=st.data())
     def consume(self, data: st.DataObject) -> None:
         self.consume_one(self.one(data))
@@ -115,6 +138,37 @@ class Gate(RuleBasedStateMachine):
 
 
 TestGate = Gate.TestCase
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 6), st.integers(0, 6), st.booleans(), st.data())
+def test_a_row_counts_as_its_buffers_one_by_one(
+    exclusive: int, floating: int, backlog: int, later: int, in_line: bool, data: st.DataObject
+) -> None:
+    found = []
+    count = data.draw(st.integers(0, exclusive + floating))
+    for by_row in (False, True):
+        pool = FloatingPool(floating)
+        other, buffers = ChannelBuffers(pool, 0), ChannelBuffers(pool, exclusive)
+        buffers.backlog(backlog)
+        if in_line:
+            other.backlog(1)
+        if count > buffers.exclusive_free + buffers.floating_free:
+            assert buffers.take_row(count) is None
+            return
+        if by_row:
+            taken = buffers.take_row(count)
+            assert taken is not None
+        else:
+            taken = [buffers.take() for _ in range(count)].count(FLOATING)
+        buffers.backlog(later)
+        if by_row:
+            buffers.recycle_row(taken, count - taken)
+        else:
+            for kind in [FLOATING] * taken + [EXCLUSIVE] * (count - taken):
+                buffers.recycle(kind)
+        state = [getattr(buffers, name) for name in ("exclusive_free", "floating_free", "required", "unannounced")]
+        found.append((taken, state, pool.free, other.unannounced, other.floating_free))
+    assert found[0] == found[1]
 
 
 def test_a_backlog_borrows_floating_buffers_for_all_of_it() -> None:

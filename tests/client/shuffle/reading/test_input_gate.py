@@ -15,7 +15,10 @@ from broker.client.shuffle.errors import (
     RemoteTransportError,
     ShuffleClosedError,
 )
+from broker.client.shuffle.reading.buffer_or_event import BufferRun
+from broker.client.shuffle.reading.credit import FLOATING
 from protocol.shuffle import errors, events
+from protocol.shuffle.buffer_response import header
 from protocol.shuffle.compression import Codec, compress
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
@@ -444,3 +447,132 @@ def test_older_flinks_are_understood(partition: ResultPartitionID, generation: G
 def test_a_gate_without_buffers_is_refused(partition: ResultPartitionID) -> None:
     with pytest.raises(ValueError, match="needs buffers"):
         InputGate([("h:1", partition, 0)], credit=0, floating_buffers=0)
+
+
+def together(connection: Connection, receiver: bytes, *payloads: bytes, first: int = 0, backlog: int = 0) -> None:
+    """Send data buffers as one piece."""
+    connection.send(
+        b"".join(
+            header(
+                Generation.V2_0, receiver, 0, number, backlog, DataType.DATA_BUFFER_WITH_CLEAR_END, False, len(payload)
+            )
+            + payload
+            for number, payload in enumerate(payloads, first)
+        )
+    )
+
+
+def row_and_end(connection: Connection, receiver: bytes) -> None:
+    together(connection, receiver, *ROW)
+    end(connection, receiver, len(ROW))
+
+
+ROW = [b"%d" % number for number in range(10)]
+
+
+def test_buffers_that_come_together_are_taken_one_by_one_or_as_lists(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    for as_lists in (False, True):
+        script(server, row_and_end)
+        with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=0) as gate:
+            if as_lists:
+                lists = [list(data) for _, data in gate.buffer_lists()]
+                assert all(len(each) <= 5 for each in lists), "half of the credit"
+                found = [data for each in lists for data in each]
+            else:
+                found = [data for _, data in gate.buffers()]
+        assert found == ROW
+
+
+def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, row_and_end)
+    with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=2) as gate:
+        channel = gate._channels[0]
+        until(channel.has_next)
+        found, numbers = [], []
+        while not gate.finished:
+            item = gate.poll_run() if len(found) % 2 else gate.poll()
+            assert item is not None
+            if isinstance(item, BufferRun):
+                found += item.data
+                numbers += range(item.sequence, item.sequence + len(item))
+                assert list(item.data_types) == [DataType.DATA_BUFFER_WITH_CLEAR_END] * len(item)
+            elif item.data is not None:
+                found.append(bytes(item.data))
+                numbers.append(item.sequence)
+        assert found == ROW
+        assert numbers == list(range(10))
+
+
+def test_the_credit_of_a_run_comes_back_with_the_next_poll(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(server, lambda connection, receiver: together(connection, receiver, *ROW))
+    with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=0) as gate:
+        got = 0
+        while got < 10:
+            run = gate.poll_run()
+            assert run is not None
+            got += len(run) if isinstance(run, BufferRun) else 1
+            if isinstance(run, BufferRun):
+                run.data.clear()  # it belongs to the user
+        assert gate.poll_run(0) is None
+        until(lambda: sum(each.credit for each in server.received if isinstance(each, AddCredit)) == 10)
+
+
+def test_what_is_left_of_a_run_frees_its_room_when_the_channel_ends(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(server, lambda connection, receiver: together(connection, receiver, *ROW, backlog=3))
+    gate = InputGate([(server.address, partition, 0)], credit=10, floating_buffers=3)
+    item = gate.poll()
+    assert item is not None
+    item.hold()
+    gate.poll()
+    gate.close()
+    assert gate.pool.free == 3 - (item._kind == FLOATING)
+    item.recycle()
+    assert gate.pool.free == 3
+
+
+def found_data(gate: InputGate) -> object:
+    item = gate.poll()
+    assert item is not None
+    return item.hold().data
+
+
+def test_a_row_beyond_the_credit_fails_its_channel_after_what_there_was_room_for(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(server, lambda connection, receiver: together(connection, receiver, *ROW))
+    found: list[object] = []
+    with InputGate([(server.address, partition, 0)], credit=3, floating_buffers=0) as gate:
+        with pytest.raises(NoBufferError):
+            found.extend(iter(lambda: found_data(gate), None))
+        assert gate.finished
+    assert found == ROW[:3]
+
+
+def test_a_priority_event_overtakes_the_rest_of_a_run(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    found: list[tuple[Connection, bytes]] = []
+
+    def answer(connection: Connection, receiver: bytes) -> None:
+        found.append((connection, receiver))
+        together(connection, receiver, *ROW)
+
+    script(server, answer)
+    marker = events.CancelCheckpointMarker(1)
+    with InputGate([(server.address, partition, 0)], credit=10) as gate:
+        channel = gate._channels[0]
+        until(channel.has_next)
+        first = gate.poll()
+        assert first is not None
+        (connection, receiver) = found[0]
+        arguments = (receiver, 10, events.encode(marker), DataType.PRIORITIZED_EVENT_BUFFER)
+        server.call(lambda: connection.buffer(*arguments))
+        until(channel.has_priority)
+        event, second = gate.poll(), gate.poll()
+        assert event is not None
+        assert second is not None
+        assert (first.data, event.event, second.data) == (ROW[0], marker, ROW[1])

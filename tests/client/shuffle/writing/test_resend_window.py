@@ -5,8 +5,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.client.shuffle.errors import PartitionLostError
-from broker.client.shuffle.writing.resend_window import Push, ResendWindow
+from broker.client.shuffle.writing.resend_window import ResendWindow, Taken
+from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
+
+
+def unsent(window: ResendWindow) -> list[list[Buffer]]:
+    """Of each run that has any: the payloads that are not sent."""
+    return [run.payloads[run.sent :] for run in window._unsent if run.payloads[run.sent :]]
 
 
 class WriterAndBroker(RuleBasedStateMachine):
@@ -17,7 +23,7 @@ class WriterAndBroker(RuleBasedStateMachine):
         self.window = ResendWindow(subpartitions, max_bytes)
         self.pushed: list[list[bytes]] = [[] for _ in range(subpartitions)]
         self.stored: list[list[bytes]] = [[] for _ in range(subpartitions)]
-        self.to_broker: list[Push] = []
+        self.to_broker: list[tuple[int, int, bytes]] = []  # subpartition, sequence, payload
         self.to_writer: list[tuple[int, int]] = []  # acknowledgements
         self.broker_credit = 0  # granted and not used
         self.connected = False
@@ -45,24 +51,47 @@ class WriterAndBroker(RuleBasedStateMachine):
             self.window.push(subpartition, 1, False, payload)
             self.pushed[subpartition].append(payload)
 
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 20), min_size=1, max_size=6))
+    def push_many(self, data: st.DataObject, sizes: list[int]) -> None:
+        subpartition = data.draw(st.integers(0, len(self.pushed) - 1))
+        pushed = self.pushed[subpartition]
+        payloads = [f"{subpartition}.{number}".encode().ljust(size) for number, size in enumerate(sizes, len(pushed))]
+        begin = data.draw(st.integers(0, len(payloads) - 1))
+        room = self.window.room(payloads, begin)
+        # As many as could be pushed one after the other.
+        kept, credit = self.window.kept_bytes, self.window.credit - sum(len(run) for run in unsent(self.window))
+        for number, payload in enumerate(payloads[begin:]):
+            fits = credit > number and (kept + len(payload) <= self.window.max_bytes or not kept)
+            assert fits == (number < room)
+            if not fits:
+                break
+            kept += len(payload)
+        if not begin and room:
+            self.window.push_many(subpartition, 1, False, payloads[:room])
+            pushed += payloads[:room]
+
     @rule(most=st.integers(1, 4))
     def send(self, most: int) -> None:
-        for push in self.window.take(most):
-            assert self.connected
-            self.broker_credit -= 1
-            assert self.broker_credit >= 0, "sent without credit"
-            self.to_broker.append(push)
+        taken = self.window.take(most)
+        assert sum(len(run.payloads) for run in taken) <= most
+        for run in taken:
+            assert len(run.payloads) == len(run.data_types) == len(run.compressed) > 0
+            for sequence, payload in enumerate(run.payloads, run.sequence):
+                assert self.connected
+                self.broker_credit -= 1
+                assert self.broker_credit >= 0, "sent without credit"
+                self.to_broker.append((run.subpartition, sequence, bytes(payload)))
 
     @precondition(lambda self: self.to_broker)
     @rule(acknowledge=st.booleans())
     def arrive(self, acknowledge: bool) -> None:
-        push = self.to_broker.pop(0)
-        stored = self.stored[push.subpartition]
-        assert push.sequence <= len(stored), "a gap"
-        if push.sequence == len(stored):
-            stored.append(push.payload)
+        subpartition, sequence, payload = self.to_broker.pop(0)
+        stored = self.stored[subpartition]
+        assert sequence <= len(stored), "a gap"
+        if sequence == len(stored):
+            stored.append(payload)
         if acknowledge:
-            self.to_writer.append((push.subpartition, len(stored)))
+            self.to_writer.append((subpartition, len(stored)))
 
     @precondition(lambda self: self.to_writer)
     @rule()
@@ -83,8 +112,10 @@ class WriterAndBroker(RuleBasedStateMachine):
     @invariant()
     def bytes_are_counted(self) -> None:
         if hasattr(self, "window"):
-            kept = sum(len(push.payload) for queue in self.window._kept for push in queue)
+            kept = sum(len(payload) for queue in self.window._kept for run in queue for payload in run.payloads)
             assert kept == self.window.kept_bytes
+            assert self.window._unsent_pushes == sum(len(run) for run in unsent(self.window))
+            assert self.window.all_sent == (not unsent(self.window))
 
     def teardown(self) -> None:
         """When nothing breaks any more, all gets there."""
@@ -110,8 +141,9 @@ TestWriterAndBroker = WriterAndBroker.TestCase
 def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
     window = ResendWindow(2, 100)
     window.opened(10, (5, 0))
-    assert window.push(0, 1, False, b"x").sequence == 5
-    assert window.push(1, 1, False, b"x").sequence == 0
+    window.push(0, 1, False, b"x")
+    window.push(1, 1, False, b"x")
+    assert window.take(2) == [Taken(0, 5, [1], [False], [b"x"]), Taken(1, 0, [1], [False], [b"x"])]
 
 
 def test_a_broker_that_has_forgotten_what_it_acknowledged_is_an_error() -> None:
@@ -138,3 +170,26 @@ def test_a_payload_larger_than_the_window_goes_alone() -> None:
     assert window.has_room(50)
     window.push(0, 1, False, bytes(50))
     assert not window.has_room(0)
+
+
+def test_pushes_of_one_subpartition_are_sent_as_one_run() -> None:
+    window = ResendWindow(2, 100)
+    window.opened(4, (0, 0))
+    window.push(0, 1, False, b"0")
+    window.push_many(0, 8, True, [b"1", b"2"])
+    window.push(1, 1, False, b"x")
+    assert window.take(2) == [Taken(0, 0, [1, 8], [False, True], [b"0", b"1"])]
+    assert window.take(5) == [Taken(0, 2, [8], [True], [b"2"]), Taken(1, 0, [1], [False], [b"x"])]
+
+
+def test_what_was_acknowledged_before_it_was_sent_is_not_sent() -> None:
+    window = ResendWindow(1, 100)
+    window.opened(10, (0,))
+    window.push_many(0, 1, False, [b"0", b"1", b"2"])
+    window.acknowledged(0, 2)
+    assert window.take(10) == [Taken(0, 2, [1], [False], [b"2"])]
+    window.push(0, 1, False, b"3")
+    window.acknowledged(0, 4)
+    window.push(0, 1, False, b"4")
+    assert window.take(10) == [Taken(0, 4, [1], [False], [b"4"])]
+    assert window.all_sent

@@ -54,6 +54,39 @@ def test_a_writer_waits_for_credit(server: ReferenceServer, partition: ResultPar
     assert [b"0", b"1", b"2"] == stored(server, partition)
 
 
+def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    changing = bytearray(b"changes")
+    with ShuffleWriter(server.address, partition, 2) as writer:
+        writer.push(0, b"0")
+        assert writer.push_many(0, [b"1", changing, memoryview(b"3")]) == 3
+        changing[:] = b"changed"
+        assert (
+            writer.push_many(1, [b"x"] * 500, DataType.DATA_BUFFER_WITH_CLEAR_END) == 500
+        )  # more than there is credit for
+        assert writer.push_many(1, []) == 0
+        writer.push(0, b"4")
+        for wrong in (
+            lambda: writer.push_many(2, [b"x"]),
+            lambda: writer.push_many(0, [b"x", b""], DataType.EVENT_BUFFER),
+        ):
+            with pytest.raises(ValueError, match=r"subpartition 2 of 2|a buffer of 0 bytes"):
+                wrong()
+    assert stored(server, partition) == [b"0", b"1", b"changes", b"3", b"4"]
+    assert stored(server, partition, 1) == [b"x"] * 500
+    with pytest.raises(ShuffleClosedError):
+        writer.push_many(0, [b"x"])
+
+
+def test_many_pushes_stop_where_there_is_no_room(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit, server.give_credit = 3, False
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        assert writer.push_many(0, [b"%d" % number for number in range(5)], timeout=0.02) == 3
+        with pytest.raises(ShuffleTimeoutError, match="no credit"):
+            writer.push_many(0, [b"too much"], timeout=0.02)
+        writer.fail("enough")
+    assert [b"0", b"1", b"2"] == stored(server, partition)
+
+
 @pytest.mark.parametrize("acknowledge", [True, False])
 def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     server: ReferenceServer, partition: ResultPartitionID, acknowledge: bool
@@ -64,6 +97,20 @@ def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
         for number, payload in enumerate(expected):
             writer.push(number % 2, payload)
+    assert expected[::2] == stored(server, partition, 0)
+    assert expected[1::2] == stored(server, partition, 1)
+    assert server.opens == 6
+
+
+def test_a_lost_connection_loses_and_repeats_nothing_of_many_pushes(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.cut_after = {1, 10, 11, 200, 505}
+    expected = [b"%d" % number * 100 for number in range(1000)]
+    with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
+        for begin in range(0, 1000, 70):
+            for subpartition in range(2):
+                writer.push_many(subpartition, expected[begin + subpartition : begin + 70 : 2])
     assert expected[::2] == stored(server, partition, 0)
     assert expected[1::2] == stored(server, partition, 1)
     assert server.opens == 6
@@ -267,7 +314,7 @@ def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_
         window = writer._window
         writer.push(0, copied)
         writer.push(0, memoryview(kept), copy=False)
-        payloads = [push.payload for push in window._kept[0]]
+        payloads = [payload for run in window._kept[0] for payload in run.payloads]
         server.call(lambda: setattr(server, "give_credit", True))
     copied[:5] = kept[:5] = b"later"
     assert [b"first" * 1000] * 2 == stored(server, partition)

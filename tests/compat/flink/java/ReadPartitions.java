@@ -74,9 +74,11 @@ import org.apache.flink.util.concurrent.ScheduledExecutorServiceAdapter;
  * <p>A line on standard input is a command, its words separated by tabs; a line of JSON answers it.
  *
  * <ul>
- *   <li>environment KEY=VALUE...: a new environment with this configuration, instead of the one before
+ *   <li>environment KEY=VALUE...: a new environment with this configuration, instead of the one before; it has 16 MiB of
+ *       buffers, or what the system property "network.memory" says (MiB)
  *   <li>gate TYPE FIRST LAST PORT PARTITION...: a gate on these partitions (hex), on these subpartitions of each
- *   <li>read GATE MOST DELAY: begin to read, at most so many buffers, with so many microseconds after each
+ *   <li>read GATE MOST DELAY: begin to read, at most so many buffers, with so many microseconds after each; with a DELAY of
+ *       -1 nobody looks into the buffers
  *   <li>result GATE: wait until that has ended, and tell what came
  *   <li>buffers GATE: how many have been read so far
  *   <li>announce GATE SIZE; event GATE; close GATE: as the names of the gate's methods say
@@ -169,7 +171,7 @@ public final class ReadPartitions {
                 Arrays.asList(
                         configuration,
                         new ResourceID("reader"),
-                        MemorySize.ofMebiBytes(16),
+                        MemorySize.ofMebiBytes(Long.getLong("network.memory", 16)),
                         false,
                         InetAddress.getLoopbackAddress()));
         Constructor<?> constructor = ShuffleEnvironmentContext.class.getConstructors()[0];
@@ -361,6 +363,10 @@ public final class ReadPartitions {
             Channel channel = channels.get(index);
             if (next.isBuffer()) {
                 buffers++;
+                if (delay < 0) {
+                    next.getBuffer().recycleBuffer();
+                    return;
+                }
                 channel.take(next, (RemoteInputChannel) input.getChannel(index));
                 if (delay > 0) {
                     Thread.sleep(delay / 1000, (int) (delay % 1000) * 1000);

@@ -1,0 +1,209 @@
+"""Rows of pushes: the PushBuffer frames of one writer that are sent together, and were received together.
+
+A writer of small buffers sends hundreds of frames at once. ``take_row`` unpacks consecutive frames of the same length by one
+``struct``, header and payload, which copies each payload once and calls nothing for each field. Only data buffers are in a row,
+because what an event means has to be looked at for each one.
+
+A row is nothing but its pushes. Whoever cannot use ``runs`` takes ``pushes`` one after the other, and gets what ``parse_push``
+returns for each frame, errors included.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import count
+from typing import NamedTuple
+
+from protocol.shuffle.data_type import IS_BUFFER, DataType
+from protocol.shuffle.frame import MAGIC
+from protocol.shuffle.writer_frames import PUSH_HEADER_BYTES, parse_push
+from protocol.shuffle.writer_values import PushBuffer, WriterId
+from protocol.wire import BytesLike
+
+_PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
+_DATA = frozenset(int(data_type) for data_type in DataType if IS_BUFFER[data_type])
+# Length, magic, id and handle; subpartition, sequence, type, compressed, size of the payload.
+_HEADER = ">iIBiiiBBi"
+_header = struct.Struct(_HEADER)
+# Lengths of frames whose structs are kept. A writer of full buffers has one or two.
+_LENGTHS = 64
+
+
+class PushRun(NamedTuple):
+    """Pushes of one subpartition with consecutive numbers, the first of which is ``sequence``."""
+
+    subpartition: int
+    sequence: int
+    data_types: Sequence[int]
+    compressed: Sequence[int]  # 0: it is not
+    payloads: Sequence[bytes]
+    size: int  # bytes of all payloads
+
+
+class PushRow:
+    """Pushes of one writer, in columns."""
+
+    __slots__ = ("_compressed", "_data_types", "_payloads", "_sequences", "_sizes", "_subpartitions", "handle")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._subpartitions: list[int] = []
+        self._sequences: list[int] = []
+        self._data_types: list[int] = []
+        self._compressed: list[int] = []
+        self._sizes: list[int] = []  # as the headers have them, not checked
+        self._payloads: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def add(self, view: memoryview, length: int) -> int:
+        """Add the frames at the beginning of ``view`` that have this length and are pushes of data by this writer; how many."""
+        subpartitions, sequences, sizes = self._subpartitions.append, self._sequences.append, self._sizes.append
+        data_types, compressed, payloads = self._data_types.append, self._compressed.append, self._payloads.append
+        handle, before = self.handle, len(self._payloads)
+        for (
+            size_of_frame,
+            magic,
+            frame_id,
+            number,
+            subpartition,
+            sequence,
+            data_type,
+            flag,
+            size,
+            payload,
+        ) in _frames_of(length).iter_unpack(view):
+            if size_of_frame != length or magic != MAGIC or frame_id != _PUSH_BUFFER or number != handle:
+                break
+            if data_type not in _DATA:
+                break
+            subpartitions(subpartition)
+            sequences(sequence)
+            data_types(data_type)
+            compressed(flag)
+            sizes(size)
+            payloads(payload)
+        return len(self._payloads) - before
+
+    def runs(self) -> list[PushRun] | None:
+        """The pushes by subpartition. None: some of them make no run, or are wrong."""
+        sizes = list(map(len, self._payloads))
+        if sizes != self._sizes or min(self._sequences) < 0 or min(self._subpartitions) < 0:
+            return None
+        subpartitions = self._subpartitions
+        if subpartitions.count(subpartitions[0]) == len(subpartitions):
+            columns = self._sequences, self._data_types, self._compressed, self._payloads
+            run = _run(subpartitions[0], *columns, sum(sizes))
+            return None if run is None else [run]
+        places: dict[int, list[int]] = {}
+        for place, subpartition in enumerate(subpartitions):
+            places.setdefault(subpartition, []).append(place)
+        runs = []
+        for subpartition, chosen in places.items():
+            run = _run(
+                subpartition,
+                [self._sequences[place] for place in chosen],
+                [self._data_types[place] for place in chosen],
+                [self._compressed[place] for place in chosen],
+                [self._payloads[place] for place in chosen],
+                sum([sizes[place] for place in chosen]),
+            )
+            if run is None:
+                return None
+            runs.append(run)
+        return runs
+
+    def pushes(self) -> Iterator[PushBuffer]:
+        """One after the other. Raises ProtocolError for a wrong one, after those before it."""
+        handle = self.handle
+        for subpartition, sequence, data_type, compressed, size, payload in zip(
+            self._subpartitions,
+            self._sequences,
+            self._data_types,
+            self._compressed,
+            self._sizes,
+            self._payloads,
+            strict=True,
+        ):
+            length = PUSH_HEADER_BYTES + len(payload)
+            header = _header.pack(
+                length, MAGIC, _PUSH_BUFFER, handle, subpartition, sequence, data_type, compressed, size
+            )
+            yield parse_push(memoryview(header + payload))
+
+
+def _run(
+    subpartition: int,
+    sequences: list[int],
+    data_types: list[int],
+    compressed: list[int],
+    payloads: list[bytes],
+    size: int,
+) -> PushRun | None:
+    first = sequences[0]
+    if sequences != list(range(first, first + len(sequences))):
+        return None
+    return PushRun(subpartition, first, data_types, compressed, payloads, size)
+
+
+def take_row(data: memoryview, pushes_max: int, bytes_max: int) -> tuple[PushRow | None, int]:
+    """The row of whole frames at the beginning of ``data``, and its size; None and 0 if fewer than two frames make one.
+
+    It has at most ``pushes_max`` pushes and ``bytes_max`` bytes. Whatever the frames are, each is looked at twice at most.
+    """
+    end = min(len(data), bytes_max)
+    length = _push_of_data(data, 0, end)
+    if not length or not _push_of_data(data, length, end):
+        return None, 0
+    row = PushRow(int.from_bytes(data[9:13], "big", signed=True))
+    pos = 0
+    while length:
+        # Frames of other lengths behind this one are not unpacked for nothing.
+        alike = data[pos + length : pos + length + 4] == data[pos : pos + 4]
+        most = min((end - pos) // length, pushes_max - len(row)) if alike else 1
+        added = row.add(data[pos : pos + most * length], length)
+        pos += added * length
+        if not added or len(row) == pushes_max:
+            break
+        length = _push_of_data(data, pos, end)
+    return (row, pos) if len(row) > 1 else (None, 0)
+
+
+def _push_of_data(data: memoryview, pos: int, end: int) -> int:
+    """The length of the whole PushBuffer frame with data that begins at ``pos``. 0: there is none."""
+    if end - pos < PUSH_HEADER_BYTES:
+        return 0
+    length: int
+    length, magic, frame_id, _, _, _, data_type, _, _ = _header.unpack_from(data, pos)
+    if magic != MAGIC or frame_id != _PUSH_BUFFER or data_type not in _DATA:
+        return 0
+    return length if PUSH_HEADER_BYTES <= length <= end - pos else 0
+
+
+def push_frames(
+    handle: int,
+    subpartition: int,
+    sequence: int,
+    data_types: Sequence[int],
+    compressed: Sequence[int],
+    payloads: Sequence[BytesLike],
+) -> list[BytesLike]:
+    """The frames of pushes that are numbered from ``sequence`` on: headers and payloads, in turns."""
+    pack = _header.pack
+    parts: list[BytesLike] = [b""] * (2 * len(payloads))
+    parts[::2] = [
+        pack(PUSH_HEADER_BYTES + size, MAGIC, _PUSH_BUFFER, handle, subpartition, number, data_type, flag, size)
+        for number, data_type, flag, size in zip(
+            count(sequence), data_types, compressed, map(len, payloads), strict=False
+        )
+    ]
+    parts[1::2] = payloads
+    return parts
+
+
+@lru_cache(_LENGTHS)
+def _frames_of(length: int) -> struct.Struct:
+    return struct.Struct(f"{_HEADER}{length - PUSH_HEADER_BYTES}s")
