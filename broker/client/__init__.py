@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.errors import ShuffleError
     from broker.client.shuffle.local.exchange import LocalExchange
-    from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+    from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun
     from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
     from broker.client.shuffle.reading.input_gate import InputGate
     from broker.client.shuffle.reading.union_input_gate import UnionInputGate
@@ -44,6 +44,7 @@ __all__ = [
     "AsyncShareConsumer",
     "Broker",
     "BufferOrEvent",
+    "BufferRun",
     "CheckpointedInputGate",
     "InputGate",
     "LocalExchange",
@@ -70,6 +71,7 @@ _WHERE = {
     "AsyncShareConsumer": "broker.client.kafka.share.async_share_consumer",
     "Broker": "broker.client.embedded",
     "BufferOrEvent": "broker.client.shuffle.reading.buffer_or_event",
+    "BufferRun": "broker.client.shuffle.reading.buffer_or_event",
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
     "InputGate": "broker.client.shuffle.reading.input_gate",
     "LocalExchange": "broker.client.shuffle.local.exchange",

@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 
 class Settings(TypedDict, total=False):
     node_id: int
+    broker_rack: str | None
     cluster_id: str | None
     data_dir_accept_foreign_files: bool
     shutdown_timeout_ms: int

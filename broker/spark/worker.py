@@ -4,9 +4,14 @@ import gc
 
 from pyspark import TaskContext
 
+from broker.runtime.memory import keep_freed_memory
+
 # After this many tasks a worker has imported everything that it needs.
 _TASKS = 2
 _begun = 0
+# What a worker keeps of the memory that its tasks have freed. More than an exchange has in its hands at a time, most often.
+_KEPT_BYTES = 64 * 1024 * 1024
+_keeps = False
 
 
 def freeze_imports() -> None:
@@ -19,3 +24,14 @@ def freeze_imports() -> None:
     if _begun < _TASKS and TaskContext.get() is not None:
         _begun += 1
         gc.freeze()
+
+
+def reuse_memory() -> None:
+    """Keep the memory that was freed, for a task that works through its rows in pieces of megabytes.
+
+    It has to allocate from the C library: Python's bytes do, Arrow with ``pyarrow.system_memory_pool()``.
+    """
+    global _keeps
+    if not _keeps and TaskContext.get() is not None:
+        _keeps = True
+        keep_freed_memory(_KEPT_BYTES)

@@ -1,9 +1,10 @@
 """Topics in Spark, end to end: ``python -m tests.bench.bench_spark --rows 2000000 --size 100``.
 
 A broker process beside a session of local[2]; rows of random bytes. Times are wall times, the best of ``--repeat``, and include
-everything from the action on (planning processes, scan or sink). CPU is the least of the same rounds: of the JVM with Spark's
-Python workers, and of the broker; on a machine that does other things as well it says more. Reading goes to Spark's noop sink,
-writing comes from uncompressed Parquet files, and ``floor`` reads those into the noop sink.
+everything from the action on (planning processes, scan or sink). CPU is the median of the same rounds: of the JVM, of Spark's
+Python processes, and of the broker; on a machine that does other things as well it says more. Reading goes to Spark's noop sink,
+writing comes from uncompressed Parquet files. ``floor`` measures what Spark's machinery costs without topics
+(``spark_floor.py``).
 """
 
 import argparse
@@ -23,8 +24,10 @@ import pyarrow.parquet as pq
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.columns.batch_builder import build
 from tests.bench.process import BrokerProcess
+from tests.bench.spark_floor import FloorSource
 
 PIECE = 100_000  # rows at a time in this process
+ALL = "key,value,topic,partition,offset,timestamp,timestampType"
 
 
 def values(rows: int, size: int) -> pa.Array:
@@ -66,21 +69,20 @@ class Bench:
             producer.flush()
 
     def measure(self, name: str, run: Callable[[], object]) -> float:
-        best, broker_cpu, spark_cpu = float("inf"), float("inf"), np.full(2, np.inf)
-        took = []
+        took: list[float] = []
+        used: list[Any] = []  # JVM, Python, broker
         for _ in range(self.options.repeat):
             broker, spark, start = self.broker.cpu_s(), cpu_of_tree(self.broker.pid), time.perf_counter()
             run()
             took.append(time.perf_counter() - start)
-            best = min(best, took[-1])
-            broker_cpu = min(broker_cpu, self.broker.cpu_s() - broker)
-            spark_cpu = np.minimum(spark_cpu, cpu_of_tree(self.broker.pid) - spark)
+            used.append([*(cpu_of_tree(self.broker.pid) - spark), self.broker.cpu_s() - broker])
+        best, middle = min(took), sorted(took)[len(took) // 2]
+        jvm, python, broker = np.median(used, axis=0)
         rows, size = self.options.rows, self.options.rows * self.options.size
-        middle = sorted(took)[len(took) // 2]
         print(
-            f"{name:24} best {best:6.2f} s {rows / best / 1e3:6.0f} k rows/s {size / best / 1e6:5.0f} MB/s median {middle:6.2f} s"
-            f"  CPU: JVM {spark_cpu[0]:5.2f} s, Python {spark_cpu[1]:5.2f} s, broker {broker_cpu:5.2f} s"
-            f" ({(spark_cpu.sum() + broker_cpu) / rows * 1e9:5.0f} ns a row)",
+            f"{name:32} best {best:6.2f} s {rows / best / 1e3:6.0f} k rows/s {size / best / 1e6:5.0f} MB/s median {middle:6.2f} s"
+            f"  CPU: JVM {jvm:5.2f} s, Python {python:5.2f} s, broker {broker:5.2f} s"
+            f" ({(jvm + python + broker) / rows * 1e9:5.0f} ns a row)",
             flush=True,
         )
         return best
@@ -92,6 +94,16 @@ class Bench:
     def write(self, topic: str, columns: list[str], **more: object) -> None:
         writer = self.spark.read.parquet(self.parquet).select(*columns).write.format("broker").mode("append")
         writer.option("kafka.bootstrap.servers", self.broker.address).options(topic=topic, **more).save()
+
+    def floor(self, columns: str) -> Any:
+        options = self.options
+        # As many rows in a batch as the source has.
+        rows = {"rows": options.rows, "batchRows": max(1, 1_000_000 // (options.size + 8))}
+        reader = self.spark.read.format("floor").options(size=options.size, partitions=options.partitions, **rows)
+        return reader.option("columns", columns).load()
+
+    def drop(self, columns: list[str]) -> None:
+        self.spark.read.parquet(self.parquet).select(*columns).write.format("floor").mode("append").save()
 
 
 def cpu_of_tree(without: int) -> np.ndarray[Any, Any]:
@@ -138,6 +150,7 @@ def session(directory: str, settings: list[str]) -> Any:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
+    spark.dataSource.register(FloorSource)
     return spark
 
 
@@ -164,6 +177,9 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
     noop(bench.read("source"))  # the first query starts the workers
     if "floor" in wanted:
         bench.measure("parquet to noop", lambda: noop(bench.spark.read.parquet(bench.parquet)))
+        bench.measure("batches from memory to noop", lambda: noop(bench.floor(ALL)))
+        bench.measure("of them value only", lambda: noop(bench.floor("value")))
+        bench.measure("parquet to nothing, value only", lambda: bench.drop(["value"]))
     if "read" in wanted:
         bench.measure("read", lambda: noop(bench.read("source")))
         bench.measure("read, value only", lambda: noop(bench.read("source", columns="value")))

@@ -7,14 +7,12 @@ modules beside it speak one part of the protocol each. One thread uses a cluster
 
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from broker.client.kafka import offsets as group_offsets
 from broker.client.kafka import transaction
 from broker.client.kafka.config import ClientConfig
 from broker.client.kafka.errors import RetriableError, UnknownTopicError
-from broker.client.kafka.fetcher import Fetcher
-from broker.client.kafka.producer import Producer
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.transaction import OpenTransaction
 from broker.client.kafka.values import (
@@ -26,6 +24,10 @@ from broker.client.kafka.values import (
 )
 from broker.runtime.clock import Clock, SystemClock
 from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.client.kafka.fetcher import Fetcher
+    from broker.client.kafka.producer import Producer
 
 
 class _TopicNotCreatedError(RetriableError):
@@ -126,8 +128,11 @@ class Cluster:
         max_bytes: int | None = None,
         max_wait_ms: int | None = None,
         min_bytes: int | None = None,
-    ) -> Fetcher:
+    ) -> "Fetcher":
         """Reads one partition from ``start`` to ``end`` (exclusive; None: without an end). Defaults are the configuration's."""
+        # Imported here, as for ``producer``: with checksums and codecs these are half of what a program that only asks loads.
+        from broker.client.kafka.fetcher import Fetcher
+
         config = self.config
         return Fetcher(
             self.routing,
@@ -148,8 +153,10 @@ class Cluster:
         idempotent: bool | None = None,
         transactional_id: str | None = None,
         transaction_timeout_ms: int | None = None,
-    ) -> Producer:
+    ) -> "Producer":
         """Writes record batches. Defaults are the configuration's; with a transactional id, in transactions."""
+        from broker.client.kafka.producer import Producer
+
         return Producer(
             self.routing,
             acks=acks,
@@ -160,7 +167,7 @@ class Cluster:
 
     # Transactions ---------------------------------------------------------------------------------------------------
 
-    def end_together(self, leader: Producer, members: Collection[Identity], *, committed: bool = True) -> None:
+    def end_together(self, leader: "Producer", members: Collection[Identity], *, committed: bool = True) -> None:
         """End the transactions of ``leader`` and ``members`` by one durable decision. See ``transaction.end_together``."""
         transaction.end_together(self.routing, [leader.hand_over(), *members], committed)
 

@@ -46,7 +46,7 @@ _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_l
 _HIGHEST_IN_TRANSACTION = 11
 
 # A request is sent when half of this is queued for it, also where `max.request.size` allows a single record to be larger.
-_REQUEST_BYTES = 1024 * 1024
+_REQUEST_BYTES = 4 * 1024 * 1024
 
 
 @attrs.define(eq=False)

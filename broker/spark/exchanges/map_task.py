@@ -26,7 +26,7 @@ from broker.client.shuffle.errors import (
 from broker.errors import ConfigError
 from broker.spark.exchanges.plan import NO_ROWS, TOO_WIDE, WIDE_ROW, ExchangeError, ExchangeSpec, bits
 from broker.spark.exchanges.split import Splitter
-from broker.spark.worker import freeze_imports
+from broker.spark.worker import freeze_imports, reuse_memory
 
 # The most bytes in flight to the broker.
 _WINDOW_BYTES = 16 * 1024 * 1024
@@ -48,6 +48,7 @@ class MapTask:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
+        reuse_memory()
         context = TaskContext.get()
         assert context is not None
         # Another attempt uses another broker, with which it may succeed.

@@ -18,8 +18,8 @@ from broker.client.shuffle.errors import ConnectionFailedError, PartitionNotFoun
 from broker.errors import ConfigError
 from broker.spark.exchanges.map_task import arrow_schema
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan
-from broker.spark.exchanges.split import BLOCK_BYTES, Codec
-from broker.spark.worker import freeze_imports
+from broker.spark.exchanges.split import BLOCK_BYTES, POOL, Codec
+from broker.spark.worker import freeze_imports, reuse_memory
 
 
 def one_row_per_partition(spark: SparkSession, count: int) -> DataFrame:
@@ -41,6 +41,7 @@ class ReduceTask:
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
+        reuse_memory()
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
                 yield from self.bucket(bucket)
@@ -87,7 +88,7 @@ def merge_small(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[pa.Re
         waiting.append(batch)
         size += bytes_
         if size >= BLOCK_BYTES:
-            yield pa.concat_batches(waiting)
+            yield pa.concat_batches(waiting, POOL)
             waiting, size = [], 0
     if waiting:
-        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting, POOL)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # The size of a block. Spark reads blocks of a megabyte fastest: smaller ones cost calls, larger ones exceed the caches.
 BLOCK_BYTES = 1024 * 1024
@@ -22,6 +23,9 @@ _COLLECTED_MAX = 32 * 1024 * 1024
 _BLOCK_MAX = 2**31 - 1
 _SIZE = struct.Struct("<q")
 
+# The C library's, which keeps what is freed (``worker.reuse_memory``). Arrow's own gives it back to the kernel.
+POOL = pa.system_memory_pool()
+
 
 class Codec:
     """Encodes a block to bytes and decodes it. ``compression``: lz4, zstd or None."""
@@ -30,7 +34,7 @@ class Codec:
         self._codec = None if compression is None else pa.Codec(compression)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        message = batch.serialize()
+        message = batch.serialize(POOL)
         if self._codec is None:
             return message
         return pa.py_buffer(_SIZE.pack(message.size) + self._codec.compress(message, asbytes=True))
@@ -76,14 +80,15 @@ class Splitter:
             return
         collected, self._collected = self._collected, []
         size, self._bytes = self._bytes, 0
-        batch = collected[0] if len(collected) == 1 else pa.concat_batches(collected)
+        batch = collected[0] if len(collected) == 1 else pa.concat_batches(collected, POOL)
         last = batch.num_columns - 1
         buckets = batch.column(last).to_numpy().astype(self._sorted_as)
         counts = np.bincount(buckets, minlength=self._buckets)
         self.counts += counts
         batch = batch.select(list(range(last)))
         if self._buckets > 1:
-            batch = batch.take(pa.array(np.argsort(buckets, kind="stable")))
+            order = pa.array(np.argsort(buckets, kind="stable"))
+            batch = pc.take(batch, order, boundscheck=False, memory_pool=POOL)
         rows = max(1, batch.num_rows * BLOCK_BYTES // max(size, 1))
         ends = np.cumsum(counts)
         for bucket in np.flatnonzero(counts).tolist():

@@ -11,7 +11,6 @@ from pyspark.sql.datasource import InputPartition
 
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError
-from broker.client.kafka.fetcher import Fetcher
 from broker.client.kafka.values import READ_COMMITTED, Fetched
 from broker.spark.source.partitions import Slice
 from broker.spark.source.resolve import Loss, name, records
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from broker.client.kafka.columns.columns import Decoder
+    from broker.client.kafka.fetcher import Fetcher
 
 
 def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -44,7 +44,7 @@ def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
             yield from _records_of(fetcher, partition, cluster, loss)
 
 
-def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> "Iterator[pa.RecordBatch]":
+def _records_of(fetcher: "Fetcher", task: Slice, cluster: Cluster, loss: Loss) -> "Iterator[pa.RecordBatch]":
     range_ = task.range
     decoder = _decoder(task, range_.start)
     deadline: float | None = None

@@ -1,4 +1,5 @@
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from broker.client.kafka.errors import (
     UnknownTopicError,
 )
 from broker.errors import ConfigError
+from protocol.kafka.messages import produce
 from protocol.kafka.records.batch import BatchHeader, batches
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.conftest import config
@@ -61,6 +63,28 @@ def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
             producer.send(topic, 0, *batch(record))
         producer.flush()
     assert records == everything(cluster, topic)
+
+
+@pytest.mark.parametrize(("request_size", "expected"), [(1 << 20, [1] * 6), (4 << 20, [3, 3])])
+def test_full_batches_of_several_partitions_share_requests_that_have_room(
+    running: Broker, monkeypatch: pytest.MonkeyPatch, request_size: int, expected: list[int]
+) -> None:
+    topic = f"shared-{request_size}"
+    running.server.kafka.logs.create_topic(topic, 6, {})
+    sent: list[int] = []
+    original = produce.request_parts
+
+    def counting(*fields: Any) -> Any:
+        sent.append(len(fields[-1]))
+        return original(*fields)
+
+    monkeypatch.setattr(produce, "request_parts", counting)
+    with Cluster(config(running, max_request_size=request_size)) as cluster, cluster.producer() as producer:
+        for partition in range(6):
+            producer.send(topic, partition, build_batch([(None, bytes(900_000), [], 0)]), 1)
+        producer.flush()
+        assert expected == sent
+        assert [[bytes(900_000)]] * 6 == [everything(cluster, topic, partition) for partition in range(6)]
 
 
 def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:

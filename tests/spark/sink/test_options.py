@@ -55,6 +55,11 @@ def test_kafka_s_settings_are_the_producer_s() -> None:
     assert ("1", "zstd", 5000) == (client.acks, client.compression_type, client.max_request_size)
 
 
+def test_requests_have_room_for_several_batches_unless_said_otherwise() -> None:
+    assert parsed().client.max_request_size > 3 * parsed().client.batch_size
+    assert 5000 == parsed(kafka__max__request__size="5000").client.max_request_size
+
+
 def test_a_transaction_lasts_as_long_as_a_broker_allows_unless_said_otherwise() -> None:
     assert LONGEST_TRANSACTION_MS == parsed().client.transaction_timeout_ms
     assert 5 == parsed(kafka__transaction__timeout__ms="5").client.transaction_timeout_ms

@@ -99,18 +99,24 @@ class Varints:
 
 
 def zigzag(values: npt.NDArray[Any]) -> U64:
-    wide = values.astype(np.int64)
+    wide = values.astype(np.int64, copy=False)
+    if len(wide) and int(wide.min()) >= 0:  # nearly always
+        return (wide << 1).view(np.uint64)
     return (wide << 1 ^ wide >> 63).view(np.uint64)
 
 
 def sizes_of(raw: U64) -> I64:
     """The size in bytes of each zig-zag value as a varint."""
-    sizes = np.ones(len(raw), np.int64)
     largest = int(raw.max()) if len(raw) else 0
-    for bits in range(7, 64, 7):
-        if largest >> bits == 0:
-            break
+    smallest = int(raw.min()) if len(raw) else 0
+    # What all have in common is not compared value by value.
+    bits = 7
+    while smallest >> bits and bits < 64:
+        bits += 7
+    sizes = np.full(len(raw), bits // 7, np.int64)
+    while bits < 64 and largest >> bits:
         sizes += raw >= np.uint64(1 << bits)
+        bits += 7
     return sizes
 
 
@@ -119,24 +125,27 @@ class Rows:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._columns: list[U8] = []
+        self._columns: list[U8 | int] = []
         self._used: list[npt.NDArray[np.bool_] | None] = []  # None: the column is used in every row
         self.sizes: I64 = np.zeros(count, np.int64)
 
     def byte(self, value: int) -> None:
-        self._columns.append(np.full(self._count, value, np.uint8))
+        self._columns.append(value)
         self._used.append(None)
         self.sizes += 1
 
     def varint(self, raw: U64, sizes: I64) -> None:
         """``raw``: zig-zag values. ``sizes``: ``sizes_of(raw)``."""
-        width = int(sizes.max())
+        least, width = int(sizes.min()), int(sizes.max())
         for i in range(width):
-            column = (raw >> np.uint64(7 * i)).astype(np.uint8) & np.uint8(0x7F)
-            if i < width - 1:
+            column = (raw >> np.uint64(7 * i) if i else raw).astype(np.uint8)
+            if i < least - 1:
+                column |= np.uint8(0x80)
+            elif i < width - 1:
+                column &= np.uint8(0x7F)
                 column |= (sizes > i + 1).view(np.uint8) << np.uint8(7)
             self._columns.append(column)
-            self._used.append(sizes > i if i else None)
+            self._used.append(sizes > i if i >= least else None)
         self.sizes += sizes
 
     def flat(self) -> U8:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.client import Broker
 from broker.client.kafka import Cluster
+from broker.client.kafka.columns import record_walk
 from broker.client.kafka.columns.columns import COLUMNS, Decoder, schema
 from broker.client.kafka.errors import CorruptRecordError
 from protocol.checksum import crc32c
@@ -203,6 +204,14 @@ def test_a_value_that_looks_like_a_record_is_none() -> None:
     # One record that is not seen, because its length has three bytes, and one thing seen that is no record: as many as there are.
     values = [b"x"] * 62 + [b"y" * 9000, b"ab\x00\x90\x01\x00cd"]
     data = bytes(build_batch([(None, value, [], 0) for value in values]))
+    assert expected_rows(data) == rows(decoder(0).decode(data))
+
+
+def test_a_few_wrong_guesses_do_not_make_it_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [b"x" * (1 + i % 50) + (b"ab\x00\x0c\x00cd" if i % 40 == 39 else b"") for i in range(200)]
+    batch = [(None, value, [], 0) for value in values]
+    data = bytes(build_batch(batch) + build_batch(batch, base_offset=200))
+    monkeypatch.delattr(record_walk, "walk")
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
