@@ -39,6 +39,7 @@ from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.metrics import StorageMetrics
+from broker.storage.upkeep.flusher import FLUSHER_THREADS
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
@@ -295,7 +296,8 @@ class BrokerServer:
             return part.threads()
 
         threads = [thread for scheme in sources if sources[scheme].always for thread in open_service(scheme)]
-        self._spawn("flusher", logs.flusher)
+        for number, body in enumerate(logs.flusher.threads):
+            self._spawn(f"flusher-{number}", body)
         for thread in threads:
             if thread.waited_for:
                 self._spawn(thread.name, thread.body)
@@ -407,13 +409,15 @@ class BrokerServer:
             control_connections=CONTROL_CONNECTIONS * sum(map(self._is_controlling, self._all_listeners())),
             processors=config.network_threads,
             handlers=config.io_threads,
+            flushers=FLUSHER_THREADS,
         )
 
     def _report_descriptors(self) -> None:
-        """Warn if the files or connections are fewer than configured. The default of max_connections counts as not configured."""
+        """Warn if the files or connections are fewer than configured. Defaults count as not configured."""
         config, shared = self.config, self._descriptors
-        fewer = shared.connections < config.max_connections < _INT_MAX
-        if fewer or shared.open_files < config.max_open_files:
+        defaults = BrokerConfig()
+        connections = shared.connections < config.max_connections != defaults.max_connections
+        if connections or shared.open_files < config.max_open_files != defaults.max_open_files:
             log.warning(
                 "descriptors_reduced",
                 limit=self.runtime.descriptor_limit(),

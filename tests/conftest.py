@@ -1,8 +1,9 @@
-"""What all tests share: hypothesis profiles, and what runs in one worker when several run tests (`make test`). The `broker`
-fixture comes with the package (broker/client/pytest_plugin.py)."""
+"""What all tests share: hypothesis profiles, how often threads change places (`make races`), and what runs in one worker when
+several run tests (`make test`). The `broker` fixture comes with the package (broker/client/pytest_plugin.py)."""
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 # By hand, before a release or after a change to a codec: HYPOTHESIS_PROFILE=deep make test
 settings.register_profile("deep", deadline=None, max_examples=5000, suppress_health_check=_slow_is_fine)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A thread gives way after each few instructions, so that two of them meet in places where they usually do not. Brokers in
+# processes of their own do the same (tests/process/broker_process.py).
+if os.environ.get("BROKER_RACES"):
+    sys.setswitchinterval(1e-6)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -63,6 +63,8 @@ ALSO = {
     "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security"},
     # Makes a temporary directory for the script that starts a packaged Java.
     "broker.spark.java": {"broker.runtime"},
+    # Tells the C library to keep freed memory.
+    "broker.spark.worker": {"broker.runtime"},
 }
 ONLY = {"broker.client": CLIENT_MAY_USE, "broker.spark": {"broker.client", "broker.errors"}}
 

@@ -17,6 +17,7 @@ from broker.network.part import PartThread, Surroundings
 from broker.runtime.dial import ask
 from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
+from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.network.harness import wait_for
@@ -77,7 +78,8 @@ def test_a_start_that_fails_lets_the_directory_go(tmp_path: Path) -> None:
             server(tmp_path).start()
 
 
-KAFKA_THREADS = ["flusher", "catalogue-writer", "marker-writer", "housekeeper", "group-worker", "topic-maker"]
+FLUSHERS = [f"flusher-{number}" for number in range(FLUSHER_THREADS)]
+KAFKA_THREADS = [*FLUSHERS, "catalogue-writer", "marker-writer", "housekeeper", "group-worker", "topic-maker"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ import attrs
 _LASTING = 32
 # A processor has a poller and a wake-up descriptor; so has an acceptor.
 _PER_PROCESSOR = 2
-# A handler opens a file or a directory, and one more while the first is evicted from the cache. So do the flusher, the
+# A handler opens a file or a directory, and one more while the first is evicted from the cache. So do the flusher's threads, the
 # housekeeper, the catalogue writer, the marker writer and the spiller.
 _PER_WORKER = 2
-_OTHER_WORKERS = 5
+_OTHER_WORKERS = 4
 # Files get at most a third of what is divided: a cached file only saves some µs, a connection is a client.
 _FILES_SHARE = 3
+# Beyond this number, the logs' wish does not make the share of spilled result partitions smaller.
+_LOGS_WEIGHT = 400
 # At least this many of each, even if the limit is too low. What exceeds the limit then fails when it is opened.
 _LEAST = 16
 
@@ -40,14 +42,14 @@ def share_out(
     control_connections: int,
     processors: int,
     handlers: int,
+    flushers: int,
 ) -> Descriptors:
     """``limit`` is that of the process. The other numbers are what the settings ask for; nothing gets more than that."""
-    reserved = (
-        _LASTING + _PER_PROCESSOR * (processors + 2) + _PER_WORKER * (handlers + _OTHER_WORKERS) + control_connections
-    )
+    workers = handlers + flushers + _OTHER_WORKERS
+    reserved = _LASTING + _PER_PROCESSOR * (processors + 2) + _PER_WORKER * workers + control_connections
     left = max(0, limit - reserved)
     files = min(open_files + spill_files, max(left // _FILES_SHARE, left - connections))
-    spill = files * spill_files // (open_files + spill_files)
+    spill = min(spill_files, files * spill_files // (min(open_files, _LOGS_WEIGHT) + spill_files))
     logs, spills = max(min(_LEAST, open_files), files - spill), max(min(_LEAST, spill_files), spill)
     return Descriptors(
         open_files=logs, spill_files=spills, connections=min(connections, max(_LEAST, left - logs - spills))

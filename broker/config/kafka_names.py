@@ -9,7 +9,7 @@ from collections.abc import Container
 
 # On each line: the start of the names, a colon, and the rests of the names.
 _GROUPS = """
-: background.threads broker.rack broker.heartbeat.interval.ms broker.session.timeout.ms process.roles config.providers
+: background.threads broker.heartbeat.interval.ms broker.session.timeout.ms process.roles config.providers
 : early.start.listeners initial.broker.registration.timeout.ms request.timeout.ms unstable.api.versions.enable
 : unstable.feature.versions.enable fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
 : delete.records.purgatory.purge.interval.requests max.incremental.fetch.session.cache.slots max.request.partition.size.limit

@@ -31,7 +31,6 @@ from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
-from broker.security.quotas.entities import Kind
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 
@@ -108,7 +107,7 @@ class KafkaPart:
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 
     def _quotas_changed(self) -> None:
-        self._metering.timed = self._quotas.limits(Kind.REQUEST)
+        self._metering.configure()
         self.context.metering = self._metering if self._quotas.limits_clients else None
         self.context.throttling.end_all()
 

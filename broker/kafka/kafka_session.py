@@ -42,9 +42,10 @@ class KafkaSession:
         """``apis``: those that are served, by key. ``runs``: several Produce requests may be handled together."""
         self._apis = apis
         self._runs = runs
-        self._finder: RunFinder | None = None  # once the client has not waited for an answer
+        self._finder: RunFinder | None = None  # once the client has produced
         self.client_software: Software | None = None  # what the client says it is
         self.client_id: str | None = None  # of its ApiVersions request
+        self.has_logged_in = True  # it is settled who the client is
 
     @property
     def client_words(self) -> Mapping[str, str]:
@@ -53,11 +54,6 @@ class KafkaSession:
         words = {} if client_id is None else {"client_id": client_id[:_WORDS_MAX]}
         return words if software is None else {**words, "software": software.name, "version": software.version}
 
-    @property
-    def has_logged_in(self) -> bool:
-        """Whether it is settled who the client is."""
-        return True
-
     def frame_size(self, data: memoryview) -> int:
         if len(data) < 4:
             return 0
@@ -65,14 +61,14 @@ class KafkaSession:
         if length < _SMALLEST:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
-        if size < len(data) and self._runs is not None and not data[5]:  # the lower byte of API key 0
+        if size <= len(data) and not data[5] and self._runs is not None:  # the lower byte of API key 0
             return self._run_size(data, size)
         return size
 
     def _run_size(self, data: memoryview, first: int) -> int:
-        """There is more than one frame in ``data``, and the first is perhaps one of Produce."""
-        assert self._runs is not None
+        """There is a whole frame in ``data``, perhaps one of Produce, and perhaps there are more."""
         if self._finder is None:
+            assert self._runs is not None
             self._finder = RunFinder(self._runs.context)
         return self._finder.find(data, first)
 

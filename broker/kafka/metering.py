@@ -44,39 +44,48 @@ class Metering:
         self.quotas = quotas
         self.throttling = throttling
         self.clock = clock
+        self._monotonic = clock.monotonic
         self.timed = False  # whether a client has a quota for the time of its requests
+        # So many bytes of Produce requests the client with the smallest quota may send at once. More are not handled together,
+        # because all of them would be counted before the client is throttled.
+        self.run_max_bytes = _INT_MAX
 
-    def begin(self, request: Any, outbox: Outbox) -> Outbox:
-        """The outbox for a request whose handling begins: ``outbox``, or one of its own if it may have to be throttled."""
-        if not request.connection.session.has_logged_in:
-            return outbox
-        meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
-        if meters.request is None and request.connection.on_flushed is not None:
-            request.connection.on_flushed = None  # it had such a quota before
+    def configure(self) -> None:
+        """The quotas have changed."""
+        self.timed = self.quotas.limits(Kind.REQUEST)
+        least = self.quotas.least(Kind.PRODUCE)
+        self.run_max_bytes = _INT_MAX if least is None else int(min(_INT_MAX, least * self.quotas.windows.ahead_s))
+
+    def begin(self, request: Any, outbox: Outbox) -> "Metered | None":
+        """The outbox of its own for a request whose handling begins and that may have to be throttled; None: it needs none."""
+        connection = request.connection
+        if not connection.session.has_logged_in:
+            return None
+        meters = self.quotas.meters(connection.principal.name, request.client_id or "")
+        if connection.on_flushed is not None and meters.request is None:
+            connection.on_flushed = None  # it had such a quota before
         if meters is UNLIMITED:
-            return outbox
-        now = self.clock.monotonic()
+            return None
+        now = self._monotonic()
         key = request.api.key
         in_debt = False
-        if key == ApiKey.PRODUCE and meters.produce is not None:
-            if not hasattr(request, "in_debt"):  # otherwise it was parked, and is handled again
-                # Kafka does not count the length field.
-                size = len(request.frame) - 4
-                request.in_debt = meters.produce.sensor.take(size, meters.produce.quota, now) > 0
+        produce = meters.produce
+        if produce is not None and key == ApiKey.PRODUCE:
+            if request.is_handled_once or not hasattr(
+                request, "in_debt"
+            ):  # otherwise it was parked, and is handled again
+                # Kafka does not count the length fields.
+                size = len(request.frame) - 4 * request.count
+                request.in_debt = produce.sensor.take(size, produce.quota, now) > 0
             in_debt = request.in_debt
             if not in_debt and meters.request is None:
-                return outbox
+                return None
         elif meters.request is None and (meters.fetch if key in _FETCHES else meters.mutation) is None:
-            return outbox
+            return None
         if meters.request is not None:
             # For the response to this request, and until the next one.
-            request.connection.on_flushed = partial(_count_time, meters.request)
+            connection.on_flushed = partial(_count_time, meters.request)
         return Metered(self, meters, outbox, now, in_debt=in_debt)
-
-    def end(self, outbox: Outbox) -> None:
-        """The handler of the request with this outbox has returned, perhaps without an answer yet."""
-        if type(outbox) is Metered:
-            outbox.handled()
 
     def fetch_max_bytes(self, request: Any) -> int:
         """More than this a client does not fetch at once, unless the first batch is longer."""
@@ -147,6 +156,7 @@ class Metered:
                 self._longer(Kind.MUTATION, throttle_s)
 
     def handled(self) -> None:
+        """The handler of the request has returned, perhaps without an answer yet."""
         if self.meters.request is not None:
             self._count_time(self._metering.clock.monotonic())
             self._began = None

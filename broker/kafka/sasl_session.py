@@ -69,6 +69,7 @@ class SaslSession(KafkaSession):
         self._lifetime_limited = False
         self._reauthentication_allowed_at = 0.0
         self._least, self._most = _SMALLEST, rules.max_receive_bytes
+        self.has_logged_in = False
 
     def frame_size(self, data: memoryview) -> int:
         if len(data) < 4:
@@ -77,7 +78,7 @@ class SaslSession(KafkaSession):
         if not self._least <= length <= self._most:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
-        if size < len(data) and not data[5] and self._runs is not None and self.state is LoginState.COMPLETE:
+        if size <= len(data) and not data[5] and self._runs is not None and self.state is LoginState.COMPLETE:
             return self._run_size(data, size)
         return size
 
@@ -102,6 +103,7 @@ class SaslSession(KafkaSession):
         self.state = next_state(self.state, event)
         self._apis = self.rules.apis[self.state]
         raw, complete = self.state is LoginState.AUTHENTICATE_RAW, self.state is LoginState.COMPLETE
+        self.has_logged_in = complete
         self._least = 0 if raw else _SMALLEST
         self._most = _UNLIMITED if complete else self.rules.max_receive_bytes
         if self.state in (LoginState.COMPLETE, LoginState.EXPIRED):
@@ -137,10 +139,6 @@ class SaslSession(KafkaSession):
     def logging_in(self) -> bool:
         """Whether the client has chosen a mechanism and has to prove who it is."""
         return self.state in (LoginState.AUTHENTICATE, LoginState.AUTHENTICATE_RAW)
-
-    @property
-    def has_logged_in(self) -> bool:
-        return self.state is LoginState.COMPLETE
 
     @property
     def exchange(self) -> Exchange:

@@ -67,8 +67,9 @@ class KafkaService:
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
         metering = self._context.metering
-        if metering is not None:
-            outbox = metering.begin(request, outbox)
+        metered = None if metering is None else metering.begin(request, outbox)
+        if metered is not None:
+            outbox = metered
         try:
             if request.api.handle_raw is not None:
                 request.api.handle_raw(self._context, request, outbox, prepared)
@@ -89,8 +90,8 @@ class KafkaService:
         except Abandoned:
             outbox.close(request)
         finally:
-            if metering is not None:
-                metering.end(outbox)
+            if metered is not None:
+                metered.handled()
 
     def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
         api = request.api

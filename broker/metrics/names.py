@@ -124,7 +124,7 @@ OFFLINE_PARTITIONS = _gauge(
     "Partitions that cannot be used because the machine failed.",
 )
 FSYNC_SECONDS = _histogram("broker_log_fsync_seconds", "How long it took to make a log durable (s).", _FSYNC_BOUNDS)
-FLUSHER_QUEUE_SIZE = _gauge("broker_flusher_queue_size", "Appends that wait for the thread that makes logs durable.")
+FLUSHER_QUEUE_SIZE = _gauge("broker_flusher_queue_size", "Appends that wait for an fsync that has not begun.")
 UNDURABLE_RECORDS = _gauge("broker_log_undurable_records", "Records of all logs that are not made durable yet.")
 OPEN_FILES = _gauge("broker_log_open_files", "Files of logs that are open.")
 RECOVERY_SECONDS = _gauge("broker_recovery_seconds", "How long it took at the start to open all logs (s).")

@@ -2,6 +2,9 @@
 
 On the processor's thread, about once a second (`Processor.close_excess_connections`). Closing itself is the processor's.
 
+Thousands of idle connections must cost the busy ones nothing. So not all of them are looked at every second, but a part, and all
+within about ten seconds; and answers that wait are counted only where there are some.
+
 A peer is slow if it holds memory and moves too little of it, in either direction. That costs it its connection only while
 memory for requests is short, or while the answers that wait in memory are too many over all processors of the plane.
 
@@ -20,6 +23,10 @@ from broker.network.unsent import Unsent
 
 log = get_logger("network")
 
+# So many connections are looked at in a second, which takes about 1 ms; more, if looking at all of them would otherwise take
+# longer than so many seconds.
+_LOOKED_AT = 1000
+_ROUND_S = 10
 # A connection that has been quiet for so long (s) does not keep memory for its next frame.
 _KEEP_MEMORY_S = 1.0
 # While answers in memory are too many over all connections, each connection may have so many bytes of them.
@@ -64,12 +71,19 @@ class Expiry:
         self._slow = EventLimit()
         # Of the peers that hold memory: how far each had come, in bytes, and when.
         self._progress: dict[ProcessorConnection, tuple[int, float]] = {}
+        # Those with bytes that the peer has not taken; also some that had. In a dict because its order can be repeated.
+        self._unread: dict[ProcessorConnection, None] = {}
+        self._unseen: list[ProcessorConnection] = []  # not looked at in this round
+
+    def note_unread(self, connection: ProcessorConnection) -> None:
+        """The socket did not take all that there is to send."""
+        self._unread[connection] = None
 
     def close_quiet(self, now: float) -> int:
         """Close connections that are idle, abandoned, or past their session's deadline, and take back memory that quiet ones
         keep. Returns how many were idle."""
         idle = 0
-        for connection in list(self._connections):
+        for connection in self._next_part():
             quiet_s = now - connection.last_active
             holds = connection.holds
             # An answer that the peer does not read is no reason to keep a connection.
@@ -90,7 +104,17 @@ class Expiry:
                 and not working
             ):
                 connection.received.release()
+            if connection.socket.held_bytes:  # a TLS peer may be owed bytes that are no answer
+                self._unread[connection] = None
         return idle
+
+    def _next_part(self) -> list[ProcessorConnection]:
+        """The connections whose turn it is. A round begins with those that there are, and the last part of it may be small."""
+        if not self._unseen:
+            self._unseen = list(self._connections)
+        count = max(_LOOKED_AT, -(-len(self._connections) // _ROUND_S))
+        part, self._unseen = self._unseen[:count], self._unseen[count:]
+        return [connection for connection in part if not connection.closed]
 
     def _note_missed_deadline(self, connection: ProcessorConnection, now: float) -> None:
         unlogged = self._missed.take(now)
@@ -123,7 +147,8 @@ class Expiry:
             self._disconnect(connection)
 
     def _measure_unsent(self) -> None:
-        self._unsent.report(self._number, sum(map(_unsent_bytes, self._connections)))
+        self._unread = {each: None for each in self._unread if not each.closed and _is_owed(each)}
+        self._unsent.report(self._number, sum(map(_unsent_bytes, self._unread)))
         usual = self._usual_high_water_bytes
         self.high_water_bytes = min(usual, _UNSENT_BYTES) if self._unsent.too_much else usual
 
@@ -175,6 +200,10 @@ def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:
     if connection.finished and quiet_s > _LINGER_S and not connection.outgoing:
         return True
     return not connection.interest and connection.socket.broken()
+
+
+def _is_owed(connection: ProcessorConnection) -> bool:
+    return connection.outgoing_bytes > 0 or connection.socket.held_bytes > 0
 
 
 def _unsent_bytes(connection: ProcessorConnection) -> int:

@@ -269,21 +269,24 @@ class Processor:
         if self._heirs is not None and self.departure.over:  # all that is in the inbox is passed on by its senders
             self.poll(timeout)
             return False
-        self.configure_new_connections()
-        self.process_new_responses()
+        # Most steps have nothing to do but to read, and a question costs less than a call.
+        if self._new:
+            self.configure_new_connections()
+        if self._inbox or self._dirty or self._room or self._runnable:
+            self.process_new_responses()
         ready = self.poll(timeout)
         self.process_completed_receives(ready)
         self.process_completed_sends(ready)
-        self.process_disconnected()
-        self.close_excess_connections()
+        if self._disconnected:
+            self.process_disconnected()
+        if self._now >= self._next_sweep:
+            self.close_excess_connections()
         if self._heirs is not None:
             self._hand_over_connections(self._heirs)
         return bool(ready)
 
     def configure_new_connections(self) -> None:
         """Register connections that the acceptor has queued."""
-        if not self._new:
-            return
         while self._new:
             new = self._new.popleft()
             try:
@@ -396,8 +399,6 @@ class Processor:
 
     def process_disconnected(self) -> None:
         """Tell services about closed connections."""
-        if not self._disconnected:
-            return
         disconnected, self._disconnected = self._disconnected, []
         for connection in disconnected:
             if connection.counted:
@@ -411,8 +412,6 @@ class Processor:
     def close_excess_connections(self) -> None:
         """About once a second: close idle, slow and excess connections (see `expiry.py`)."""
         now = self._now
-        if now < self._next_sweep:
-            return
         self._next_sweep = now + min(_NAP_S, self._settings.idle_max_s / 4)
         self.stats.idle_closed += self._expiry.close_quiet(now)
         self._expiry.close_slow(now)
@@ -501,6 +500,8 @@ class Processor:
             log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
             self._disconnect(connection)
             return
+        if connection.outgoing:
+            self._expiry.note_unread(connection)
         if moved.handshake is not None:
             self.handshakes.take_over(connection, moved.handshake)
         dirty, connection.dirty = connection.dirty, False
@@ -936,6 +937,7 @@ class Processor:
                 self._answered(connection)
         else:
             self._set_interest(connection, connection.interest | WRITE)
+            self._expiry.note_unread(connection)
             if not connection.stalled_at:
                 connection.stalled_at = self._now
         high_water = self._high_water if connection.session.in_flight_max else self._settings.high_water_bytes

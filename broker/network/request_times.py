@@ -68,10 +68,14 @@ class RequestTimes:
     ) -> None:
         """One that was parked, or that a handler had; or several that were answered together."""
         self.later[kind] += count
-        times = self.of(kind)
-        times.observe(QUEUE, taken_at - received_at, count)
-        times.observe(LOCAL, handled_at - taken_at, count)
-        times.observe(WAIT, now - handled_at, count)
+        times = self.times.get(kind) or self.of(kind)
+        counts, sums = times.counts, times.sums
+        began = received_at
+        for part, ended in ((QUEUE, taken_at), (LOCAL, handled_at), (WAIT, now)):
+            seconds = ended - began if ended > began else 0.0  # the times of two threads may cross
+            counts[part][bisect_left(_BOUNDS, seconds)] += count
+            sums[part] += seconds * count
+            began = ended
 
     def answered_at_once(self, measured: Sequence[Any], began: float, ended: float) -> None:
         """All of one step, which has begun and ended then: in their order the kind of each, the time when its handling has begun,

@@ -24,6 +24,8 @@ _TRIES = 100
 WRITE_PIECE_BYTES = 256 * 1024
 # IOV_MAX of Linux and macOS.
 _VECTOR_MAX = 1024
+# Of the page cache, nearly everywhere.
+PAGE_BYTES = 4096
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
 # The page cache is filled in pieces of this size.
@@ -123,7 +125,8 @@ class Disk(Protocol):
 
 
 class FileRegion:
-    """``size`` bytes of ``file`` from ``offset``: a piece of a response that leaves by ``os.sendfile``."""
+    """``size`` bytes of ``file`` from ``offset``: a piece of a response that leaves by ``os.sendfile``, or by ``send`` with what
+    stands around it if it is short."""
 
     __slots__ = ("file", "offset", "size")
 
@@ -132,10 +135,23 @@ class FileRegion:
         self.offset = offset
         self.size = size
 
+    def __len__(self) -> int:
+        return self.size
+
     def warm(self) -> None:
         """Read it, so that sendfile finds it in the page cache. It blocks. Raises OSError."""
         for offset in range(self.offset, self.offset + self.size, _WARM_BYTES):
             self.file.pread(min(_WARM_BYTES, self.offset + self.size - offset), offset)
+
+    def read(self) -> bytes:
+        """All of it. It blocks unless the region is in the page cache. Raises OSError, also if the file is shorter."""
+        data = self.file.pread(self.size, self.offset)
+        if len(data) < self.size:
+            raise self.too_short()
+        return data
+
+    def too_short(self) -> OSError:
+        return OSError(f"{self.file.path} ends before byte {self.offset + self.size}")
 
     def __repr__(self) -> str:
         return f"FileRegion({self.file.path!r}, offset={self.offset}, size={self.size})"

@@ -13,6 +13,8 @@ from broker.runtime.threads import Lock
 
 # Files that are closed at a time for want of descriptors: enough that it does not happen at each of the next openings.
 _GIVEN_BACK: Final = 16
+# Files that are looked at before others may open one.
+_LOOKED_AT: Final = 256
 
 
 class CachedFile:
@@ -104,14 +106,20 @@ class OpenFiles:
 
     def close_idle(self) -> None:
         """Close what was not used since the last call."""
-        with self._mutex:
-            for _ in range(len(self._ring)):
-                cached = self._ring.popleft()
-                if (cached.used or cached.pinned) and cached.file is not None:
-                    cached.used = False
-                    self._ring.append(cached)
-                else:
-                    cached.file = None
+        left = len(self._ring)
+        while left > 0:  # a piece at a time: whoever opens a file meanwhile must not wait for thousands to be closed
+            closed: list[File | None] = []
+            with self._mutex:
+                for _ in range(min(left, _LOOKED_AT, len(self._ring))):
+                    cached = self._ring.popleft()
+                    if (cached.used or cached.pinned) and cached.file is not None:
+                        cached.used = False
+                        self._ring.append(cached)
+                    else:
+                        closed.append(cached.file)
+                        cached.file = None
+            left -= _LOOKED_AT
+            closed.clear()  # the last reference closes the file, outside the mutex
 
     def close_all(self) -> None:
         with self._mutex:

@@ -3,12 +3,15 @@
 A ``Poller`` belongs to one thread; only ``wakeup`` may be called from others. selectors2 2.0.2 does not import on
 Python >= 3.10 as it stands (it wants ``collections.Mapping``); see docs/decisions/0001-selectors2.md. Its ``modify`` to
 no events raises after it has already unregistered, so "no interest" is spelled ``unregister`` here.
+
+Where the selector is one of epoll, ``poll`` asks epoll itself, because selectors2 takes longer for that than the kernel does.
 """
 
 import collections
 import collections.abc
 import os
-from collections.abc import Sequence
+import select
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -16,6 +19,8 @@ from broker.runtime.threads import Lock
 
 READ = 1  # selectors2.EVENT_READ
 WRITE = 2  # selectors2.EVENT_WRITE
+# Events of one wait. The kernel begins the next one with those that were left over.
+_EVENTS_MAX = 512
 
 
 class Pollable(Protocol):
@@ -113,11 +118,37 @@ class _Alarm:
                 os.close(self._write_fd)
 
 
+class _EpollSelect:
+    """The ``select`` of selectors2's ``EpollSelector``, without what that does for old versions of Python."""
+
+    def __init__(self, selector: Any) -> None:
+        self._keys: dict[int, Any] = selector._fd_to_key
+        self._wait: Callable[[float | None, int], list[tuple[int, int]]] = selector._epoll.poll
+        self._in, self._out = select.EPOLLIN, select.EPOLLOUT
+
+    def __call__(self, timeout: float | None) -> list[tuple[Ready, int]]:
+        ready = []
+        keys, readable = self._keys, self._in
+        for fd, mask in self._wait(timeout, _EVENTS_MAX):
+            key = keys.get(fd)
+            if key is None:  # closed without being unregistered, while a forked process has it, too
+                continue
+            if mask == readable:
+                events = READ
+            else:  # errors are found by reading and by writing
+                events = (READ if mask & ~self._out else 0) | (WRITE if mask & ~readable else 0)
+            ready.append((key, events & key.events))
+        return ready
+
+
 class SelectorPoller:
     """selectors2's best selector for this platform, with a wake-up."""
 
     def __init__(self) -> None:
         self._selector = _selectors2.DefaultSelector()
+        self._select: Callable[[float | None], list[tuple[Ready, int]]] = self._selector.select
+        if hasattr(self._selector, "_epoll"):
+            self._select = _EpollSelect(self._selector)
         self._alarm = _Alarm()
         self._selector.register(self._alarm, READ, None)
         self._armed = False
@@ -132,7 +163,7 @@ class SelectorPoller:
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         if self._woken:  # it was not armed then, so the alarm was not rung
             timeout = 0.0
-        ready: list[tuple[Ready, int]] = self._selector.select(timeout)
+        ready = self._select(timeout)
         self._armed = False
         self._woken = False
         for index, (key, _) in enumerate(ready):

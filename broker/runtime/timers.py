@@ -4,8 +4,9 @@
 a handler.
 """
 
-import heapq
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
 
 from broker.log import get_logger
 from broker.runtime.clock import Clock
@@ -13,25 +14,29 @@ from broker.runtime.threads import Event, Lock
 
 log = get_logger("network")
 
+# With fewer cancelled handles than this the heap is not cleared.
+_DEAD_MIN = 64
+
 
 class TimerHandle:
     """One deadline. ``cancel`` may come too late: a callback may still be called once after it."""
 
-    __slots__ = ("_callback", "_timer", "deadline", "sequence")
+    __slots__ = ("_callback", "_timer", "deadline")
 
-    def __init__(self, timer: "Timer", deadline: float, sequence: int, callback: Callable[[], None]) -> None:
+    def __init__(self, timer: "Timer", deadline: float, callback: Callable[[], None]) -> None:
         self._timer = timer
         self.deadline = deadline
-        self.sequence = sequence
         self._callback: Callable[[], None] | None = callback
 
-    def __lt__(self, other: "TimerHandle") -> bool:
-        return (self.deadline, self.sequence) < (other.deadline, other.sequence)
+    @property
+    def is_live(self) -> bool:
+        """Neither cancelled nor called."""
+        return self._callback is not None
 
     def cancel(self) -> None:
         if self._callback is not None:
             self._callback = None
-            self._timer._cancelled()
+            self._timer._dead += 1
 
     def take(self) -> Callable[[], None] | None:
         """The callback, once."""
@@ -40,14 +45,21 @@ class TimerHandle:
 
 
 class Timer:
-    """The body of the timer thread."""
+    """The body of the timer thread.
+
+    Most long polls are answered before their deadline, so setting and cancelling one must cost next to nothing. A cancelled
+    handle stays in the heap until it comes to the front, or until most handles are cancelled ones. The thread is woken only for
+    a deadline before the one that it waits for.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._heap: list[TimerHandle] = []
+        self._heap: list[tuple[float, int, TimerHandle]] = []  # in the order of deadlines, and then of asking
         self._sequence = 0
-        self._dead = 0  # cancelled handles still in the heap
+        self._wakes_at = inf  # the deadline for which the thread waits, or that it has been woken for
+        # Cancelled handles still in the heap, about: threads that cancel do not wait for each other to count.
+        self._dead = 0
         self._changed = Event()
 
     def __len__(self) -> int:
@@ -55,21 +67,36 @@ class Timer:
 
     def at(self, deadline: float, callback: Callable[[], None]) -> TimerHandle:
         """Call ``callback`` once ``clock.monotonic()`` has reached ``deadline`` (s)."""
+        handle = TimerHandle(self, deadline, callback)
         with self._lock:
             self._sequence += 1
-            handle = TimerHandle(self, deadline, self._sequence, callback)
-            heapq.heappush(self._heap, handle)
-            first = self._heap[0] is handle
-        if first:
+            heappush(self._heap, (deadline, self._sequence, handle))
+            if self._dead > _DEAD_MIN and self._dead * 2 > len(self._heap):
+                self._heap = [entry for entry in self._heap if entry[2].is_live]
+                heapify(self._heap)
+                self._dead = 0
+            wakes = deadline < self._wakes_at
+            if wakes:
+                self._wakes_at = deadline
+        if wakes:
             self._changed.set()
         return handle
 
     def next_deadline(self) -> float | None:
         with self._lock:
-            return self._heap[0].deadline if self._heap else None
+            return self._next_deadline()
+
+    def _next_deadline(self) -> float | None:
+        heap = self._heap
+        while heap and not heap[0][2].is_live:
+            heappop(heap)
+            self._dead -= 1
+        return heap[0][0] if heap else None
 
     def step(self, timeout: float | None) -> bool:
-        deadline = self.next_deadline()
+        with self._lock:
+            deadline = self._next_deadline()
+            self._wakes_at = inf if deadline is None else deadline
         if deadline is not None:
             remaining = max(0.0, deadline - self._clock.monotonic())
             timeout = remaining if timeout is None else min(timeout, remaining)
@@ -94,15 +121,6 @@ class Timer:
         now = self._clock.monotonic()
         due = []
         with self._lock:
-            while self._heap and self._heap[0].deadline <= now:
-                due.append(heapq.heappop(self._heap))
+            while self._heap and self._heap[0][0] <= now:
+                due.append(heappop(self._heap)[2])
         return due
-
-    def _cancelled(self) -> None:
-        # Most long polls are answered before their deadline: without this the heap would keep their handles for seconds.
-        with self._lock:
-            self._dead += 1
-            if self._dead > 64 and self._dead * 2 > len(self._heap):
-                self._heap = [handle for handle in self._heap if handle._callback is not None]
-                heapq.heapify(self._heap)
-                self._dead = 0

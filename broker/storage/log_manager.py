@@ -49,7 +49,7 @@ class LogManager:
     ``topics_by_id`` and ``partitions_by_id`` have the 16 bytes of the topic's id in the place of its name. A topic that is made
     again under its old name has another id, so who looks up by id never gets the new topic instead of the old one.
 
-    ``flusher`` and ``housekeeper`` are the bodies of two threads that the assembly runs between ``open`` and ``close``.
+    ``housekeeper`` and each of ``flusher.threads`` is the body of a thread that the assembly runs between ``open`` and ``close``.
     """
 
     def __init__(self, disk: Disk, clock: Clock, entropy: Entropy, config: StorageConfig, catalogue: Catalogue) -> None:
@@ -81,6 +81,7 @@ class LogManager:
             entropy=entropy,
             files=self.files,
             flush_soon=self.flusher.flush_soon,
+            begin_soon=self.flusher.begin_soon,
             wake_soon=self.flusher.wake_soon,
             save_log_start=lambda log: self.checkpoints.save_log_starts(),
             save_cleaner_offset=lambda log: self.checkpoints.save_cleaner_offsets(),
@@ -89,6 +90,8 @@ class LogManager:
             delete_later=self.housekeeper.delete_later,
         )
         self._topics: dict[str, TopicInfo] = {}
+        # The flusher's: logs that have flush.ms, and at which generation. It asks every second, and few logs have it.
+        self._flushed_by_time: tuple[int, list[Log]] = (-1, [])
         self._names: dict[str, str] = {}  # by what two topics must not share (``topic.collision_key``)
         self._lock = Lock()
         self._directory: DataDirectory | None = None
@@ -201,7 +204,14 @@ class LogManager:
         return info
 
     def _with_flush_ms(self) -> list[Log]:
-        return [log for log in list(self.partitions.values()) if log.config.flush_ms < LONG_MAX and log.offline is None]
+        """On the flusher's thread."""
+        generation, logs = self._flushed_by_time
+        if generation != self.generation:
+            # Read before the logs are: a change that is under way raises it once more at its end.
+            generation = self.generation
+            logs = [log for log in list(self.partitions.values()) if log.config.flush_ms < LONG_MAX]
+            self._flushed_by_time = generation, logs
+        return [log for log in logs if log.offline is None]
 
     def freeze(self, moment: Callable[[list[Log]], None]) -> Callable[[str], None]:
         """Call ``moment`` with all logs, while no topic and nothing in the catalogue changes. Returns what writes the catalogue
@@ -383,6 +393,7 @@ class LogManager:
             for info, log_config in in_force:
                 for number in range(info.partitions):
                     self.partitions[info.name, number].config = log_config
+            self.generation += 1
         self.housekeeper.reconfigure(config)
 
     def _with_defaults(self, info: TopicInfo, defaults: LogConfig) -> LogConfig:

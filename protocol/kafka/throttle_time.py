@@ -22,7 +22,8 @@ _PRODUCE_FLEXIBLE, _API_VERSIONS_FLEXIBLE = 9, 3
 def with_throttle_time(parts: Sequence[Any], api_key: int, version: int, throttle_ms: int) -> Sequence[Any]:
     """The parts of a response frame, with this throttle time in them. ``parts`` and what is in them stay as they are.
 
-    They are returned unchanged where this version of the response has no throttle time.
+    They are returned unchanged where this version of the response has no throttle time. Of several responses to Produce in one
+    part, the last gets it: until that time is over, the client gets no other.
     """
     at = _position(parts[0], api_key, version)
     if at is None:

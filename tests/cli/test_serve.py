@@ -205,6 +205,33 @@ def test_serving_does_not_load_what_only_other_commands_need() -> None:
     assert b"" == result.stderr.strip()
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_garbage_is_not_looked_for_during_the_start_and_is_afterwards(tmp_path: Path, starts: bool) -> None:
+    directory = tmp_path / "data"
+    if not starts:
+        directory.write_text("no directory")
+    program = """
+import gc, sys
+from broker.cli.main import main
+from broker.server import BrokerServer
+start, seen = BrokerServer.start, []
+def noted(server):
+    seen.append(gc.isenabled())
+    start(server)
+    server.request_stop()
+BrokerServer.start = noted
+sys.argv = ["broker", "serve", "--listener", "kafka://127.0.0.1:0", "--data-dir", sys.argv[1]]
+try:
+    main()
+except SystemExit:
+    pass
+print(seen, gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    command = [sys.executable, "-c", program, str(directory)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert f"[False] True {starts}" == result.stdout.strip(), result.stderr
+
+
 def test_help_names_every_command_and_a_mistyped_one_is_corrected(run: Run) -> None:
     shown = run("--help").stdout.decode()
     for command in ("serve", "topics", "produce", "consume", "inspect", "health"):

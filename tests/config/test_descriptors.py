@@ -17,17 +17,36 @@ def usual(limit: int, *, connections: int = INT_MAX, spill_files: int = 0) -> De
         control_connections=0,
         processors=3,
         handlers=8,
+        flushers=8,
     )
 
 
 def test_where_there_are_enough_everybody_gets_what_was_asked_for() -> None:
-    assert usual(1_048_576) == Descriptors(400, 0, 1_048_576 - 400 - 68)
+    assert usual(1_048_576) == Descriptors(400, 0, 1_048_576 - 400 - 82)
     assert usual(1_048_576, spill_files=256, connections=5000) == Descriptors(400, 256, 5000)
 
 
 def test_with_few_a_third_goes_to_files() -> None:
-    assert usual(256) == Descriptors(62, 0, 126)
-    assert usual(1024) == Descriptors(318, 0, 638)
+    assert usual(256) == Descriptors(58, 0, 116)
+    assert usual(1024) == Descriptors(314, 0, 628)
+
+
+def test_logs_that_want_many_files_leave_spilled_partitions_theirs() -> None:
+    def files(limit: int) -> tuple[int, int]:
+        shared = share_out(
+            limit,
+            open_files=10_000,
+            spill_files=256,
+            connections=INT_MAX,
+            control_connections=0,
+            processors=3,
+            handlers=8,
+            flushers=1,
+        )
+        return shared.open_files, shared.spill_files
+
+    assert (194, 124) == files(1024)
+    assert (6388, 256) == files(20_000)
 
 
 def test_files_get_what_few_connections_leave() -> None:
@@ -64,10 +83,11 @@ def test_no_more_is_given_than_there_is_and_some_is_kept_back(
         control_connections=control_connections,
         processors=processors,
         handlers=handlers,
+        flushers=8,
     )
     assert shared.open_files <= open_files
     assert shared.spill_files <= spill_files
     assert shared.connections <= connections
     given_away = shared.open_files + shared.spill_files + shared.connections
     kept = limit - given_away - control_connections
-    assert kept >= 32 + 2 * (processors + handlers)
+    assert kept >= 32 + 2 * (processors + handlers + 8)

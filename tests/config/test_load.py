@@ -85,14 +85,14 @@ def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
     config = load(
         "background.threads = 4\ndelegation.token.master.key = 'geheim'\n\n"
         "auto.leader.rebalance.enable = true\n[offsets.topic]\nreplication.factor = 1",
-        overrides=["broker.rack=r1"],
+        overrides=["num.replica.fetchers=2"],
     )
     assert config.ignored_kafka_settings == {
         "background.threads": "4",
         "delegation.token.master.key": "",
         "auto.leader.rebalance.enable": "true",
         "offsets.topic.replication.factor": "1",
-        "broker.rack": "r1",
+        "num.replica.fetchers": "2",
     }
     assert "geheim" not in repr(config)
 

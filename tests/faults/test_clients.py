@@ -159,9 +159,10 @@ def test_a_fetch_that_waits_is_answered_when_its_client_closes_its_side(faults: 
 def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from broker.kafka.fetching.reading import Reading
     from broker.kafka.handlers import fetch as handler
 
-    warm, begun, gone = handler._Reading.warm, threading.Event(), threading.Event()
+    warm, begun, gone = Reading.warm, threading.Event(), threading.Event()
     prepare = handler._prepare
 
     def cold(context: Any, request: Any) -> Handover:
@@ -178,7 +179,7 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     apis = faults.broker.server.part("kafka").apis
     api = apis[ApiKey.FETCH]
     monkeypatch.setitem(apis, ApiKey.FETCH, attrs.evolve(api, prepare=cold))
-    monkeypatch.setattr(handler._Reading, "warm", slow_disk)
+    monkeypatch.setattr(Reading, "warm", slow_disk)
     client = faults.connect()
     client.send(fetch(faults.topic, max_wait_ms=3_600_000))
     assert begun.wait(30)

@@ -12,7 +12,9 @@ from unittest import mock
 
 import pytest
 
+from broker.kafka.api import Api
 from broker.kafka.metering import Metered, Metering
+from broker.kafka.producing.run_finder import RunFinder, RunRequest
 from broker.metrics.text import render
 from broker.network.mute import THROTTLED
 from broker.network.throttling import Throttling
@@ -99,6 +101,54 @@ def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_ne
     _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
     assert result.base_offset == 1
     assert not is_throttled(kafka)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_no_more_requests_are_handled_together_than_the_smallest_quota_allows_at_once(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    runs = []
+    request = RunFinder.request
+
+    def noted(self: RunFinder, api: Api) -> RunRequest:
+        run = request(self, api)
+        runs.append(run.count)
+        return run
+
+    monkeypatch.setattr(RunFinder, "request", noted)
+    topic = kafka.topic()
+    frame = produce_frame(topic, acks)
+    limit(kafka, Kind.PRODUCE, 3.5 * len(frame) / kafka.inside.quotas.windows.ahead_s)
+    limit(kafka, Kind.PRODUCE, HUGE, Entity(client_id="another"))
+    for round_ in range(50):  # the network may still divide what was sent at once
+        send(kafka, frame * 9)
+        for number in range(9):
+            _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
+            assert (result.error, result.base_offset) == (0, 9 * round_ + number)
+        if max(runs) >= 3:
+            break
+    assert max(runs) == 3
+
+
+def test_the_last_answer_to_requests_that_were_handled_together_has_the_throttle_time(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    for number in range(50):  # the network may still divide what was sent at once
+        limit(kafka, Kind.PRODUCE, TINY)
+        assert kafka.inside.metering is not None
+        kafka.inside.metering.run_max_bytes = 1 << 20
+        frame = produce_frame(topic, client_id=f"c{number}")
+        with kafka.another_connection() as other:
+            send(other, frame * 3)
+            throttles = [throttle_of_produce(other.exchange(b""))]
+            if not throttles[0]:
+                throttles += [throttle_of_produce(other.exchange(b""))]
+            limit(kafka, Kind.PRODUCE, HUGE)  # otherwise those that came later would not be answered
+            throttles += [throttle_of_produce(other.exchange(b"")) for _ in range(3 - len(throttles))]
+        if throttles[:2] == [0, 0]:
+            assert throttles[2] == pytest.approx((len(frame) - 4) * 3 * 1000, rel=0.01)
+            break
+    else:
+        raise AssertionError(throttles)
 
 
 def test_a_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None:

@@ -16,16 +16,20 @@ from broker.network.receive_buffer import ReceiveBuffer
 from broker.runtime.disk import Buffer, FileRegion, SystemDisk
 from broker.runtime.net import WOULD_BLOCK
 
-FILE = bytes(range(256)) * 40
+FILE = bytes(range(256)) * 120
+LONG = connection_module._COPIED_BYTES + 1  # a region that is not read into memory
 
 
 class BytesFile:
-    """A file's content; only its own socket looks into it."""
+    """A file's content."""
 
     path = "/data/segment.log"
 
     def __init__(self, content: bytes = FILE) -> None:
         self.content = content
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self.content[offset : offset + size]
 
 
 class StingySocket:
@@ -83,18 +87,25 @@ def content(part: Any) -> bytes:
     return bytes(part)
 
 
+def in_files(sender: ProcessorConnection) -> int:
+    return sum(part.size for part in sender.outgoing if isinstance(part, FileRegion))
+
+
 PARTS = st.lists(
     st.one_of(
         st.binary(max_size=30),
         st.binary(max_size=30).map(bytearray),
         st.binary(max_size=300).map(memoryview),
-        st.builds(region, st.integers(0, 5000), st.integers(0, 5000)),
+        st.builds(region, st.integers(0, 5000), st.one_of(st.integers(0, 300), st.integers(LONG - 10, LONG + 5000))),
     ),
     max_size=12,
 )
 
 
-@given(queues=st.lists(PARTS, min_size=1, max_size=4), takes=st.lists(st.integers(0, 400), max_size=60))
+@given(
+    queues=st.lists(PARTS, min_size=1, max_size=4),
+    takes=st.lists(st.one_of(st.integers(0, 400), st.integers(0, 20_000)), max_size=60),
+)
 def test_whatever_the_socket_takes_the_bytes_leave_in_order_and_are_counted(
     queues: list[list[Any]], takes: list[int]
 ) -> None:
@@ -105,13 +116,16 @@ def test_whatever_the_socket_takes_the_bytes_leave_in_order_and_are_counted(
         sender.enqueue(parts)
         expected += b"".join(map(content, parts))
         assert sender.outgoing_bytes == len(expected) - len(socket.out)
+        assert sender.outgoing_files == in_files(sender)
         done = sender.flush()
         assert sender.outgoing_bytes == len(expected) - len(socket.out)
+        assert sender.outgoing_files == in_files(sender)
         assert done == (not sender.outgoing)
     while not sender.flush():
         assert sender.outgoing_bytes == len(expected) - len(socket.out) > 0
+        assert sender.outgoing_files == in_files(sender)
     assert bytes(socket.out) == expected
-    assert sender.outgoing_bytes == 0
+    assert sender.outgoing_bytes == sender.outgoing_files == 0
 
 
 def test_more_parts_than_one_call_may_carry_leave_in_several() -> None:
@@ -126,14 +140,46 @@ def test_more_parts_than_one_call_may_carry_leave_in_several() -> None:
 def test_memory_before_a_file_is_announced_so_that_both_share_a_packet() -> None:
     socket = StingySocket()
     sender = connection(socket)
-    sender.enqueue([b"header", region(0, 10), b"trailer"])
+    sender.enqueue([b"header", region(0, LONG), b"trailer"])
     assert sender.flush()
     assert socket.calls == [("send", True), ("file", False), ("send", False)]
 
 
-def test_a_file_that_ends_before_what_was_promised_is_an_error_that_names_it() -> None:
+def test_short_regions_leave_together_with_what_stands_around_them() -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([b"header", region(3, 10), b"between", region(30, 20), b"trailer"])
+    assert sender.flush()
+    assert bytes(socket.out) == b"header" + FILE[3:13] + b"between" + FILE[30:50] + b"trailer"
+    assert socket.calls == [("send", False)]
+
+
+def test_short_regions_before_a_long_one_share_its_packet() -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([region(3, 10), b"between", region(30, LONG)])
+    assert sender.flush()
+    assert bytes(socket.out) == FILE[3:13] + b"between" + FILE[30 : 30 + LONG]
+    assert socket.calls == [("send", True), ("file", False)]
+
+
+def test_a_bounded_number_of_bytes_is_read_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_GATHERED_BYTES", 1000)
+    socket = StingySocket([0, 1 << 40, 0])
+    sender = connection(socket)
+    sender.enqueue([part for _ in range(20) for part in (b"-", region(0, 300))])
+    assert not sender.flush()  # the socket takes nothing
+    assert sender.outgoing_files == 20 * 300, "nothing that was not sent is kept"
+    assert not sender.flush()
+    assert bytes(socket.out) == (b"-" + FILE[:300]) * 4 + b"-"
+    assert sender.outgoing_files == 16 * 300
+    assert sender.flush()
+
+
+@pytest.mark.parametrize("size", [20, LONG])
+def test_a_file_that_ends_before_what_was_promised_is_an_error_that_names_it(size: int) -> None:
     sender = connection(StingySocket())
-    sender.enqueue([region(len(FILE) - 10, 20)])
+    sender.enqueue([region(len(FILE) - 10, size)])
     with pytest.raises(OSError, match=r"segment\.log ends before byte"):
         sender.flush()
 
@@ -150,6 +196,7 @@ def test_one_turn_sends_no_more_of_files_than_allowed_though_the_socket_would_ta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "_TURN_BYTES", 1000)
+    monkeypatch.setattr(connection_module, "_COPIED_BYTES", 100)
     socket = StingySocket([600] * 100)
     sender = connection(socket)
     sender.enqueue([region(0, 5000)])
@@ -162,18 +209,43 @@ def test_one_turn_sends_no_more_of_files_than_allowed_though_the_socket_would_ta
     assert bytes(socket.out) == FILE[:5000]
 
 
-def test_a_region_that_was_sent_in_part_leaves_the_services_own_region_alone() -> None:
+def test_one_turn_also_counts_short_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_TURN_BYTES", 1000)
+    monkeypatch.setattr(connection_module, "_GATHERED_BYTES", 500)
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([region(0, 300)] * 12)
+    assert not sender.flush()
+    assert len(socket.out) == 1200
+    while not sender.flush():
+        pass
+    assert len(socket.out) == 3600
+
+
+@pytest.mark.parametrize("size", [20, LONG])
+def test_what_comes_before_a_file_that_is_too_short_is_still_sent(size: int) -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([b"first", region(0, 10), b"second", region(len(FILE) - 10, size)])
+    with pytest.raises(OSError, match=r"segment\.log ends before byte"):
+        sender.flush()
+    assert bytes(socket.out).startswith(b"first" + FILE[:10] + b"second")
+
+
+@pytest.mark.parametrize("size", [100, LONG])
+def test_a_region_that_was_sent_in_part_leaves_the_services_own_region_alone(size: int) -> None:
     sender = connection(StingySocket([10, 0]))
-    part = region(5, 100)
+    part = region(5, size)
     sender.enqueue([part])
     assert not sender.flush()
-    assert (part.offset, part.size) == (5, 100)
+    assert (part.offset, part.size) == (5, size)
 
 
-def test_a_file_is_let_go_once_its_bytes_have_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [5, LONG])
+def test_a_file_is_let_go_once_its_bytes_have_left(tmp_path: Path, size: int) -> None:
     path = str(tmp_path / "x")
     file = SystemDisk().open(path, create=True)
-    file.pwrite([b"12345"], 0)
+    file.pwrite([bytes(size)], 0)
     descriptor = file.fileno()
     socket = StingySocket()
     sender = connection(socket)
@@ -182,7 +254,7 @@ def test_a_file_is_let_go_once_its_bytes_have_left(tmp_path: Path) -> None:
         return int(part.size)
 
     socket.send_file = send_file  # type: ignore[method-assign]
-    sender.enqueue([FileRegion(file, 0, 5)])
+    sender.enqueue([FileRegion(file, 0, size)])
     del file
     assert sender.flush()
     with pytest.raises(OSError, match="Bad file descriptor"):

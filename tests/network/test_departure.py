@@ -158,6 +158,10 @@ def test_half_a_frame_and_bytes_that_the_peer_does_not_read_move_too(pair: Calla
     connection = one.connection_of(client)
     assert connection.outgoing_bytes > 1 << 20
     one.replace(other.processor)
+    step(one)
+    other.clock.now += 2
+    step(other)
+    assert other.stage.unsent.total > 1 << 20  # the heir counts them
     client.reads = True
     client.send(frame(b"e", b"y" * 100_000)[60_000:])
     other.until(lambda: one.step() or len(client.frames) == 2)  # type: ignore[func-returns-value]

@@ -863,6 +863,40 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(bench: MakeBench) -> 
     assert busy.eof
 
 
+def test_a_part_of_many_connections_is_looked_at_in_a_second_and_all_within_a_round(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "_LOOKED_AT", 3)
+    b = bench(idle=10.0)
+    clients = [b.connect() for _ in range(10)]
+    b.settle()
+    for second in range(4):
+        b.clock.now += 20 if second == 0 else 3
+        b.step(3)
+        assert min(10, 3 * (second + 1)) == sum(client.eof for client in clients)
+    assert len(b.processor.connections) == 0
+
+
+def test_a_connection_that_comes_later_is_looked_at_in_the_next_round(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "_LOOKED_AT", 1)
+    b = bench(idle=10.0)
+    for _ in range(3):
+        b.connect()
+    b.settle()
+    b.clock.now += 2
+    b.step(3)
+    late = b.connect()
+    b.settle()
+    b.clock.now += 20
+    for _ in range(6):
+        b.clock.now += 3
+        b.step(3)
+    assert late.eof
+    assert 4 == b.processor.stats.idle_closed
+
+
 def test_a_connection_that_its_service_keeps_may_be_silent(bench: MakeBench) -> None:
     b = bench(idle=10.0)
     kept = b.connect()

@@ -90,7 +90,7 @@ class ThrottlingMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_of_closed_connections(self) -> None:
-        live = [handle for handle in self.timer._heap if handle._callback is not None]
+        live = [handle for _, _, handle in self.timer._heap if handle.is_live]
         assert len(live) <= len(self.throttling)
 
     def teardown(self) -> None:

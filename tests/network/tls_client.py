@@ -65,6 +65,7 @@ class TlsClient(Client):
                 self.failure = error
             self._send_encrypted()
         if self.established:
+            self._send_encrypted()  # also when there is nothing more to encrypt
             super().pump()
 
     def _send(self, data: bytearray) -> int:

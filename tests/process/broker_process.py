@@ -13,6 +13,8 @@ from typing import Any, Self
 
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
 PATIENCE_S = 60.0
+# `make races`: the threads of the broker change places as often as those of the tests.
+_RACES = ["switch_interval_us=1"] if os.environ.get("BROKER_RACES") else []
 
 
 class BrokerProcess:
@@ -72,7 +74,7 @@ class BrokerProcess:
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
             command += ["--listener", listener]
-        for setting in self.settings:
+        for setting in [*_RACES, *self.settings]:
             command += ["--set", setting]
         with open(self._events, "ab") as events:
             self._process = subprocess.Popen(

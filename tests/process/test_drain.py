@@ -88,10 +88,11 @@ def test_a_reader_that_asks_again_at_once_does_not_hold_up_a_broker_that_stops(
 def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from broker.kafka.fetching.parked import ParkedFetch
     from broker.kafka.handlers import fetch as handler
 
     began, go_on = threading.Event(), threading.Event()
-    prepare, park = handler._prepare, handler._Parked.park
+    prepare, park = handler._prepare, ParkedFetch.park
 
     def on_a_handler(*arguments: Any) -> Handover:
         return Handover(None, prepare(*arguments))  # as if the records had to come from the disk
@@ -103,7 +104,7 @@ def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
 
     api = broker.server.part("kafka").apis[ApiKey.FETCH]
     monkeypatch.setitem(broker.server.part("kafka").apis, ApiKey.FETCH, attrs.evolve(api, prepare=on_a_handler))
-    monkeypatch.setattr(handler._Parked, "park", late_park)
+    monkeypatch.setattr(ParkedFetch, "park", late_park)
     with eager_reader(broker):
         assert began.wait(10)
         threading.Timer(0.5, go_on.set).start()  # when everybody who waits has been answered

@@ -163,3 +163,11 @@ def test_a_region_is_read_to_its_end_and_no_further() -> None:
 
     FileRegion(Asked(), 5, (2 << 20) + 3).warm()  # type: ignore[arg-type]
     assert [(5, 1 << 20), (5 + (1 << 20), 1 << 20), (5 + (2 << 20), 3)] == asked
+
+
+def test_a_region_is_read_whole_or_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    file.pwrite([b"0123456789"], 0)
+    assert FileRegion(file, 3, 5).read() == b"34567"
+    with pytest.raises(OSError, match=r"a ends before byte 11"):
+        FileRegion(file, 8, 3).read()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.runtime import open_files
 from broker.runtime.disk import FileRegion, SystemDisk
 from broker.runtime.open_files import CachedFile, OpenFiles
 from tests.descriptors import none_left
@@ -45,6 +46,19 @@ def test_what_was_not_used_since_the_last_time_is_closed(tmp_path: Path) -> None
     assert (cached[0].file, files.count()) == (None, 1)
     files.close_all()
     assert files.count() == 0
+
+
+def test_many_idle_files_are_closed_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_files, "_LOOKED_AT", 2)
+    files, cached = make(tmp_path, 7, 10)
+    for file in cached:
+        file.get()
+    files.close_idle()
+    assert 7 == files.count()
+    used = cached[3].get()
+    files.close_idle()
+    assert [cached[3]] == [file for file in cached if file.file is not None]
+    assert used is cached[3].file
 
 
 def test_a_pinned_file_stays_open(tmp_path: Path) -> None:

@@ -79,6 +79,24 @@ def test_many_are_reported_at_once(poller: SelectorPoller) -> None:
         b.close()
 
 
+def test_what_one_wait_does_not_report_the_next_one_does(
+    poller: SelectorPoller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller_module, "_EVENTS_MAX", 4)
+    pairs = [socket.socketpair() for _ in range(10)]
+    for n, (a, b) in enumerate(pairs):
+        poller.register(a, READ, n)
+        b.send(b"x")
+    found: dict[object, int] = {}
+    for _ in range(3):  # all are readable all the time, and none is left out
+        found |= seen(poller)
+    assert found == dict.fromkeys(range(10), READ)
+    for a, b in pairs:
+        poller.unregister(a)
+        a.close()
+        b.close()
+
+
 def test_a_wakeup_ends_the_wait_and_is_not_reported(poller: SelectorPoller) -> None:
     poller.arm()
     poller.wakeup()

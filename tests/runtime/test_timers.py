@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,38 @@ def test_a_heap_full_of_cancelled_deadlines_is_cleared_out() -> None:
     clock.now += 30
     timer.step(0)
     assert calls == [1]
+
+
+def test_a_cancelled_deadline_wakes_nobody() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    for _ in range(3):
+        timer.at(clock.now + 1, lambda: None).cancel()
+    assert timer.next_deadline() is None
+    assert len(timer) == 0
+    first = timer.at(clock.now + 1, lambda: None)
+    timer.at(clock.now + 2, lambda: None)
+    first.cancel()
+    assert timer.next_deadline() == clock.now + 2
+
+
+def test_only_a_deadline_before_that_for_which_the_thread_waits_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    woken: list[float] = []
+    monkeypatch.setattr(timer._changed, "set", lambda: woken.append(clock.now))
+    timer.step(0)
+    first = timer.at(clock.now + 30, lambda: None)
+    assert len(woken) == 1
+    timer.step(0)
+    first.cancel()
+    timer.at(clock.now + 30, lambda: None)
+    timer.at(clock.now + 31, lambda: None)
+    assert len(woken) == 1
+    timer.at(clock.now + 29, lambda: None)
+    assert len(woken) == 2
+    timer.at(clock.now + 29.5, lambda: None)
+    assert len(woken) == 2, "it has been woken for an earlier one"
 
 
 @given(

@@ -198,12 +198,12 @@ class Storage:
 
     def housekeep(self) -> None:
         """Everything that the background threads have to do, now."""
-        while self.manager.flusher.step(0):
+        while self.manager.flusher.threads[0].step(0):
             pass
         self.manager.housekeeper.hurry()
         while self.manager.housekeeper.step(0):
             pass
-        while self.manager.flusher.step(0):
+        while self.manager.flusher.threads[0].step(0):
             pass
 
 

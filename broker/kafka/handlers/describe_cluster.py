@@ -35,7 +35,15 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "endpoint_type": BROKERS,
         "cluster_id": context.cluster_id,
         "controller_id": context.node_id,
-        "brokers": [{"broker_id": context.node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
+        "brokers": [
+            {
+                "broker_id": context.node_id,
+                "host": host,
+                "port": port,
+                "rack": context.config.broker_rack,
+                "is_fenced": False,
+            }
+        ],
         "cluster_authorized_operations": operations,
     }
 

@@ -325,7 +325,7 @@ def _answer(
     frame = metadata.response(
         request.correlation_id,
         request.api_version,
-        brokers=[metadata.BrokerInfo(context.node_id, host, port)],
+        brokers=[metadata.BrokerInfo(context.node_id, host, port, context.config.broker_rack)],
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         topics=topics,

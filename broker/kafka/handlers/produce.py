@@ -45,7 +45,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     partitions = partitions_of(context, request)
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
-        if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
+        if entry is not None and entry.decompresses:
             return _HANDOVER  # the batch has to be decompressed
     if (
         parsed.transactional_id is not None

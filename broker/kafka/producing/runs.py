@@ -5,21 +5,21 @@ On the connection's processor. What is not the usual case is appended batch by b
 Tests: tests/kafka/producing/test_runs.py.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, denied, denied_ids
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.appending import SLOW_FOR_S, append, partitions_of
+from broker.kafka.producing.appending import SLOW_FOR_S, append
 from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
-from broker.kafka.producing.run_finder import RUN_BYTES_MAX, RunRequest
+from broker.kafka.producing.run_finder import RUN_BYTES_MAX, Group, RunRequest
 from broker.network.service import Outbox
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import produce
+from protocol.kafka.messages.produce import PartitionResult, response
 from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION
 
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
@@ -27,72 +27,89 @@ _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     assert isinstance(request, RunRequest)
-    run, request.run = request.run, ()
-    acks = run[0].template.acks
-    # Several templates may be of one partition, for example with other timeouts.
-    by_partition: dict[tuple[Any, int], list[int]] = {}
-    for index, one in enumerate(run):
-        by_partition.setdefault((one.template.topic, one.template.partition), []).append(index)
-    refused = _refused(context, request, [topic for topic, _ in by_partition])
-    partitions = partitions_of(context, request)
-    answers: list[bytes] = [b""] * len(run)
+    groups = request.groups
+    request.groups = ()  # while it waits for an fsync, it keeps no view of its records: their memory is used again
+    refused = NO_NAMES if context.authorizer is None else _refused(context, request, groups)
     written: list[Written] = []
-
-    # While the request waits for an fsync, it keeps no view of its records: their memory is used again.
-    correlation_ids = [one.correlation_id for one in run]
-
-    def answer(index: int, result: produce.PartitionResult) -> None:
-        if result.error:
-            context.errors.add(RUN_API.label, result.error)
-        answers[index] = produce.response(correlation_ids[index], request.api_version, [result], 0)
-
-    def send(failed: Failed) -> None:
-        for index, result in failed.items():
-            answer(index, result)
+    if len(groups) == 1:
+        answers = _store(context, request, groups[0], refused, written)
+    else:
+        answers = [b""] * request.count
+        for group in groups:
+            for index, answer in zip(group.indexes, _store(context, request, group, refused, written), strict=True):
+                answers[index] = answer
+    if written:
+        correlation_ids: dict[int, int] = {}
+        for group in groups:
+            correlation_ids.update(zip(group.indexes, group.correlation_ids, strict=True))
+        send = partial(_send, context, request, outbox, correlation_ids, answers)
+        AwaitedFlush(context, request, send).begin(written, request.timeout_ms)
+    else:
         outbox.send(request, [b"".join(answers)])
 
-    for (topic, partition), indexes in by_partition.items():
-        if topic in refused:
-            for index in indexes:
-                answer(index, produce.PartitionResult(topic, partition, ErrorCode.topic_authorization_failed))
-            continue
-        log = partitions.get((topic, partition))
-        stored = 0
-        if log is not None and (acks == 1 or log.config.min_insync_replicas <= 1):
-            records = [run[index].records for index in indexes]
-            try:
-                base_offsets, start_offset = log.append_run(records, now_ms=context.clock.time_ms())
-            except StorageError as error:
-                context.complain("append_failed", log.topic, partition, error)
-                failed = produce.PartitionResult(
-                    topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)
-                )
-                for index in indexes:
-                    answer(index, failed)
-                continue
-            success = request.answers(run[indexes[0]].template)
-            for index, base_offset in zip(indexes, base_offsets, strict=False):
-                answers[index] = success(correlation_ids[index], base_offset, start_offset)
-            stored = len(base_offsets)
-            if log.state.slow_until > context.appends_slow_until:
-                context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
-        succeeded = {} if log is None or not stored else {log: indexes[:stored]}
-        for index in indexes[stored:]:
-            result, appended_to = append(context, request, topic, partition, run[index].records, acks, None)
-            answer(index, result)
-            if appended_to is not None:  # another log than before if the topic was made again meanwhile
-                succeeded.setdefault(appended_to, []).append(index)
-        written += [Written(those, topic, appended_to) for appended_to, those in succeeded.items()]
-    if acks == -1 and written:
-        AwaitedFlush(context, request, send).begin(written, min(one.template.timeout_ms for one in run))
-    else:
-        send({})
+
+def _store(
+    context: KafkaContext,
+    request: RunRequest,
+    group: Group,
+    refused: frozenset[str | bytes],
+    written: list[Written],
+) -> list[bytes]:
+    """Append the records of one partition. Returns the answers, and adds to ``written`` what has to become durable first."""
+    template, log, indexes, correlation_ids, records = group
+    acks = template.acks
+    if refused and template.topic in refused:
+        refusal = PartitionResult(template.topic, template.partition, ErrorCode.topic_authorization_failed)
+        return [_answer(context, request, correlation_id, refusal) for correlation_id in correlation_ids]
+    answers: list[bytes] = []
+    if log is not None and (acks == 1 or log.config.min_insync_replicas <= 1):
+        try:
+            base_offsets, start_offset = log.append_run(records, now_ms=context.clock.time_ms())
+        except StorageError as error:
+            context.complain("append_failed", log.topic, log.partition, error)
+            code = ErrorCode.kafka_storage_error
+            failed = PartitionResult(template.topic, log.partition, code, -1, -1, -1, str(error))
+            return [_answer(context, request, correlation_id, failed) for correlation_id in correlation_ids]
+        answers = template.answers(correlation_ids, base_offsets, start_offset)
+        if log.state.slow_until > context.appends_slow_until:
+            context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
+    stored = len(answers)
+    if stored == len(records) and acks == 1:
+        return answers
+    succeeded = {} if log is None or not stored else {log: list(indexes[:stored])}
+    for number in range(stored, len(records)):  # those that `append_run` has left
+        result, appended_to = append(context, request, template.topic, template.partition, records[number], acks, None)
+        answers.append(_answer(context, request, correlation_ids[number], result))
+        if appended_to is not None:  # another log than before if the topic was made again meanwhile
+            succeeded.setdefault(appended_to, []).append(indexes[number])
+    if acks == -1:
+        written += [Written(those, template.topic, appended_to) for appended_to, those in succeeded.items()]
+    return answers
 
 
-def _refused(context: KafkaContext, request: RunRequest, topics: Sequence[str | bytes]) -> frozenset[str | bytes]:
+def _answer(context: KafkaContext, request: RunRequest, correlation_id: int, result: PartitionResult) -> bytes:
+    if result.error:
+        context.errors.add(RUN_API.label, result.error)
+    return response(correlation_id, request.api_version, [result], 0)
+
+
+def _send(
+    context: KafkaContext,
+    request: RunRequest,
+    outbox: Outbox,
+    correlation_ids: Mapping[int, int],
+    answers: list[bytes],
+    failed: Failed,
+) -> None:
+    """What was written is durable, but for ``failed``."""
+    for index, result in failed.items():
+        answers[index] = _answer(context, request, correlation_ids[index], result)
+    outbox.send(request, [b"".join(answers)])
+
+
+def _refused(context: KafkaContext, request: RunRequest, groups: Sequence[Group]) -> frozenset[str | bytes]:
     """The topics to which the client may not write."""
-    if context.authorizer is None:
-        return NO_NAMES
+    topics = [group.template.topic for group in groups]
     ids = [topic for topic in topics if isinstance(topic, bytes)]
     names = [topic for topic in topics if isinstance(topic, str)]
     connection = request.connection

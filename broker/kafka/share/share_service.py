@@ -333,8 +333,8 @@ class ShareService:
             left -= 1 + len(session.links) + len(session.left)
             self.close_session(session)
 
-    def member_left(self, group_id: str, member_id: str) -> None:
-        """The member has left the group, or was fenced."""
+    def member_fenced(self, group_id: str, member_id: str) -> None:
+        """The group has not heard from the member for the session time-out."""
         session = self.sessions.of_member(group_id, member_id)
         if session is not None:
             self.close_session(session)

@@ -98,6 +98,10 @@ class ClientQuotas:
         """Whether any client has such a quota."""
         return bool(self._limits[kind])
 
+    def least(self, kind: Kind) -> float | None:
+        """The smallest quota of that kind that a client has; None: none has one."""
+        return min(self._limits[kind].copy().values(), default=None)
+
     @property
     def limits_clients(self) -> bool:
         return any(self._limits.values())

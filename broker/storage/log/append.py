@@ -20,7 +20,16 @@ from broker.storage.log.state import LogState
 from broker.storage.log.transactions import Transactions
 from broker.storage.log.watchers import Watchers
 from broker.storage.refusals import BatchesTooLarge, LogEnded
-from broker.storage.segments.segment import LAST_DELTA, LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Header, Segment
+from broker.storage.segments.segment import (
+    LAST_DELTA,
+    LENGTH,
+    MAX_RELATIVE,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Header,
+    Segment,
+)
 from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SEQUENCES, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
@@ -31,7 +40,10 @@ from protocol.kafka.records.records import SMALLEST_RECORD
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
-_NOT_IN_RUNS = SPECIAL | TRANSACTIONAL  # attributes
+_IN_RUNS = frozenset(range(LARGEST_CODEC + 1))  # attributes of batches that have a codec, or none, and nothing else
+# After so many bytes the operating system is asked to begin to write them (``Flusher.begin_soon``).
+_BEGIN_BYTES = 4 * 1024 * 1024
+
 _STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 _NO_HEADER: Header = (0,) * 13
 _unpack = HEADER.unpack_from
@@ -53,6 +65,8 @@ class Appender:
         "_after_max_ms",
         "_allow_entries",
         "_before_max_ms",
+        "_begin_at",
+        "_begin_soon",
         "_config",
         "_ended",
         "_flush_messages",
@@ -78,9 +92,10 @@ class Appender:
         flush_to: Callable[[int], None],
         large: Lock,
         allow_entries: Callable[[], None],
+        begin_soon: Callable[[], None],
     ) -> None:
         """``large`` is held while a batch is decompressed that is large inside (``inspection.py``). ``allow_entries`` is called
-        before the log gets its first entry."""
+        before the log gets its first entry. ``begin_soon`` lets another thread begin to write to the disk."""
         self._state = state
         self._rolling = rolling
         self._transactions = transactions
@@ -88,6 +103,8 @@ class Appender:
         self._flush_to = flush_to
         self._large = large
         self._allow_entries = allow_entries
+        self._begin_soon = begin_soon
+        self._begin_at = _BEGIN_BYTES  # appended by this process
         self._ended = False
         self._was_slow = False  # the last write
         self.configure(state.config)
@@ -95,7 +112,7 @@ class Appender:
     def configure(self, config: LogConfig) -> None:
         """Keep what every append needs of the topic's settings, in the form in which it needs it."""
         self._config = config
-        self._opaque = not (config.compact or config.log_append_time or config.compression_codec is not None)
+        self._opaque = not (config.decompresses or config.log_append_time)
         self._max_batch = config.max_message_bytes
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
@@ -213,6 +230,8 @@ class Appender:
             state.appended_bytes += size
             state.log_end_offset = state.high_watermark = offset
             state.tail = (offset, segment, segment.size)
+        if state.appended_bytes >= self._begin_at:
+            self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
             self._flush_to(offset)
         if self._watchers.callbacks:
@@ -227,10 +246,11 @@ class Appender:
         what cannot be written is not stored either, and ``append`` says why. Raises StorageError if the fsync that
         ``flush.messages`` asks for fails.
         """
-        taken: list[tuple[memoryview, Header]] = []
-        before_ms, after_ms, max_batch = -self._before_max_ms, self._after_max_ms, self._max_batch
-        total = 0
+        taken: list[tuple[int, Header]] = []  # where each begins in what is written, and its header
+        earliest, latest, max_batch = now_ms - self._before_max_ms, now_ms + self._after_max_ms, self._max_batch
+        total = number = 0
         newest = -1
+        is_numbered = False  # by a producer
         for records in run if self._opaque else ():
             size = len(records)
             if size < HEADER_SIZE:
@@ -242,96 +262,108 @@ class Appender:
             if not (
                 length + LOG_OVERHEAD == size <= max_batch
                 and magic == MAGIC
-                and not attributes & _NOT_IN_RUNS
+                and attributes in _IN_RUNS
                 and last_delta == count - 1
                 and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
-                and attributes & 7 <= LARGEST_CODEC
-                and before_ms <= base_ts - now_ms <= after_ms
-                and before_ms <= max_ts - now_ms <= after_ms
-                and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+                and earliest <= base_ts <= latest
+                and earliest <= max_ts <= latest
                 and crc32c(records[21:]) == crc
             ):
                 break
-            taken.append((records, header))
+            if producer_id >= 0:
+                if sequence < 0 or epoch < 0:
+                    break
+                is_numbered = True
+            taken.append((total, header))
             total += size
+            number += count
             if max_ts > newest:
                 newest = max_ts
         state = self._state
-        bases: list[int] = []
         with state.lock:
             segment = state.active
             if not taken or state.offline is not None or segment is None:
-                return bases, state.log_start_offset
+                return [], state.log_start_offset
+            if is_numbered:
+                taken = taken[: self._continued(taken)]
+                if not taken:
+                    return [], state.log_start_offset
+                if len(taken) < len(run):
+                    total = taken[-1][0] + taken[-1][1][LENGTH] + LOG_OVERHEAD
             position = segment.size
             file = segment.log.file
+            base_offset = offset = state.log_end_offset
             if (
                 file is None
                 or position == 0
                 or position + total > self._segment_bytes
                 or newest > segment.roll_at_timestamp
                 or now_ms > segment.roll_at_ms
+                or offset + number - segment.base_offset > MAX_RELATIVE
             ):
-                return bases, state.log_start_offset
-            offset = state.log_end_offset
-            largest = segment.base_offset + MAX_RELATIVE
-            batches: list[tuple[int, Header]] = []
-            buffers: list[memoryview] = []
-            numbered: list[tuple[int, Header]] = []  # by their producer, with the last offset of each
-            producers = state.producers
-            next_of: dict[
-                int, tuple[int, int]
-            ] = {}  # by producer id: the epoch, and the sequence number that must come next
-            at = 0
-            for records, header in taken:
-                last_offset = offset + header[LAST_DELTA]
-                if last_offset > largest:
-                    break
-                producer_id, epoch, sequence = header[9], header[10], header[11]
-                if producer_id >= 0:
-                    if state.first_unstable is not None:
-                        break
-                    expected = next_of.get(producer_id)
-                    if expected is None:
-                        try:
-                            if producers.check(producer_id, epoch, sequence, header[LAST_DELTA]) is not None:
-                                break
-                        except Refusal:
-                            break
-                    elif expected != (epoch, sequence):
-                        break
-                    next_of[producer_id] = (epoch, (sequence + header[LAST_DELTA] + 1) % SEQUENCES)
-                    numbered.append((last_offset, header))
-                _STAMP.pack_into(records, 0, offset, header[LENGTH], state.leader_epoch)
+                return [], state.log_start_offset
+            bases = []
+            leader_epoch = state.leader_epoch
+            for (_, header), records in zip(taken, run, strict=False):
+                _STAMP.pack_into(records, 0, offset, header[LENGTH], leader_epoch)
                 bases.append(offset)
-                buffers.append(records)
-                batches.append((at, header))
-                at += len(records)
-                offset = last_offset + 1
-            if not bases:
-                return bases, state.log_start_offset
+                offset += header[RECORD_COUNT]
             monotonic = state.clock.monotonic
             started = monotonic()
             try:
-                file.pwrite(buffers, position)
+                file.pwrite(run if len(taken) == len(run) else run[: len(taken)], position)
             except OSError as error:
                 state.undo_write(segment, position, error)
                 return [], state.log_start_offset
             took = monotonic() - started
             if took > SLOW_WRITE_S or self._was_slow:
                 self._note_write(took, started)
-            segment.appended_all(position, bases[0], batches, self._index_interval)
-            for last_offset, header in numbered:
-                producers.appended(
-                    header[9], header[10], header[11], header[LAST_DELTA], last_offset, header[MAX_TIMESTAMP], now_ms
-                )
-            state.appended_bytes += at
+            segment.appended_all(position, base_offset, taken, self._index_interval)
+            if is_numbered:
+                self._count_producers(bases, taken, now_ms)
+            state.appended_bytes += total
             state.log_end_offset = state.high_watermark = offset
             state.tail = (offset, segment, segment.size)
+        if state.appended_bytes >= self._begin_at:
+            self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
             self._flush_to(offset)
         if self._watchers.callbacks:
             self._watchers.wake()
         return bases, state.log_start_offset
+
+    def _continued(self, taken: Sequence[tuple[int, Header]]) -> int:
+        """How many of the first batches of a run continue the sequences of their producers. ``lock`` is held."""
+        state = self._state
+        # By producer id: the epoch, and the sequence number that must come next.
+        next_of: dict[int, tuple[int, int]] = {}
+        for number, (_, header) in enumerate(taken):
+            producer_id, epoch, sequence = header[PRODUCER_ID:RECORD_COUNT]
+            last_delta = header[LAST_DELTA]
+            if producer_id < 0:
+                continue
+            if state.first_unstable is not None:
+                return number
+            expected = next_of.get(producer_id)
+            if expected is None:
+                try:
+                    if state.producers.check(producer_id, epoch, sequence, last_delta) is not None:
+                        return number
+                except Refusal:
+                    return number
+            elif expected != (epoch, sequence):
+                return number
+            next_of[producer_id] = (epoch, (sequence + last_delta + 1) % SEQUENCES)
+        return len(taken)
+
+    def _count_producers(self, bases: Sequence[int], taken: Sequence[tuple[int, Header]], now_ms: int) -> None:
+        """The batches of a run are in the log. ``lock`` is held."""
+        appended = self._state.producers.appended
+        for base_offset, (_, header) in zip(bases, taken, strict=True):
+            producer_id, epoch, sequence = header[PRODUCER_ID:RECORD_COUNT]
+            if producer_id >= 0:
+                last_delta, newest = header[LAST_DELTA], header[MAX_TIMESTAMP]
+                appended(producer_id, epoch, sequence, last_delta, base_offset + last_delta, newest, now_ms)
 
     def _note_write(self, took: float, started: float) -> None:
         """So long (s) did a write to the page cache take."""
@@ -341,6 +373,11 @@ class Appender:
             self._was_slow = True
         elif self._was_slow:
             self._was_slow = False
+
+    def _begin_writing(self) -> None:
+        # Two threads may come here at once; the second hint finds little or nothing to do.
+        self._begin_at = self._state.appended_bytes + _BEGIN_BYTES
+        self._begin_soon()
 
     def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
         """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal if no segment can hold them, StorageError."""

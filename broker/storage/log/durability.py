@@ -8,7 +8,7 @@ to note what is to be synced, and in a checkpoint to write the newest index entr
 from collections.abc import Mapping
 
 from broker.errors import StorageError
-from broker.runtime.disk import NO_DESCRIPTORS
+from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES
 from broker.runtime.threads import Lock
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.aborted_checkpoint import Sums
@@ -22,7 +22,7 @@ class Durability:
     offsets of the snapshot files. Checkpoints are made by one thread at a time: the background thread, or after it has ended the
     threads that close the logs."""
 
-    __slots__ = ("_aborted_saved", "_state", "aborted_sums", "last_flush_ms", "snapshots", "sync_lock")
+    __slots__ = ("_aborted_saved", "_begun", "_state", "aborted_sums", "last_flush_ms", "snapshots", "sync_lock")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -32,6 +32,10 @@ class Durability:
         # Which entries of the indexes of aborted transactions are durable, and what the checkpoint file says of them.
         self.aborted_sums: Sums = {}
         self._aborted_saved: Sums = {}
+        self._begun: tuple[Segment | None, int] = (
+            None,
+            0,
+        )  # up to where the operating system was asked to write a segment
 
     def start(self, loaded: LoadedLog, recovery_point: int) -> None:
         """Only what the checkpoints say is known to be durable when a log is opened. ``lock`` is held."""
@@ -84,6 +88,23 @@ class Durability:
             state.observe_fsync(state.clock.monotonic() - began)
             state.durable_offset = end
             self.last_flush_ms = state.clock.time_ms()
+
+    def begin_sync(self) -> None:
+        """Have the operating system begin to write the active segment, so that a later fsync, of any log, waits less. A hint, so
+        errors are ignored; it may wait for the disk. Flusher thread."""
+        state = self._state
+        _, segment, size = state.tail
+        begun, position = self._begun
+        if begun is not segment:
+            position = 0
+        end = size - size % PAGE_BYTES  # the last page is still being filled
+        if segment is None or end <= position:
+            return
+        self._begun = segment, end
+        try:
+            segment.log.get().begin_sync(position, end - position)
+        except OSError:
+            pass  # deleted, or no descriptor is left
 
     def checkpoint(self, *, closing: bool = False) -> bool:
         """Move the recovery point up to the log end offset. True if it moved. Raises StorageError.

@@ -51,6 +51,8 @@ class Surroundings:
     files: OpenFiles
     # fsync this log soon, on another thread.
     flush_soon: Callable[["Log"], None]
+    # Have the operating system begin to write what the log has, on another thread.
+    begin_soon: Callable[["Log"], None]
     # Wake the log's watchers soon, on another thread.
     wake_soon: Callable[["Log"], None]
     # Make the log start offset durable before this returns.
@@ -93,6 +95,7 @@ class Log:
         "append",
         "append_run",
         "around",
+        "decompresses",
         "dir",
         "leader_epoch",
         "partition",
@@ -143,7 +146,10 @@ class Log:
             self._durability.flush_to,
             around.large,
             self.allow_entries,
+            partial(around.begin_soon, self),
         )
+        # Whether appending may take long, because the records of each batch are looked at.
+        self.decompresses = config.decompresses
         self.append = self._appender.append
         self.append_run = self._appender.append_run
         self.read = self._reader.read
@@ -196,6 +202,7 @@ class Log:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self.state.config = config
+        self.decompresses = config.decompresses
         self._appender.configure(config)
         self._rolling.configure(config)
 
@@ -399,6 +406,9 @@ class Log:
 
     def flush_to(self, offset: int) -> None:
         self._durability.flush_to(offset)
+
+    def begin_sync(self) -> None:
+        self._durability.begin_sync()
 
     def checkpoint(self, *, closing: bool = False) -> bool:
         return self._durability.checkpoint(closing=closing)

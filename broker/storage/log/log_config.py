@@ -70,6 +70,11 @@ class LogConfig:
         """Codec id that batches are kept in; None keeps the producer's."""
         return COMPRESSION_CODECS.get(self.compression_type)
 
+    @property
+    def decompresses(self) -> bool:
+        """Whether the records of each batch that is appended are looked at."""
+        return self.compact or self.compression_codec is not None
+
     def text(self, name: str) -> str:
         """The value of a setting by its Kafka name, as text."""
         setting = BY_NAME[name]

@@ -65,10 +65,15 @@ def load(source: LogOnDisk) -> LoadedLog:
         bases = [source.start_offset]
         disk.open(f"{directory}/{file_name(bases[0], LOG)}", create=True).close()
         disk.sync_dir(directory)
+    there = set(names)
     segments = []
     for base in bases:
         segment = Segment(source.files, directory, base, 0, source.now_ms)
         segment.size = segment.hot_from = segment.log.size()
+        if file_name(base, OFFSET_INDEX) not in there:
+            segment.offsets.is_missing()
+        if file_name(base, TIME_INDEX) not in there:
+            segment.times.is_missing()
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)

@@ -7,13 +7,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.runtime.disk import File
+from broker.runtime.disk import PAGE_BYTES, File
 from broker.storage.segments.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, NEVER, Header
 from protocol.checksum import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 CHUNK_BYTES = 1024 * 1024
-PAGE_BYTES = 4096
 
 # The cost of looking at one batch, in bytes that could be verified in the same time.
 BATCH_COST_BYTES = 2048

@@ -37,7 +37,7 @@ class IndexFile:
     ENTRY: Struct
     PAGE_ENTRIES: int
 
-    __slots__ = ("_mutex", "_page", "_stored", "_tail", "cached")
+    __slots__ = ("_mutex", "_page", "_stored", "_surplus", "_tail", "cached")
 
     def __init__(self, cached: CachedFile) -> None:
         self.cached = cached
@@ -45,6 +45,11 @@ class IndexFile:
         self._tail: tuple[list[int], list[int]] = ([], [])
         self._page: Page | None = None
         self._stored = -1  # entries in the file; -1: not counted yet
+        self._surplus = False  # the file has more than these, which do not count; the next flush cuts them off
+
+    def is_missing(self) -> None:
+        """There is no file yet: spares the look."""
+        self._stored = 0
 
     def _decode(self, data: bytes) -> tuple[Column, Column]:
         first, second = zip(*self.ENTRY.iter_unpack(data), strict=True)
@@ -81,11 +86,13 @@ class IndexFile:
         stored = self._stored_entries()
         firsts, seconds = self._tail
         file = self.cached.create()
-        if not firsts:
-            return
-        pack = self.ENTRY.pack
-        data = b"".join([pack(a, b) for a, b in zip(firsts, seconds, strict=True)])
-        file.pwrite([data], stored * self.ENTRY.size)
+        if firsts:
+            pack = self.ENTRY.pack
+            data = b"".join([pack(a, b) for a, b in zip(firsts, seconds, strict=True)])
+            file.pwrite([data], stored * self.ENTRY.size)
+        if self._surplus:
+            file.truncate((stored + len(firsts)) * self.ENTRY.size)
+            self._surplus = False
         with self._mutex:
             self._stored = stored + len(firsts)
             self._tail = ([], [])
@@ -95,14 +102,16 @@ class IndexFile:
             self.cached.get().sync()
 
     def truncate(self, entries: int) -> None:
-        """Keep the first ``entries``. The log's lock is held, or no other thread knows the log yet."""
-        if entries == len(self):
-            return  # an empty index gets no file
-        self.flush()
-        self.cached.get().truncate(entries * self.ENTRY.size)
+        """Keep the first ``entries``. The log's lock is held, or no other thread knows the log yet.
+
+        The file stays as it is until the next flush: a start that finds thousands of logs as they were changes none of them.
+        """
+        stored = self._stored_entries()
         with self._mutex:
-            self._stored = entries
-            self._page = None
+            if entries < stored:
+                self._stored, self._surplus, self._page = entries, True, None
+            kept = max(0, entries - stored)
+            self._tail = (self._tail[0][:kept], self._tail[1][:kept])
 
     def floor(self, key: int, column: int) -> tuple[int, int] | None:
         """The last entry whose number in ``column`` is at most ``key``; None if there is none.
@@ -186,7 +195,8 @@ class IndexFile:
 
     def _load_page(self, first: int) -> Page:
         size = self.ENTRY.size
-        data = self.cached.get().pread(self.PAGE_ENTRIES * size, first * size)
+        entries = min(self.PAGE_ENTRIES, self._stored_entries() - first)
+        data = self.cached.get().pread(max(0, entries) * size, first * size)
         data = data[: len(data) // size * size]
         page = Page(first, self._decode(data) if data else ((), ()))
         if data:

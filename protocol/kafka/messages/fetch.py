@@ -351,7 +351,7 @@ _PREFIX_7 = struct.Struct(">iiihiih")
 _PREFIX_12 = struct.Struct(">iiBihiBB")
 _PREFIX_13 = struct.Struct(">iiBihiB16s")  # with the topic's id in place of its name
 # One partition without aborted transactions: count, index, error, high watermark, last stable offset, (v5) log start,
-# null for the transactions, (v11) no preferred replica, size of the records.
+# null or none for the transactions, (v11) no preferred replica, size of the records.
 _DATA_4 = struct.Struct(">iihqqii")
 _DATA_5 = struct.Struct(">iihqqqii")
 _DATA_11 = struct.Struct(">iihqqqiii")
@@ -365,6 +365,8 @@ _LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
 _LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
 # One of many partitions without records from v12 on: as above, with the number of aborted transactions and all tags.
 _EMPTY_12 = struct.Struct(">ihqqqBiBB")
+# One of many with records: the same up to their size.
+_MANY_DATA_12 = struct.Struct(">ihqqqBi")
 _LENGTH_13 = _PREFIX_13.size + _DATA_12.size + len(_THREE_TAGS) - 4
 _ABORTED = struct.Struct(">qq")  # an aborted transaction: producer id, first offset
 
@@ -384,45 +386,48 @@ def response_parts(
     """
     if len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((partition, code, high, stable, start, aborted, size, parts),) = topics[0]
+        if aborted:
+            return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
         if isinstance(topic, bytes):
-            if aborted is not None:
-                return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
+            count = 0 if aborted is None else 1
             size_varint = encode_uvarint(size + 1)
             total = size + len(size_varint) + _LENGTH_13
             head = (
                 _PREFIX_13.pack(total, correlation_id, 0, throttle_ms, error, session_id, 2, topic)
-                + _DATA_12.pack(2, partition, code, high, stable, start, 0, -1)
+                + _DATA_12.pack(2, partition, code, high, stable, start, count, -1)
                 + size_varint
             )
             return [head, *parts, _THREE_TAGS] if size else [head + _THREE_TAGS]
         name = topic.encode()
         length = len(name)
-        if aborted is None and length < 127:
+        if length < 127:
             if version == 12:
+                count = 0 if aborted is None else 1
                 size_varint = encode_uvarint(size + 1)
                 total = length + size + len(size_varint) + _LENGTH_12
                 head = (
                     _PREFIX_12.pack(total, correlation_id, 0, throttle_ms, error, session_id, 2, length + 1)
                     + name
-                    + _DATA_12.pack(2, partition, code, high, stable, start, 0, -1)
+                    + _DATA_12.pack(2, partition, code, high, stable, start, count, -1)
                     + size_varint
                 )
                 return [head, *parts, _THREE_TAGS] if size else [head + _THREE_TAGS]
+            count = -1 if aborted is None else 0
             if version >= 7:
                 prefix = _PREFIX_7.pack
                 if version == 11:
                     head = prefix(length + size + _LENGTH_11, correlation_id, throttle_ms, error, session_id, 1, length)
                     return [
-                        head + name + _DATA_11.pack(1, partition, code, high, stable, start, -1, -1, size),
+                        head + name + _DATA_11.pack(1, partition, code, high, stable, start, count, -1, size),
                         *parts,
                     ]
                 head = prefix(length + size + _LENGTH_7, correlation_id, throttle_ms, error, session_id, 1, length)
-                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
+                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, count, size), *parts]
             if version >= 5:
                 head = _PREFIX_4.pack(length + size + _LENGTH_5, correlation_id, throttle_ms, 1, length)
-                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
+                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, count, size), *parts]
             head = _PREFIX_4.pack(length + size + _LENGTH_4, correlation_id, throttle_ms, 1, length)
-            return [head + name + _DATA_4.pack(1, partition, code, high, stable, -1, size), *parts]
+            return [head + name + _DATA_4.pack(1, partition, code, high, stable, count, size), *parts]
     return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
 
 
@@ -455,10 +460,18 @@ def _response_parts_any(
             out.string(topic)
         out.any_array(len(partitions), flexible)
         for data in partitions:
-            if flexible and not data.records_size and not data.aborted:
-                partition, code, high, stable, start, aborted, _, _ = data
+            if flexible and not data.aborted:
+                partition, code, high, stable, start, aborted, size, records = data
                 count = 0 if aborted is None else 1
-                out.data += _EMPTY_12.pack(partition, code, high, stable, start, count, -1, 1, 0)
+                if not size:
+                    out.data += _EMPTY_12.pack(partition, code, high, stable, start, count, -1, 1, 0)
+                    continue
+                fields = _MANY_DATA_12.pack(partition, code, high, stable, start, count, -1)
+                head = b"".join((out.data, fields, encode_uvarint(size + 1)))
+                total += len(head) + size
+                parts.append(head)
+                parts += records
+                out = Writer(bytearray(1))  # with no tags
                 continue
             _write_partition(out, version, data)
             if data.records_size:

@@ -1,14 +1,13 @@
 """Produce requests that differ from an earlier one of the same client only in their records.
 
-A producer that does not wait for answers has sent several requests when the broker reads the next time, and all those for one
-partition look alike: API, version, client id, acks, timeout, topic and partition are the same bytes in each. ``template_of``
-parses one of them as a whole. ``follow`` finds the same bytes in the next ones and needs to look only at lengths and correlation
-ids. What it does not recognise it leaves to ``produce.parse_request``.
+All requests of a producer for one partition look alike: API, version, client id, acks, timeout, topic and partition are the same
+bytes in each. ``Templates.learn`` parses one of them as a whole. ``Templates.follow`` finds the same bytes in the next ones and
+needs to look only at lengths and correlation ids. What it does not recognise is left to ``produce.parse_request``.
 
 A template is of a request with one partition, acks 1 or all, no transactional id, and names of usual lengths.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -27,12 +26,10 @@ _FLEXIBLE = 9
 _BEFORE_NAME, _AFTER_NAME = 14, 8
 _BEFORE_NAME_9, _AFTER_NAME_9 = 9, 5
 _BEFORE_ID = 8
-_NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
 _new = tuple.__new__
+_NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
 # Numbers by which a response's fields are found in its bytes. No topic has such a name, and no partition such a number.
 _CORRELATION, _BASE, _START = 0x7FE1E2E3, 0x7FE1E2E3E4E5E6E7, 0x7FF1F2F3F4F5F6F7
-# Who keeps templates keeps this much of each. Names of clients and topics of 249 characters fit.
-_LONGEST_MIDDLE = 600
 _LONGEST_NAME_9 = 126  # a longer one has a length of two bytes
 # Templates are kept, so a client cannot make them as long as it likes. A topic's name has 249 bytes at most.
 _LONGEST_MIDDLE = 512
@@ -44,130 +41,202 @@ class Layout(NamedTuple):
 
     unpack: Callable[[memoryview, int], tuple[Any, ...]]
     size: int
-    is_flexible: bool
 
 
-class Template(NamedTuple):
+class Template:
     """``kind``: API key and version. ``middle``: the frame's bytes from the client id to the length of the records."""
 
-    layout: Layout
-    kind: int
-    middle: bytes
-    version: int
-    acks: int
-    timeout_ms: int
-    topic: str | bytes  # from version 13 on, its id
-    partition: int
+    __slots__ = (
+        "_answer",
+        "acks",
+        "client_id",
+        "kind",
+        "layout",
+        "middle",
+        "partition",
+        "timeout_ms",
+        "topic",
+        "version",
+    )
+
+    def __init__(
+        self,
+        middle: bytes,
+        kind: int,
+        version: int,
+        client_id: str | None,
+        acks: int,
+        timeout_ms: int,
+        topic: str | bytes,
+        partition: int,
+    ) -> None:
+        """``topic``: from version 13 on, its id."""
+        self.middle = middle
+        self.kind = kind
+        self.version = version
+        self.client_id = client_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topic = topic
+        self.partition = partition
+        self.layout = _layout(len(middle), version >= _FLEXIBLE)
+        self._answer: tuple[Callable[..., bytes], list[bytes]] | None = None
+
+    def answers(self, correlation_ids: Sequence[int], base_offsets: Sequence[int], start_offset: int) -> list[bytes]:
+        """The responses to the first requests, as many as have a base offset. They differ in three numbers."""
+        if self._answer is None:
+            self._answer = _answer_of(self)
+        pack, (first, second, third, fourth) = self._answer
+        return [
+            pack(first, correlation_ids[number], second, base_offset, third, start_offset, fourth)
+            for number, base_offset in enumerate(base_offsets)
+        ]
 
 
-class Followed(NamedTuple):
-    """One request of a run."""
+class Run(NamedTuple):
+    """Requests that were followed: of each its template, correlation id and records. They end at ``end``."""
 
-    template: Template
-    correlation_id: int
-    records: memoryview
+    templates: list[Template]
+    correlation_ids: list[int]
+    records: list[memoryview]
+    end: int
+    is_uniform: bool  # all have the same template
 
 
 @lru_cache(256)  # a client has one for each of its templates: shared, they take a third of the memory
 def _layout(middle_size: int, is_flexible: bool) -> Layout:
     layout = Struct(f">iii{middle_size}s{'BBB' if is_flexible else 'i'}")
-    return Layout(layout.unpack_from, layout.size, is_flexible)
+    return Layout(layout.unpack_from, layout.size)
 
 
-def template_of(frame: memoryview) -> Template | None:
-    """What the whole request in ``frame`` has in common with others like it. None: it is not one that has a template."""
-    try:
-        key, version, _, _, body = parse_request_header(frame)
-        if key != ApiKey.PRODUCE or not FIRST_VERSION <= version <= LAST_VERSION:
-            return None
-        parsed = parse_request(frame, version, body, 2)
-    except ProtocolError:
-        return None
-    if parsed.transactional_id is not None or len(parsed.topics) != 1 or parsed.acks not in (1, -1):
-        return None
-    topic, partition, records = parsed.topics[0]
-    name = len(topic.encode() if isinstance(topic, str) else topic)
-    if not records or (version >= _FLEXIBLE and name > _LONGEST_NAME_9):
-        return None
-    if version < _FLEXIBLE:
-        before, after = _BEFORE_NAME, _AFTER_NAME
-    else:
-        before, after = _BEFORE_NAME_9 if version < FIRST_WITH_TOPIC_ID else _BEFORE_ID, _AFTER_NAME_9
-    middle = bytes(frame[_CLIENT_ID : body + before + name + after])
-    if len(middle) > _LONGEST_MIDDLE:
-        return None
-    layout = _layout(len(middle), version >= _FLEXIBLE)
-    template = Template(layout, _KIND(frame, 4)[0], middle, version, parsed.acks, parsed.timeout_ms, topic, partition)
-    found, end = follow({middle: template}, layout, frame, 1, len(frame))
-    # Both end where the frame does, so it suffices to compare the lengths.
-    return template if found and end == len(frame) and len(found[0].records) == len(records) else None
+def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
+    """What packs a response out of four constant parts and the three numbers between them."""
+    result = PartitionResult(template.topic, template.partition, 0, _BASE, -1, _START, None)
+    rest = response(_CORRELATION, template.version, [result], 0)
+    parts: list[bytes] = []
+    for mark, size in ((_CORRELATION, 4), (_BASE, 8), (_START, 8)):
+        before, found, rest = rest.partition(mark.to_bytes(size, "big"))
+        assert found
+        parts.append(before)
+    parts.append(rest)
+    first, second, third, fourth = map(len, parts)
+    return Struct(f">{first}si{second}sq{third}sq{fourth}s").pack, parts
 
 
-def follow(
-    templates: Mapping[bytes, Template], layout: Layout, data: memoryview, most: int, most_bytes: int
-) -> tuple[list[Followed], int]:
-    """The whole requests at the beginning of ``data``, as far as each has one of the templates (by ``middle``; all have this
-    layout), and the same version and acks as the first; and where the last one ends. At most ``most`` requests and
-    ``most_bytes``."""
-    found: list[Followed] = []
-    unpack, size_of_lengths, is_flexible = layout
-    position, limit = 0, min(len(data), most_bytes) - size_of_lengths
-    middle, template = b"", None
-    acks = first_kind = 0
-    while position <= limit and len(found) < most:
-        if is_flexible:
-            length, kind, correlation_id, its_middle, count, second, third = unpack(data, position)
+class Templates:
+    """The templates of one client, whose requests have the same client id, and versions that are alike."""
+
+    __slots__ = ("_by_middle", "_is_flexible", "_layouts", "_tells_layout")
+
+    def __init__(self) -> None:
+        self._by_middle: dict[bytes, Template] = {}
+        # By the byte of the frame that tells them apart: the length of the topic's name, where requests have names.
+        self._layouts: dict[int, Layout] = {}
+        self._tells_layout = 0  # the position of that byte
+        self._is_flexible = False
+
+    def __len__(self) -> int:
+        return len(self._by_middle)
+
+    def clear(self) -> None:
+        self._by_middle.clear()
+        self._layouts.clear()
+
+    def learn(self, frame: memoryview) -> bool:
+        """Add the template of the request that is ``frame``. False: it has none."""
+        try:
+            key, version, _, client_id, body = parse_request_header(frame)
+            if key != ApiKey.PRODUCE or not FIRST_VERSION <= version <= LAST_VERSION:
+                return False
+            parsed = parse_request(frame, version, body, 2)
+        except ProtocolError:
+            return False
+        if parsed.transactional_id is not None or len(parsed.topics) != 1 or parsed.acks not in (1, -1):
+            return False
+        topic, partition, records = parsed.topics[0]
+        name = len(topic.encode() if isinstance(topic, str) else topic)
+        if not records or (version >= _FLEXIBLE and name > _LONGEST_NAME_9):
+            return False
+        if version < _FLEXIBLE:
+            before, after = _BEFORE_NAME, _AFTER_NAME
         else:
-            length, kind, correlation_id, its_middle, count = unpack(data, position)
-        if template is None or its_middle != middle:
-            middle, template = its_middle, templates.get(its_middle)
-            if template is None:
+            before, after = _BEFORE_NAME_9 if version < FIRST_WITH_TOPIC_ID else _BEFORE_ID, _AFTER_NAME_9
+        middle = bytes(frame[_CLIENT_ID : body + before + name + after])
+        if len(middle) > _LONGEST_MIDDLE:
+            return False
+        fields = (version, client_id, parsed.acks, parsed.timeout_ms, topic, partition)
+        template = Template(middle, _KIND(frame, 4)[0], *fields)
+        self._add(template, body + before - 1)
+        run = self.follow(frame, 1, len(frame))
+        # Both end where the frame does, so it suffices to compare the lengths.
+        if run is not None and run.end == len(frame) and len(run.records[0]) == len(records):
+            return True
+        del self._by_middle[middle]
+        return False
+
+    def _add(self, template: Template, tells_layout: int) -> None:
+        """``tells_layout``: where the byte before the topic is."""
+        is_flexible = template.version >= _FLEXIBLE
+        if (tells_layout, is_flexible) != (self._tells_layout, self._is_flexible):
+            self.clear()  # the client has changed its id, or its version
+            self._tells_layout, self._is_flexible = tells_layout, is_flexible
+        self._by_middle[template.middle] = template
+        self._layouts[template.middle[tells_layout - _CLIENT_ID]] = template.layout
+
+    def follow(self, data: memoryview, most: int, most_bytes: int) -> Run | None:
+        """The whole requests at the beginning of ``data``, as far as each has a template, and the same version and acks as the
+        first. At most ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole."""
+        templates: list[Template] = []
+        correlation_ids: list[int] = []
+        records: list[memoryview] = []
+        layouts, tells_layout, is_flexible = self._layouts, self._tells_layout, self._is_flexible
+        position, limit = 0, min(len(data), most_bytes)
+        middle, template, is_uniform = b"", None, True
+        first_kind = acks = 0
+        while position + tells_layout < limit and len(templates) < most:
+            layout = layouts.get(data[position + tells_layout])
+            if layout is None:
                 break
-            if not found:
-                acks, first_kind = template.acks, template.kind
-        end = position + 4 + length
-        start = position + size_of_lengths
-        if not kind == template.kind == first_kind or template.acks != acks or end > len(data) or end > most_bytes:
-            break
-        after = end
-        if is_flexible:
-            after -= 3
-            if count < 128:
-                start -= 2
-            elif second < 128:
-                count += (second << 7) - 128
-                start -= 1
-            elif third < 128:
-                count += (second << 7) + (third << 14) - 16512
+            unpack, size = layout
+            start = position + size
+            if start > limit:
+                break
+            if is_flexible:
+                length, kind, correlation_id, its_middle, count, second, third = unpack(data, position)
             else:
+                length, kind, correlation_id, its_middle, count = unpack(data, position)
+            if template is None or its_middle != middle:
+                middle, template = its_middle, self._by_middle.get(its_middle)
+                if template is None:
+                    break
+                if not templates:
+                    first_kind, acks = template.kind, template.acks
+                elif template.kind != first_kind or template.acks != acks:
+                    break
+                else:
+                    is_uniform = False
+            end = position + 4 + length
+            if kind != first_kind or end > limit:
                 break
-            count -= 1
-            if data[after:end] != _NO_TAGS:
+            after = end
+            if is_flexible:
+                after -= 3
+                if count < 128:
+                    start -= 2
+                elif second < 128:
+                    count += (second << 7) - 128
+                    start -= 1
+                elif third < 128:
+                    count += (second << 7) + (third << 14) - 16512
+                else:
+                    break
+                count -= 1
+                if data[after:end] != _NO_TAGS:
+                    break
+            if count <= 0 or start + count != after:
                 break
-        if count <= 0 or start + count != after:
-            break
-        found.append(_new(Followed, (template, correlation_id, data[start:after])))
-        position = end
-    return found, position
-
-
-class Answers:
-    """The responses to requests of one template that have succeeded, which differ in three numbers."""
-
-    __slots__ = ("_pack", "_parts")
-
-    def __init__(self, template: Template) -> None:
-        result = PartitionResult(template.topic, template.partition, 0, _BASE, -1, _START, None)
-        rest = response(_CORRELATION, template.version, [result], 0)
-        self._parts: list[bytes] = []
-        for mark, size in ((_CORRELATION, 4), (_BASE, 8), (_START, 8)):
-            before, found, rest = rest.partition(mark.to_bytes(size, "big"))
-            assert found
-            self._parts.append(before)
-        self._parts.append(rest)
-        first, second, third, fourth = map(len, self._parts)
-        self._pack = Struct(f">{first}si{second}sq{third}sq{fourth}s").pack
-
-    def one(self, correlation_id: int, base_offset: int, start_offset: int) -> bytes:
-        first, second, third, fourth = self._parts
-        return self._pack(first, correlation_id, second, base_offset, third, start_offset, fourth)
+            templates.append(template)
+            correlation_ids.append(correlation_id)
+            records.append(data[start:after])
+            position = end
+        return _new(Run, (templates, correlation_ids, records, position, is_uniform)) if templates else None

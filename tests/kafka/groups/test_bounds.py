@@ -1,6 +1,6 @@
 """The memory and the work that one client can cause, in one group and in all groups together, are bounded."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,8 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import ClassicGroupDriver
 from tests.kafka.groups.group_harness import NOBODY, CommitAnswer, GroupHarness
+
+MakeHarness = Callable[..., GroupHarness]
 
 KIB, MIB = 1024, 1024 * 1024
 ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
@@ -174,8 +176,8 @@ def test_the_number_of_topic_names_that_are_read_is_bounded(monkeypatch: pytest.
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> GroupHarness:
-    return GroupHarness(tmp_path, coordinator_max_bytes=MIB)
+def small(new_harness: MakeHarness) -> GroupHarness:
+    return new_harness(coordinator_max_bytes=MIB)
 
 
 def used(harness: GroupHarness) -> int:
@@ -245,8 +247,8 @@ def test_everything_that_is_removed_frees_its_memory(small: GroupHarness) -> Non
 # Threads ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_timer_leaves_the_work_to_the_writer(tmp_path: Path) -> None:
-    harness = GroupHarness(tmp_path)
+def test_the_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> None:
+    harness = new_harness()
     for _ in range(10):
         harness.join("g")
     harness.clock.now += 11
@@ -256,8 +258,8 @@ def test_the_timer_leaves_the_work_to_the_writer(tmp_path: Path) -> None:
     assert harness.listed() == {}
 
 
-def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
-    harness = GroupHarness(tmp_path, offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
+def test_a_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
+    harness = new_harness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
     for n in range(250):
         harness.commit(f"g-{n}", {ORDERS_0: 7})
     harness.write()
@@ -275,9 +277,11 @@ def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
     assert harness.listed() == {"new": "Empty"}
 
 
-def test_a_request_with_many_members_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_with_many_members_is_processed_in_parts(
+    new_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
-    harness = GroupHarness(tmp_path)
+    harness = new_harness()
     ids = [harness.join("g").member_id for _ in range(8)]
     error, errors = harness.groups.leave("g", [(one, None) for one in [*ids, "stranger"]])
     assert (error, errors) == (ErrorCode.none, [ErrorCode.none] * 8 + [ErrorCode.unknown_member_id])
@@ -307,9 +311,11 @@ def test_offsets_are_fetched_in_parts_in_the_order_of_the_request(
     assert told == wanted
 
 
-def test_offsets_of_many_partitions_are_fetched_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_of_many_partitions_are_fetched_and_deleted(
+    new_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(offset_coordinator, "LOCKED_MAX", 7)
-    harness = GroupHarness(tmp_path)
+    harness = new_harness()
     harness.commit("g", {("orders", n): n for n in range(20)})
     harness.write()
     error, ((topic, found),) = harness.groups.offsets.fetch("g", [("orders", list(range(30)))])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker.kafka.groups.classic_group import ClassicGroup
-from broker.kafka.groups.consumer import ConsumerGroup
+from broker.kafka.groups.consumer import ConsumerGroup, regexes
 from broker.kafka.groups.consumer.values import ConsumerGroupDescription, HeartbeatRequest, HeartbeatResult
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.offset_coordinator import Committer
@@ -14,6 +14,8 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import Parked
 from tests.kafka.groups.group_harness import DAY_S, NOBODY, GroupHarness
+
+needs_re2 = pytest.mark.skipif(regexes.re2 is None, reason="google-re2 is not installed")
 
 SESSION_S = 45
 SESSION = "consumer.session.timeout.ms"
@@ -257,6 +259,7 @@ def test_topics_that_nobody_reads_disturb_no_group(harness: GroupHarness) -> Non
     assert harness.database.transactions == transactions
 
 
+@needs_re2
 def test_a_regular_expression_gets_topics_that_are_made_later(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     member = Member(harness, "a").join(subscribed_topic_regex="payments-.*")
@@ -270,6 +273,7 @@ def test_a_regular_expression_gets_topics_that_are_made_later(harness: GroupHarn
     assert settled(member) == [3]
 
 
+@needs_re2
 def test_a_regular_expression_gets_only_topics_that_its_client_may_describe(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     harness.topic("payments-secret", 4)
@@ -285,6 +289,7 @@ def test_a_regular_expression_gets_only_topics_that_its_client_may_describe(harn
     assert asked == ["someone"]
 
 
+@needs_re2
 def test_until_somebody_can_be_asked_for_after_a_restart_members_keep_what_they_have(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     member = Member(harness, "a").join(subscribed_topic_regex="payments-.*", context="someone")

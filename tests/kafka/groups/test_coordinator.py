@@ -65,7 +65,7 @@ def test_a_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
     for _ in range(100):
         harness.wait(0.01)
         harness.groups.heartbeat("g", a, None, 1)
-    assert len(harness.timer) == before
+    assert len(harness.timer) <= before  # cancelled ones may have gone meanwhile
 
 
 def test_the_timer_is_set_anew_for_an_earlier_deadline(harness: GroupHarness) -> None:

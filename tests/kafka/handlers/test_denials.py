@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.kafka.authorization import SUPPORTED_BITS
-from broker.kafka.handlers.fetch import _Parked
+from broker.kafka.fetching.parked import ParkedFetch
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -200,7 +200,7 @@ def test_a_fetch_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Gr
 
 def parked(kafka: Kafka) -> int:
     return sum(
-        isinstance(connection.data, _Parked)
+        isinstance(connection.data, ParkedFetch)
         for processor in kafka.broker.server.sockets.processors
         for connection in list(processor.connections)
     )

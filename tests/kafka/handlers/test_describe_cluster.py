@@ -14,7 +14,7 @@ all_versions = pytest.mark.parametrize("version", versions(API))
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    with Kafka(node_id=5, cluster_id="a-cluster") as kafka:
+    with Kafka(node_id=5, cluster_id="a-cluster", broker_rack="zone-1") as kafka:
         yield kafka
 
 
@@ -24,7 +24,7 @@ def test_the_cluster_is_this_broker_at_the_address_it_was_asked_at(kafka: Kafka,
     assert response.error_code == ErrorCode.none
     assert (response.cluster_id, response.controller_id) == ("a-cluster", 5)
     (broker,) = response.brokers
-    assert (broker.broker_id, broker.host, broker.port, broker.rack) == (5, *kafka.address, None)
+    assert (broker.broker_id, broker.host, broker.port, broker.rack) == (5, *kafka.address, "zone-1")
     assert not get(broker, "is_fenced")
 
 

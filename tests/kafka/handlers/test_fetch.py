@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
+from broker.kafka.fetching.reading import Reading
 from broker.kafka.handlers import fetch
 from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
@@ -130,7 +131,7 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
     warmed: list[int] = []
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None
-    warm, read = fetch._Reading.warm, log.read
+    warm, read = Reading.warm, log.read
 
     def cold(*args: Any, **options: Any) -> Any:
         return read(*args, **options)._replace(resident=False)
@@ -140,7 +141,7 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
         warm(reading, context)
 
     monkeypatch.setattr(log, "read", cold)
-    monkeypatch.setattr(fetch._Reading, "warm", noted)
+    monkeypatch.setattr(Reading, "warm", noted)
     (result,) = results(ask(kafka, 12, topic, {}))
     assert offsets(result) == [0, 1]
     assert warmed == [len(result.records)]

@@ -22,7 +22,7 @@ NOT_ASKED = -(2**31)
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
+    with Kafka(broker_rack="zone-1") as kafka:
         yield kafka
 
 
@@ -41,6 +41,12 @@ def test_whoever_asks_is_told_what_may_be_done(kafka: Kafka, version: int, asked
     assert answer.cluster_authorized_operations == (CLUSTER if asked[0] else NOT_ASKED)
     expected = TOPIC if asked[1] else NOT_ASKED
     assert [one.topic_authorized_operations for one in answer.topics] == [expected] * 2
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+def test_clients_are_told_in_which_rack_the_broker_stands(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.METADATA, version, topics=[])
+    assert [broker.rack for broker in answer.brokers] == ["zone-1"]
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])

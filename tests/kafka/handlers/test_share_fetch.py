@@ -11,6 +11,7 @@ from broker.kafka.handlers import share_fetch
 from broker.kafka.share.share_settings import ShareSettings
 from broker.security.acl import Operation, ResourceType
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, RELEASE, Member, write
@@ -150,12 +151,34 @@ def test_a_session_ends_with_its_connection(kafka: Kafka) -> None:
         assert [(0, 3, 1)] == other.fetch(max_wait=30_000).ranges()
 
 
-def test_a_member_that_leaves_its_group_gives_its_records_back(kafka: Kafka) -> None:
+def test_a_member_that_has_left_its_group_can_still_acknowledge_and_close_its_session(kafka: Kafka) -> None:
+    """librdkafka sends both at once, on two connections."""
+    topic = kafka.topic()
+    write(kafka, topic, 4)
+    with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
+        for epoch in (0, -1):
+            beat = kafka.ask(
+                ApiKey.SHARE_GROUP_HEARTBEAT,
+                1,
+                group_id=topic,
+                member_id="member",
+                member_epoch=epoch,
+                subscribed_topic_names=[topic],
+            )
+            assert beat.error_code == ErrorCode.none
+            if epoch == 0:
+                member.fetch()
+        assert {0: 0} == member.acknowledged({0: [(0, 1, [ACCEPT])]})
+        member.close()
+        assert [(2, 3, 1)] == other.fetch().ranges()
+
+
+def test_a_member_that_times_out_gives_its_records_back(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 4)
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
         member.fetch()
-        kafka.inside.share.member_left(topic, "member")
+        kafka.inside.share.member_fenced(topic, "member")
         assert [(0, 3, 1)] == other.fetch().ranges()
         assert ErrorCode.share_session_not_found == member.fetch().error
 

@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from broker.kafka.fetching.reading import Reading
 from broker.kafka.handlers import fetch, metadata, produce
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -137,7 +138,7 @@ def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pyt
     monkeypatch.setattr(kafka.inside, "traces", object())
     wanted = FetchPartition(id_of(kafka, topic).bytes, 0, -1, 0, -1, 1 << 20)
     request = FetchRequest(0, 1, 1 << 20, 0, 0, -1, [wanted], by_id=True)
-    reading = fetch._Reading(kafka.inside, request)
+    reading = Reading(kafka.inside, request)
     reading.warm(kafka.inside)
     kafka.inside.logs.delete_topic(topic)
     reading.warm(kafka.inside)

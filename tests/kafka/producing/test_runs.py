@@ -1,6 +1,6 @@
 """Produce requests that come together, over a socket: they are answered and stored as if each had come alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -8,6 +8,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.kafka.handlers.produce import API
+from broker.kafka.producing.run_finder import RunFinder
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -17,6 +18,7 @@ from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 NOW_MS = 1_000_000
+Way = Callable[["Kafka", "Sequence[Sent]", int, int], list[tuple[int, int]]]
 CORRELATION_ID = 100
 
 
@@ -71,8 +73,16 @@ def together(
     return found
 
 
-def alone(kafka: Kafka, sent: Sequence[Sent], version: int = API.max_version, acks: int = 1) -> list[tuple[int, int]]:
+def in_turn(kafka: Kafka, sent: Sequence[Sent], version: int = API.max_version, acks: int = 1) -> list[tuple[int, int]]:
+    """Wait for each answer before the next one is sent."""
     return [answer for one in sent for answer in together(kafka, [one], version, acks)]
+
+
+def alone(kafka: Kafka, sent: Sequence[Sent], version: int = API.max_version, acks: int = 1) -> list[tuple[int, int]]:
+    """The same while no runs are looked for, so that each request is parsed as a whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFinder, "find", lambda self, data, first: first)
+        return in_turn(kafka, sent, version, acks)
 
 
 def log_of(kafka: Kafka, topic: str, partition: int = 0) -> Log:
@@ -104,11 +114,14 @@ class Runs:
 
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", versions(API))
-def test_what_comes_together_is_stored_and_answered_as_what_comes_alone(kafka: Kafka, version: int, acks: int) -> None:
+@pytest.mark.parametrize("way", [together, in_turn])
+def test_what_is_taken_as_runs_is_stored_and_answered_as_what_is_parsed_alone(
+    kafka: Kafka, way: Way, version: int, acks: int
+) -> None:
     one, other = kafka.topic(), kafka.topic()
     values = [b"%d" % number * 50 for number in range(20)]
     sent = alone(kafka, [Sent(one, batch(value)) for value in values], version, acks)
-    assert sent == together(kafka, [Sent(other, batch(value)) for value in values], version, acks)
+    assert sent == way(kafka, [Sent(other, batch(value)) for value in values], version, acks)
     assert [(0, number) for number in range(20)] == sent
     assert stored(kafka, one) == stored(kafka, other)
 
@@ -185,11 +198,12 @@ def refusals(kafka: Kafka, topic: str) -> list[Sent]:
 
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", [5, 8, 9, 12, 13])
-def test_one_that_is_refused_does_not_touch_the_others(kafka: Kafka, version: int, acks: int) -> None:
+@pytest.mark.parametrize("way", [together, in_turn])
+def test_one_that_is_refused_does_not_touch_the_others(kafka: Kafka, way: Way, version: int, acks: int) -> None:
     one, other = (kafka.topic(max_message_bytes="1000") for _ in range(2))
     expected = alone(kafka, refusals(kafka, one), version, acks)
     assert {0, ErrorCode.corrupt_message} < {error for error, _ in expected}
-    assert expected == together(kafka, refusals(kafka, other), version, acks)
+    assert expected == way(kafka, refusals(kafka, other), version, acks)
     assert stored(kafka, one) == stored(kafka, other)
 
 

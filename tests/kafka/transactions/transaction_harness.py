@@ -127,7 +127,11 @@ class TransactionHarness:
 
     def turn(self) -> bool:
         """Run one step of one thread. False if there is nothing to do."""
-        return self.groups.writer.step(0) or self.transactions.markers.step(0) or self.storage.manager.flusher.step(0)
+        return (
+            self.groups.writer.step(0)
+            or self.transactions.markers.step(0)
+            or self.storage.manager.flusher.threads[0].step(0)
+        )
 
     def settle(self) -> None:
         while self.turn():

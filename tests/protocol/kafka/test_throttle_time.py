@@ -56,6 +56,17 @@ def test_it_is_as_if_the_response_had_been_encoded_with_it(api: Api, version: in
     assert [bytes(part) for part in before] == untouched
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+def test_the_last_of_several_responses_to_produce_gets_it(version: int) -> None:
+    topic: str | bytes = b"a" * 16 if version >= 13 else "t"
+
+    def answers(*throttles_ms: int) -> bytes:
+        results = [produce.PartitionResult(topic, 3)]
+        return b"".join(produce.response(7, version, results, throttle_ms) for throttle_ms in throttles_ms)
+
+    assert b"".join(with_throttle_time([answers(0, 0, 0)], ApiKey.PRODUCE, version, 1234)) == answers(0, 0, 1234)
+
+
 def test_other_parts_are_the_same_objects() -> None:
     parts = [fetch.response_parts(7, 11, 0, 0, 0, ())[0], bytearray(b"records")]
     assert with_throttle_time(parts, ApiKey.FETCH, 11, 5)[-1] is parts[1]

@@ -208,7 +208,9 @@ class Admin(Client):
             self._excuse(error, "the deletion of a topic that was there")
 
     def _looked(self, error: int) -> None:
-        if error in (ErrorCode.none, ErrorCode.leader_not_available):
+        if error == ErrorCode.leader_not_available:
+            return  # an old version of Metadata has the topic made; a broker that stops may not get that far: look again
+        if error == ErrorCode.none:
             if not self._deleting:  # made by a request whose answer was lost
                 self._made()
             self._state = "there"

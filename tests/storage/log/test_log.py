@@ -497,7 +497,7 @@ def test_watchers_are_called_when_the_log_goes_offline_or_is_deleted(storage: St
     storage.disk.fail["write", "a-0/"] = errno.EIO
     with pytest.raises(StorageError):
         append(storage.log("a"), b"x")
-    storage.manager.flusher.step(0)
+    storage.manager.flusher.threads[0].step(0)
     storage.manager.delete_topic("b")
     assert seen == ["offline", "deleted"]
 

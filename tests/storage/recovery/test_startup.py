@@ -80,3 +80,12 @@ def test_a_lost_topic_id_is_written_again(storage: Storage) -> None:
     storage.open()
     assert storage.log().offline is None
     assert (storage.path() / "partition.metadata").read_text() == before
+
+
+def test_a_start_after_a_clean_stop_changes_no_file_of_a_partition(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    append_many(storage.create(), 20, size=1000)
+    storage.stop()
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in storage.path().iterdir()}
+    storage.open().stop()
+    assert before == {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in storage.path().iterdir()}

@@ -54,6 +54,23 @@ def test_the_entry_before_is_found(
         assert index.count_below(number * 10, 1) == sum(e[1] < number * 10 for e in entries) or not (flush or reopen)
 
 
+def test_what_is_cut_off_stays_in_the_file_until_the_next_flush_and_is_never_found(tmp_path: Path) -> None:
+    index = small(tmp_path)
+    for number in range(1, 11):
+        index.add(100 + number, number * 100)
+    index.flush()
+    size = (tmp_path / "i").stat().st_size
+    index.truncate(6)
+    assert size == (tmp_path / "i").stat().st_size
+    assert (6, (106, 600), (106, 600)) == (len(index), index.batch_before(109), index.batch_before(106))
+    assert 600 == index.position_before(5000)
+    index.add(120, 2000)
+    assert ((106, 600), (120, 2000)) == (index.batch_before(119), index.batch_before(120))
+    index.flush()
+    assert size // 10 * 7 == (tmp_path / "i").stat().st_size
+    assert (120, 2000) == small(tmp_path).batch_before(130)
+
+
 @settings(max_examples=50)
 @given(steps=steps, keep=st.integers(0, 40), more=steps)
 def test_what_is_cut_off_is_gone_and_more_may_follow(

@@ -1,11 +1,31 @@
-"""Group commit."""
+"""Group commit, of several logs at once."""
 
 import errno
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import pytest
 
 from broker.errors import StorageError
 from broker.runtime.threads import SystemThreads
-from tests.storage.helpers import Storage, append, append_many
+from tests.storage.helpers import FaultyFile, Storage, append, append_many
+
+
+@contextmanager
+def running(storage: Storage) -> Iterator[None]:
+    """All of the flusher's threads."""
+    crashes: list[BaseException] = []
+    bodies = storage.manager.flusher.threads
+    handles = [SystemThreads().spawn("flusher", body, on_crash=crashes.append) for body in bodies]
+    try:
+        yield
+    finally:
+        ended = [handle.stop(30) for handle in handles]
+    assert all(ended)
+    assert not crashes
 
 
 def test_one_fsync_answers_all_who_wait(storage: Storage) -> None:
@@ -16,10 +36,10 @@ def test_one_fsync_answers_all_who_wait(storage: Storage) -> None:
         flusher.wait_durable(log, info.last_offset + 1, lambda error, n=number: answers.append((n, error)))
     assert answers == []
     storage.disk.synced.clear()
-    assert flusher.step(0)
+    assert flusher.threads[0].step(0)
     assert answers == [(number, None) for number in range(10)]
     assert sum(path.endswith(".log") for path in storage.disk.synced) == 1
-    assert not flusher.step(0)
+    assert not flusher.threads[0].step(0)
 
 
 def test_what_is_durable_already_is_answered_at_once(storage: Storage) -> None:
@@ -41,7 +61,8 @@ def test_a_failure_is_answered_to_those_it_concerns_and_to_nobody_else(storage: 
         storage.manager.flusher.wait_durable(
             storage.log(name), 1, lambda error, name=name: answers.__setitem__(name, error)
         )
-    storage.manager.flusher.step(0)
+    while storage.manager.flusher.threads[0].step(0):
+        pass
     assert answers["good"] is None
     assert isinstance(answers["bad"], StorageError)
 
@@ -52,7 +73,7 @@ def test_waiting_for_a_deleted_topic_ends_with_an_error(storage: Storage) -> Non
     answers: list[StorageError | None] = []
     storage.manager.flusher.wait_durable(log, 1, answers.append)
     storage.manager.delete_topic("t")
-    storage.manager.flusher.step(0)
+    storage.manager.flusher.threads[0].step(0)
     assert isinstance(answers[0], StorageError)
 
 
@@ -68,9 +89,9 @@ def test_an_append_that_came_during_the_fsync_waits_for_the_next(storage: Storag
             flusher.wait_durable(log, 2, lambda error: answers.append(2))
 
     storage.disk.before = while_syncing
-    flusher.step(0)
+    flusher.threads[0].step(0)
     assert (answers, log.durable_offset) == ([1], 1)
-    flusher.step(0)
+    flusher.threads[0].step(0)
     assert (answers, log.durable_offset) == ([1, 2], 2)
 
 
@@ -78,7 +99,7 @@ def test_a_new_segment_is_synced_in_the_background(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 4)
     assert log.durable_offset == 0
-    storage.manager.flusher.step(0)
+    storage.manager.flusher.threads[0].step(0)
     assert log.durable_offset == 4
 
 
@@ -86,16 +107,210 @@ def test_flush_ms_is_kept(storage: Storage) -> None:
     log, flusher = storage.create(flush_ms=5000), storage.manager.flusher
     append(log, b"x")
     storage.clock.sleep_ms(4000)
-    flusher.step(0)
+    flusher.threads[0].step(0)
     assert log.durable_offset == 0
     storage.clock.sleep_ms(1100)
-    flusher.step(0)
+    flusher.threads[0].step(0)
     assert log.durable_offset == 1
 
 
-def test_on_a_thread_of_its_own_it_serves_many_at_once_and_can_be_stopped(storage: Storage) -> None:
+def test_flush_ms_that_is_set_or_taken_back_later_counts_for_the_topic_and_for_all(storage: Storage) -> None:
+    log, manager = storage.create(), storage.manager
+    other = storage.create("other")
+
+    def passes(ms: int) -> None:
+        storage.clock.sleep_ms(ms)
+        while manager.flusher.threads[0].step(0):
+            pass
+
+    append(log, b"x")
+    passes(2000)  # the flusher has looked once which logs have it
+    assert 0 == log.durable_offset
+    manager.alter_topic_configs(log.topic, {"flush.ms": "1000"})
+    passes(2000)
+    assert (1, 0) == (log.durable_offset, other.durable_offset)
+    manager.alter_topic_configs(log.topic, {"flush.ms": None})
+    append(log, b"y")
+    passes(2000)
+    assert 1 == log.durable_offset
+    manager.reconfigure(attrs.evolve(manager.config, defaults=attrs.evolve(manager.config.defaults, flush_ms=1000)))
+    append(other, b"z")
+    passes(2000)
+    assert (2, 1) == (log.durable_offset, other.durable_offset)
+    new = storage.create("new")
+    append(new, b"x")
+    passes(2000)
+    assert 1 == new.durable_offset
+    manager.delete_topic("new")
+    passes(2000)
+
+
+def test_who_comes_during_an_fsync_waits_behind_the_other_logs(storage: Storage) -> None:
+    first, second = storage.create("first"), storage.create("second")
+    flusher = storage.manager.flusher
+    answers: list[str] = []
+    for name, log in (("first", first), ("second", second)):
+        append(log, b"x")
+        flusher.wait_durable(log, 1, lambda error, name=name: answers.append(name))
+
+    def while_syncing(what: str, path: str) -> None:
+        if what == "sync" and first.log_end_offset == 1:
+            append(first, b"y")
+            flusher.wait_durable(first, 2, lambda error: answers.append("first again"))
+
+    storage.disk.before = while_syncing
+    while flusher.threads[0].step(0):
+        pass
+    assert answers == ["first", "second", "first again"]
+
+
+def test_a_log_whose_fsync_takes_long_keeps_no_other_waiting(storage: Storage) -> None:
+    slow, quick = storage.create("slow"), storage.create("quick")
+    flusher = storage.manager.flusher
+    began, free, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def while_syncing(what: str, path: str) -> None:
+        if what == "sync" and "slow-0" in path:
+            began.set()
+            assert free.wait(60)
+
+    storage.disk.before = while_syncing
+    append(slow, b"x")
+    append(quick, b"x")
+    done = threading.Event()
+    with running(storage):
+        flusher.wait_durable(slow, 1, lambda error: done.set())
+        assert began.wait(30)
+        flusher.wait_durable(quick, 1, lambda error: answered.set())
+        try:
+            assert answered.wait(30)
+            assert slow.durable_offset == 0
+        finally:
+            free.set()
+        assert done.wait(30)
+
+
+def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_synced_twice_at_once(
+    storage: Storage,
+) -> None:
+    names = [f"log-{number}" for number in range(12)]  # more than there are threads
+    logs = [storage.create(name) for name in names]
+    flusher = storage.manager.flusher
+    lock = threading.Lock()
+    syncing: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    right = type(logs[0]).flush_to
+
+    def flush_to(log: object, offset: int) -> None:
+        with lock:
+            syncing[str(id(log))] += 1
+            most[str(id(log))] = max(most[str(id(log))], syncing[str(id(log))])
+        try:
+            right(log, offset)  # type: ignore[arg-type]
+        finally:
+            with lock:
+                syncing[str(id(log))] -= 1
+
+    answers: Counter[int] = Counter()
+
+    def produce(mine: int) -> None:
+        for turn in range(25):
+            number = (mine * 5 + turn * 7) % len(logs)
+            info = append(logs[number], b"x")
+            written = threading.Event()
+            flusher.wait_durable(logs[number], info.last_offset + 1, lambda error, event=written: event.set())
+            flusher.threads[turn % len(flusher.threads)].wakeup()  # which may be about to get a log
+            assert written.wait(60)
+            answers[mine] += 1
+
+    type(logs[0]).flush_to = flush_to  # type: ignore[method-assign,assignment]
+    try:
+        with running(storage):
+            threads = [threading.Thread(target=produce, args=(mine,)) for mine in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120)
+    finally:
+        type(logs[0]).flush_to = right  # type: ignore[method-assign]
+    assert answers == dict.fromkeys(range(16), 25)
+    assert set(most.values()) == {1}
+    assert sum(log.durable_offset for log in logs) == 16 * 25
+    assert flusher.waiting == 0
+
+
+def test_a_thread_that_has_stopped_waiting_is_given_nothing(storage: Storage) -> None:
     log, flusher = storage.create(), storage.manager.flusher
-    handle = SystemThreads().spawn("flusher", flusher, on_crash=lambda error: None)
+    impatient, other = flusher.threads[1:3]
+    assert not impatient.step(0.001)
+    impatient.wakeup()
+    impatient.wakeup()
+    assert not impatient.step(None)
+    append(log, b"x")
+    flusher.flush_soon(log)
+    assert other.step(0)
+    assert log.durable_offset == 1
+
+
+def test_what_is_appended_without_waiting_is_begun_to_be_written_while_others_wait_for_fsyncs(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(
+        FaultyFile, "begin_sync", lambda file, offset, size: begun.append((file.path.split("/")[-2], offset, size))
+    )
+    bulk, other = storage.create("bulk"), storage.create("other")
+    flusher = storage.manager.flusher
+
+    def load(megabytes: int) -> None:
+        for _ in range(megabytes):
+            append(bulk, bytes(1_000_000))
+        while flusher.threads[0].step(0):
+            pass
+
+    load(9)
+    assert begun == []  # nobody waits
+    append(other, b"x")
+    flusher.wait_durable(other, 1, lambda error: None)
+    flusher.threads[0].step(0)
+    load(9)
+    assert sum(size for _, _, size in begun) in range(16 << 20, 18_010_000)
+    assert {name for name, _, _ in begun} == {"bulk-0"}
+    position = 0
+    for _, offset, size in begun:
+        assert offset == position
+        position += size
+    assert position % 4096 == 0
+    assert bulk.durable_offset == 0
+    begun.clear()
+    storage.clock.sleep_ms(11_000)
+    load(9)
+    assert begun == []
+    append(other, b"x")
+    flusher.wait_durable(other, 2, lambda error: None)
+    flusher.threads[0].step(0)
+    bulk.roll(storage.clock.time_ms())
+    load(5)
+    assert begun[0][:2] == ("bulk-0", 0)  # of the new segment
+
+
+def test_a_hint_that_fails_does_no_harm(storage: Storage) -> None:
+    log, flusher = storage.create(), storage.manager.flusher
+    append(log, bytes(100_000))
+    storage.manager.files.close_all()
+    storage.disk.fail["open", "t-0/"] = errno.EMFILE
+    log.begin_sync()
+    storage.disk.fail.clear()
+    answers: list[StorageError | None] = []
+    flusher.wait_durable(log, 1, answers.append)
+    flusher.threads[0].step(0)
+    assert answers == [None]
+    storage.manager.delete_topic("t")
+    log.begin_sync()
+
+
+def test_its_threads_serve_many_at_once_and_can_be_stopped(storage: Storage) -> None:
+    log, flusher = storage.create(), storage.manager.flusher
     done = threading.Barrier(9)
 
     def produce() -> None:
@@ -106,9 +321,9 @@ def test_on_a_thread_of_its_own_it_serves_many_at_once_and_can_be_stopped(storag
             assert written.wait(30)
         done.wait(30)
 
-    threads = [threading.Thread(target=produce) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    done.wait(60)
+    with running(storage):
+        threads = [threading.Thread(target=produce) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        done.wait(60)
     assert log.durable_offset == 160
-    assert handle.stop(10)

@@ -99,7 +99,7 @@ def test_a_compaction_is_done_in_small_steps(storage: Storage) -> None:
 
 
 def step_all(storage: Storage) -> None:
-    while storage.manager.flusher.step(0):
+    while storage.manager.flusher.threads[0].step(0):
         pass
     while storage.manager.housekeeper.step(0):
         pass
@@ -162,7 +162,7 @@ def test_checkpoints_retention_and_removals_of_many_logs_are_done_a_piece_a_step
     storage.manager.create_topic("t", logs, {"segment.bytes": "100", "retention.bytes": "1"})
     for number in range(logs):
         append_many(storage.log("t", number), 3)
-    while storage.manager.flusher.step(0):
+    while storage.manager.flusher.threads[0].step(0):
         pass
     storage.manager.housekeeper.hurry()
     syncs: list[int] = []

@@ -25,7 +25,7 @@ from broker.kafka.groups.share.values import (
     HeartbeatRequest,
     HeartbeatResult,
     Initialise,
-    MemberGone,
+    MemberFenced,
     NewPartitions,
     Reply,
     ShareGroupDescription,
@@ -49,8 +49,9 @@ class ShareState(Protocol):
         """Give each partition that has none a start offset in this group, by the group's settings and as the log is now. ``done``
         is called, on any thread and perhaps at once, when that is durable. May read the disk."""
 
-    def member_left(self, group_id: str, member_id: str) -> None:
-        """Release what this member has acquired."""
+    def member_fenced(self, group_id: str, member_id: str) -> None:
+        """Release what this member has acquired: it has not been heard from for the session time-out. A member that leaves is
+        another matter: it closes its share session itself, and may have sent its last acknowledgements on another connection."""
 
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
         """Delete what the group has read of these topics, or (None) of all. ``done`` as above."""
@@ -62,7 +63,7 @@ class NoState:
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         done(None)
 
-    def member_left(self, group_id: str, member_id: str) -> None:
+    def member_fenced(self, group_id: str, member_id: str) -> None:
         pass
 
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
@@ -87,7 +88,7 @@ class ShareGroups:
         self._worker = worker
         registry.carry_out[AssignmentDue] = self._begin_run
         registry.carry_out[Initialise] = self._initialise
-        registry.carry_out[MemberGone] = self._member_gone
+        registry.carry_out[MemberFenced] = self._member_fenced
         topics.on_change.append(self._topics_changed)
 
     def start(self) -> None:
@@ -193,8 +194,8 @@ class ShareGroups:
 
         return [partial(self.state.initialise, group.group_id, partitions, done)]
 
-    def _member_gone(self, entry: GroupEntry, effect: MemberGone) -> Sequence[Send]:
-        return [partial(self.state.member_left, entry.group.group_id, effect.member_id)]
+    def _member_fenced(self, entry: GroupEntry, effect: MemberFenced) -> Sequence[Send]:
+        return [partial(self.state.member_fenced, entry.group.group_id, effect.member_id)]
 
     # Runs ---------------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from broker.kafka.groups.share.values import (
     HeartbeatRequest,
     HeartbeatResult,
     MemberDescription,
-    MemberGone,
+    MemberFenced,
     NewPartitions,
     Reply,
     ShareGroupDescription,
@@ -313,6 +313,7 @@ class ShareGroup:
             member_id = self._sessions.first_key()
             assert member_id is not None
             self._remove(member_id)
+            self._effects.append(MemberFenced(member_id))
         if self._initialise_again_at <= now:
             self._initialise_again_at = inf
             if len(self.members):
@@ -397,7 +398,6 @@ class ShareGroup:
         self._sessions.remove(member_id)
         self._parked.refuse(member_id, ErrorCode.unknown_member_id)
         self._unsaved.add(member_id)
-        self._effects.append(MemberGone(member_id))
         if not len(self.members):
             self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
         self._change()

@@ -83,13 +83,13 @@ class Initialise:
 
 
 @attrs.frozen
-class MemberGone:
-    """Effect: a member has left or its session has ended, so what it has acquired is released."""
+class MemberFenced:
+    """Effect: the group has not heard from a member for the session time-out, so what it has acquired is released."""
 
     member_id: str
 
 
-ShareEffect = AssignmentDue | Initialise | MemberGone
+ShareEffect = AssignmentDue | Initialise | MemberFenced
 
 
 @attrs.define(eq=False)

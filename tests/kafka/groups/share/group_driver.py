@@ -15,7 +15,7 @@ from broker.kafka.groups.share.values import (
     HeartbeatRequest,
     HeartbeatResult,
     Initialise,
-    MemberGone,
+    MemberFenced,
     ShareGroupLimits,
 )
 from protocol.kafka.errors import ErrorCode
@@ -79,7 +79,7 @@ class Driver:
         self.now = 1000.0
         self.rows: dict[str, bytes] = {}
         self.initialised: dict[uuid.UUID, int] = {}
-        self.gone: list[str] = []
+        self.fenced: list[str] = []
         self._clear()
         self.group = ShareGroup("g", limits)
 
@@ -106,8 +106,8 @@ class Driver:
                 assert self.due == 1, "one run at a time"
             elif isinstance(effect, Initialise):
                 self.initialise.append(effect)
-            elif isinstance(effect, MemberGone):
-                self.gone.append(effect.member_id)
+            elif isinstance(effect, MemberFenced):
+                self.fenced.append(effect.member_id)
             else:
                 assert isinstance(effect, Answer)
                 effect.to(effect.result)

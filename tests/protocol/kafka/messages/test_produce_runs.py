@@ -10,7 +10,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import produce
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.messages.produce import PartitionResult
-from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Answers, Template, follow, template_of
+from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Run, Templates
 from protocol.kafka.schema import control
 
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
@@ -34,10 +34,12 @@ def request(
     return control.encode_request(ApiKey.PRODUCE, version, correlation_id, client, fields)
 
 
-def learned(frame: bytes) -> Template:
-    template = template_of(memoryview(frame))
-    assert template is not None
-    return template
+def learned(*frames: bytes) -> Templates:
+    templates = Templates()
+    for frame in frames:
+        assert templates.learn(memoryview(frame))
+    assert len(templates) == len(frames)
+    return templates
 
 
 def alone(frame: bytes) -> tuple[Any, ...]:
@@ -51,15 +53,21 @@ def alone(frame: bytes) -> tuple[Any, ...]:
     return correlation_id, version, parsed.acks, parsed.timeout_ms, topic, partition, bytes(records)
 
 
-def together(frames: bytes, *templates: Template, most: int = 100) -> list[tuple[Any, ...]]:
-    known = {template.middle: template for template in templates}
-    found, end = follow(known, templates[0].layout, memoryview(frames), most, MOST)
-    assert end <= len(frames)
+def parsed(run: Run | None) -> list[tuple[Any, ...]]:
+    """The same of those that were followed."""
+    if run is None:
+        return []
+    assert run.is_uniform == (len(set(map(id, run.templates))) == 1)
     return [
-        (one.correlation_id, t.version, t.acks, t.timeout_ms, t.topic, t.partition, bytes(one.records))
-        for one in found
-        for t in [one.template]
+        (correlation_id, t.version, t.acks, t.timeout_ms, t.topic, t.partition, bytes(records))
+        for t, correlation_id, records in zip(run.templates, run.correlation_ids, run.records, strict=True)
     ]
+
+
+def together(frames: bytes, templates: Templates, most: int = 100) -> list[tuple[Any, ...]]:
+    run = templates.follow(memoryview(frames), most, MOST)
+    assert run is None or run.end <= len(frames)
+    return parsed(run)
 
 
 @given(VERSIONS, st.lists(RECORDS, min_size=1, max_size=6), TOPICS, st.sampled_from([1, -1]), st.booleans())
@@ -68,7 +76,7 @@ def test_requests_of_one_partition_are_followed_as_each_is_parsed(
 ) -> None:
     frames = [request(version, batch, topic, n, acks=acks) for n, batch in enumerate(batches)]
     if 9 <= version < 13 and len(topic) > 126:
-        assert template_of(memoryview(frames[0])) is None
+        assert not Templates().learn(memoryview(frames[0]))
         return
     data = b"".join(frames)[: -1 if cut else None]
     assert [alone(frame) for frame in frames][: len(frames) - cut] == together(data, learned(frames[0]))
@@ -76,9 +84,26 @@ def test_requests_of_one_partition_are_followed_as_each_is_parsed(
 
 @given(VERSIONS, st.lists(st.integers(0, 2), min_size=1, max_size=8))
 def test_requests_of_several_partitions_are_followed_in_their_order(version: int, partitions: list[int]) -> None:
-    templates = [learned(request(version, b"first", partition=number)) for number in range(3)]
+    templates = learned(*(request(version, b"first", partition=number) for number in range(3)))
     frames = [request(version, b"x" * n, correlation_id=n, partition=p) for n, p in enumerate(partitions, 1)]
-    assert [alone(frame) for frame in frames] == together(b"".join(frames), *templates)
+    assert [alone(frame) for frame in frames] == together(b"".join(frames), templates)
+
+
+@given(VERSIONS, st.lists(st.sampled_from(["a", "topic", "another-topic", "t" * 126]), min_size=1, max_size=8))
+def test_requests_of_topics_with_long_and_short_names_are_followed_together(version: int, topics: list[str]) -> None:
+    templates = learned(*(request(version, b"first", topic) for topic in dict.fromkeys(topics)))
+    frames = [request(version, b"x" * n, topic, n) for n, topic in enumerate(topics, 1)]
+    assert [alone(frame) for frame in frames] == together(b"".join(frames), templates)
+
+
+@given(VERSIONS, VERSIONS, st.sampled_from(["client", "another-client", None]))
+def test_a_client_that_changes_its_version_or_its_id_is_followed_again(
+    version: int, other: int, client: str | None
+) -> None:
+    templates = learned(request(version, b"first"))
+    frame = request(other, b"records", client=client)
+    assert templates.learn(memoryview(frame))
+    assert [alone(frame)] * 2 == together(frame * 2, templates)
 
 
 @pytest.mark.parametrize("version", range(FIRST_VERSION, LAST_VERSION + 1))
@@ -105,58 +130,50 @@ def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
 
 
 def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
-    known = [
-        learned(request(7, b"r")),
-        learned(request(8, b"r", partition=1)),
-        learned(request(7, b"r", partition=2, acks=-1)),
-    ]
+    known = learned(request(7, b"r"), request(8, b"r", partition=1), request(7, b"r", partition=2, acks=-1))
     first = request(7, b"r")
-    assert 2 == len(together(first * 2 + request(8, b"r", partition=1), *known))
-    assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), *known))
+    assert 2 == len(together(first * 2 + request(8, b"r", partition=1), known))
+    assert 2 == len(together(first * 2 + request(7, b"r", partition=1), known))  # as a template says, it is one of 8
+    assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), known))
 
 
 @pytest.mark.parametrize("version", [7, 9, 13])
 def test_a_request_with_a_long_name_has_no_template(version: int) -> None:
     assert learned(request(version, b"records", client="c" * 249))
-    assert template_of(memoryview(request(version, b"records", client="c" * 1000))) is None
+    assert not Templates().learn(memoryview(request(version, b"records", client="c" * 1000)))
 
 
 def test_a_run_is_bounded() -> None:
     frame = request(7, b"records")
-    template = learned(frame)
-    assert 3 == len(together(frame * 5, template, most=3))
-    data = memoryview(frame * 5)
-    found, end = follow({template.middle: template}, template.layout, data, 100, 2 * len(frame) + 7)
-    assert (2, 2 * len(frame)) == (len(found), end)
+    templates = learned(frame)
+    assert 3 == len(together(frame * 5, templates, most=3))
+    run = templates.follow(memoryview(frame * 5), 100, 2 * len(frame) + 7)
+    assert run is not None
+    assert (2, 2 * len(frame)) == (len(run.records), run.end)
 
 
 @given(VERSIONS, st.data())
 def test_whatever_is_followed_is_parsed_alike(version: int, draw: st.DataObject) -> None:
     """With any bytes changed: what is followed must be what the usual way would make of it."""
     frame = request(version, b"records")
-    template = learned(frame)
+    templates = learned(frame)
     data = bytearray(frame * 2)
     for _ in range(draw.draw(st.integers(1, 3))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    found, end = follow({template.middle: template}, template.layout, memoryview(data), 100, MOST)
+    run = templates.follow(memoryview(data), 100, MOST)
     position = 0
-    for one in found:
+    for one in parsed(run):
         size = 4 + int.from_bytes(data[position : position + 4], "big")
-        expected = alone(bytes(data[position : position + size]))
-        assert expected == (
-            *(one.correlation_id, template.version, template.acks, template.timeout_ms),
-            *(template.topic, template.partition, bytes(one.records)),
-        )
+        assert alone(bytes(data[position : position + size])) == one
         position += size
-    assert position == end
+    assert position == (0 if run is None else run.end)
 
 
 @given(VERSIONS, st.binary(max_size=80))
 def test_a_request_with_bytes_after_its_end_has_no_template(version: int, after: bytes) -> None:
     frame = bytearray(request(version, b"records") + after)
     frame[:4] = (len(frame) - 4).to_bytes(4, "big")
-    template = template_of(memoryview(bytes(frame)))
-    assert (template is None) == bool(after)
+    assert Templates().learn(memoryview(bytes(frame))) is not bool(after)
 
 
 @given(st.binary(max_size=100))
@@ -164,24 +181,39 @@ def test_any_bytes_are_no_template_and_no_error(data: bytes) -> None:
     try:
         parse_request_header(data)
     except ProtocolError:
-        assert template_of(memoryview(data)) is None
+        assert not Templates().learn(memoryview(data))
     else:
-        template_of(memoryview(data))
+        Templates().learn(memoryview(data))
 
 
-@given(VERSIONS, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), TOPICS)
+INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
+
+
+@given(VERSIONS, st.lists(st.tuples(INT32, INT64), min_size=1, max_size=4), INT64, TOPICS, st.integers(0, 1))
 def test_answers_are_the_responses_of_the_usual_way(
-    version: int, correlation_id: int, base_offset: int, start_offset: int, topic: str
+    version: int, numbers: list[tuple[int, int]], start_offset: int, topic: str, failed: int
 ) -> None:
-    template = template_of(memoryview(request(version, b"records", topic, partition=3)))
-    if template is None:
+    templates = Templates()
+    frame = memoryview(request(version, b"records", topic, partition=3))
+    if not templates.learn(frame):
         return
-    result = PartitionResult(template.topic, 3, 0, base_offset, -1, start_offset, None)
-    expected = produce.response(correlation_id, version, [result], 0)
-    assert expected == Answers(template).one(correlation_id, base_offset, start_offset)
+    run = templates.follow(frame, 1, MOST)
+    assert run is not None
+    template = run.templates[0]
+    stored = numbers[: len(numbers) - failed]
+    expected = [
+        produce.response(
+            correlation_id,
+            version,
+            [PartitionResult(template.topic, 3, 0, base_offset, -1, start_offset, None)],
+            0,
+        )
+        for correlation_id, base_offset in stored
+    ]
+    assert expected == template.answers([one for one, _ in numbers], [base for _, base in stored], start_offset)
 
 
 def test_what_would_take_much_memory_has_no_template() -> None:
-    assert template_of(memoryview(request(8, b"records", "t" * 249, client="c" * 100))) is not None
-    assert template_of(memoryview(request(8, b"records", "t" * 10_000))) is None
-    assert template_of(memoryview(request(9, b"records", client="c" * 10_000))) is None
+    assert Templates().learn(memoryview(request(8, b"records", "t" * 249, client="c" * 100)))
+    assert not Templates().learn(memoryview(request(8, b"records", "t" * 10_000)))
+    assert not Templates().learn(memoryview(request(9, b"records", client="c" * 10_000)))
