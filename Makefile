@@ -1,5 +1,6 @@
-# `make run` and `make test` need only make and Python 3.11 or newer.
-PYTHON ?= python3
+# `make run` and `make test` need only make and Python 3.11 or newer. Without PYTHON they take the newest that is there and for which
+# all packages can be installed; with it, only that one.
+PYTHON ?=
 VENV ?= .venv
 ARGS ?=
 # Number of test processes; 0 runs the tests in the main process, for a debugger.
@@ -7,39 +8,40 @@ WORKERS ?= 3
 RERUNS ?= 1
 SEEDS ?= 1-2000
 CYCLES ?= 200
+COUNT ?= 1
+RACE_RERUNS ?= 0
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The environment was made with another Python than is asked for: make it again.
+ifneq ($(PYTHON),)
+$(shell .ci/venv --outdate $(VENV) $(PYTHON))
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
+.PHONY: help run demo demo-page screenshots test races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
 
 # The install is editable, so it is repeated only after a change of pyproject.toml. There is one stamp for each set of extras.
 $(VENV)/.stamp-run: pyproject.toml .ci/venv
-	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker into $(VENV)"
-	@$(PIP) install --editable .
+	@.ci/venv $(VENV) . $(PYTHON)
 	@touch $@
 
 $(VENV)/.stamp-spark: pyproject.toml .ci/venv
-	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker and PySpark into $(VENV)"
-	@$(PIP) install --editable '.[spark]'
+	@.ci/venv $(VENV) '.[spark]' $(PYTHON)
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-test: pyproject.toml .ci/venv
-	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker and what its tests need into $(VENV)"
-	@$(PIP) install --editable '.[test]'
+	@.ci/venv $(VENV) '.[test]' $(PYTHON)
 	@touch $@ $(VENV)/.stamp-run $(VENV)/.stamp-spark
 
 $(VENV)/.stamp-dev: pyproject.toml .ci/venv
-	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker and its developers' tools into $(VENV)"
-	@$(PIP) install --editable '.[dev]'
+	@.ci/venv $(VENV) '.[dev]' $(PYTHON)
 	@touch $@ $(VENV)/.stamp-test $(VENV)/.stamp-run $(VENV)/.stamp-spark
 
 run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARGS="--set key=value ...")
@@ -57,6 +59,11 @@ screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=0 to fail at the first failure)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
 
+# What threads share. Where the interpreter has a lock, it changes threads after every microsecond; free-threaded ones need no help.
+RACES ?= tests/network tests/runtime tests/storage tests/delivery tests/shuffle tests/kafka/groups tests/kafka/share tests/metadata
+races: $(VENV)/.stamp-test ## the tests of threads, which change places every µs (RACES="tests/shuffle", COUNT=5 times each)
+	@for round in $$(seq $(COUNT)); do BROKER_RACES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RACE_RERUNS) $(RACES) || exit 1; done
+
 lint: $(VENV)/.stamp-dev ## ruff, as CI runs it
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -71,7 +78,7 @@ docs: $(VENV)/.stamp-run ## regenerate the generated parts of docs/
 	@$(BIN)/python docs/generate.py
 
 proto: $(VENV)/.stamp-dev ## regenerate protocol/pulsar/pulsar_pb2.py from pulsar.proto; protoc comes from PyPI
-	@$(PYTHON) -m venv build/protoc
+	@$(BIN)/python -m venv build/protoc
 	@build/protoc/bin/python -m pip --disable-pip-version-check --quiet install grpcio-tools
 	@build/protoc/bin/python -m grpc_tools.protoc -I protocol/pulsar --descriptor_set_out=build/pulsar.pb pulsar.proto
 	@$(BIN)/python -m tests.protocol.pulsar.generate_pb2 < build/pulsar.pb
@@ -94,6 +101,7 @@ fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 
 bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
 	@$(BIN)/python -m tests.bench.bench_broker
+	@$(BIN)/python -m tests.bench.bench_fsync
 	@$(BIN)/python -m tests.bench.bench_shuffle --quick
 	@$(BIN)/python -m tests.bench.bench_tls
 	@$(BIN)/python -m tests.bench.bench_sasl

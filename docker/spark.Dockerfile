@@ -1,7 +1,7 @@
 # The pipeline of docs/PIPELINE.md as an image: docker build -f docker/spark.Dockerfile -t reactor-broker-spark .
 # (from the top of the repository; `docker compose up` runs it against the `broker` service)
 
-FROM python:3.13-slim
+FROM python:3.14-slim
 # Spark is a Java program; the broker and its data source are not.
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jre-headless \

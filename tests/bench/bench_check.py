@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 # What is measured: a module of tests.bench, and its arguments.
 CASES = {
     "kafka": ["bench_broker", "--tests", "produce,fetch", "--scale", "0.25"],
+    "fsync": ["bench_fsync", "producers", "--seconds", "5"],
     "shuffle": ["bench_shuffle", "read", "--quick"],
+    "shuffle clients": ["bench_shuffle", "clients", "--quick"],
     "pulsar": ["bench_pulsar", "unbatched", "batched", "--quick"],
 }
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-_TREE = os.environ.get("BROKER_BENCH_TREE")
+TREE = os.environ.get("BROKER_BENCH_TREE")
 _FIGURES = os.environ.get("BROKER_BENCH_FIGURES")
 
 
@@ -24,14 +24,27 @@ def figure(name: str, cpu_us: float) -> None:
             file.write(json.dumps([name, cpu_us]) + "\n")
 
 
+def cpu_s(pid: int) -> float:
+    """What a process's threads have used so far, those that have ended not counted. The kernel counts ns."""
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total_ns += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            pass  # it has just ended
+    return total_ns / 1e9
+
+
 class BrokerProcess:
     """``broker serve`` on a free port, with a data directory that goes when it ends."""
 
     listener = "kafka://127.0.0.1:0"
 
-    def __init__(self, *settings: str, directory: str | None = None) -> None:
-        """``settings``: ``key=value`` each. ``directory``: where the temporary data directory is made."""
+    def __init__(self, *settings: str, directory: str | None = None, tree: str | None = None) -> None:
+        """``settings``: ``key=value`` each. ``directory``: where the temporary data directory is made. ``tree``: as
+        ``BROKER_BENCH_TREE``, for a benchmark that compares trees itself."""
         self._settings = settings
+        self._tree = tree or TREE
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-bench-")
 
     def __enter__(self) -> "BrokerProcess":
@@ -42,7 +55,7 @@ class BrokerProcess:
         for setting in ("logging_level=warning", *self._settings):
             command += ["--set", setting]
         began = time.perf_counter()
-        self._process = subprocess.Popen(command, cwd=_TREE)
+        self._process = subprocess.Popen(command, cwd=self._tree)
         while not ready.exists():
             assert self._process.poll() is None, "the broker did not start"
             assert time.perf_counter() - began < 30, "the broker is not ready"
@@ -60,14 +73,7 @@ class BrokerProcess:
         self._directory.cleanup()
 
     def cpu_s(self) -> float:
-        """What its threads have used so far, those that have ended not counted. The kernel counts ns."""
-        total_ns = 0
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            try:
-                total_ns += int((task / "schedstat").read_text().split()[0])
-            except OSError:
-                pass  # it has just ended
-        return total_ns / 1e9
+        return cpu_s(self.pid)
 
     def rss_mb(self) -> float:
         """Resident memory."""
