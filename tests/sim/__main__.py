@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from tests.sim.planted import PLANTED
 from tests.sim.simulation import DEFAULT_STEPS, Simulation
+from tests.sim.sweep import FOUND_BY, record
 
 
 def main() -> int:
@@ -17,9 +18,16 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--plant", choices=sorted(PLANTED), help="with this bug planted into the broker")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds even if one fails")
+    parser.add_argument(
+        "--record", action="store_true", help=f"search for all planted bugs, write the seeds to {FOUND_BY.name}"
+    )
     arguments = parser.parse_args()
+    if arguments.record:
+        seeds = record()
+        print(*(f"{name}: {seed or 'not found'}" for name, seed in seeds.items()), sep="\n")
+        return 1 if None in seeds.values() else 0
     if (arguments.seed is None) == (arguments.seeds is None):
-        parser.error("give --seed or --seeds")
+        parser.error("give --seed, --seeds or --record")
     if arguments.seed is not None:
         seeds = [arguments.seed]
     else:

@@ -6,22 +6,20 @@ import pytest
 
 from tests.sim.planted import PLANTED
 from tests.sim.simulation import Result
-from tests.sim.sweep import first_to_find
-
-SEEDS = range(1, 51)
+from tests.sim.sweep import PLANTED_SEEDS, first_to_find, seeds_for
 
 
 @pytest.fixture(scope="module")
 def searches(processes: ProcessPoolExecutor) -> dict[str, Future[Result | None]]:
     """All at once: they run while the first test waits."""
-    return {name: processes.submit(first_to_find, name, SEEDS) for name in PLANTED}
+    return {name: processes.submit(first_to_find, name, seeds_for(name)) for name in PLANTED}
 
 
 @pytest.mark.timeout(1800)  # for a machine that has other things to do
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name: str) -> None:
     found = searches[name].result()
-    assert found is not None, f"{PLANTED[name].what}: not found in {len(SEEDS)} seeds"
+    assert found is not None, f"{PLANTED[name].what}: not found in {len(PLANTED_SEEDS)} seeds"
 
 
 def test_the_broker_is_right_again_after_a_bug_was_planted() -> None:
