@@ -8,8 +8,11 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
+
+from broker.runtime import kernel_aio
+from broker.runtime.kernel_aio import KernelAio
 
 T = TypeVar("T")
 
@@ -20,12 +23,16 @@ Buffer = bytes | bytearray | memoryview
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _TRIES = 100
 
+_fdatasync = getattr(os, "fdatasync", None)  # macOS has none
+
 # One write of 1 MB sometimes takes ten times as long as four of 256 KiB here (dirty-page throttling counts whole writes).
 WRITE_PIECE_BYTES = 256 * 1024
 # IOV_MAX of Linux and macOS.
 _VECTOR_MAX = 1024
 # Of the page cache, nearly everywhere.
 PAGE_BYTES = 4096
+# Of the log files whose fsyncs the kernel is given with one call.
+SYNCS_AT_ONCE = 128
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
 # The page cache is filled in pieces of this size.
@@ -113,6 +120,15 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in this directory durable."""
 
+    def syncs_at_once(self) -> int:
+        """How many files one ``sync_all`` can sync at the same time, 1 if it would take them one after the other."""
+
+    def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
+        """``sync`` several files, at most ``syncs_at_once``: the position of each and its error, as soon as it is done.
+
+        None whenever none was done for ``patience_s``, if the disk can tell. Read it to its end.
+        """
+
     def free_bytes(self, path: str) -> int: ...
 
     def total_bytes(self, path: str) -> int: ...
@@ -122,6 +138,23 @@ class Disk(Protocol):
 
         The lock is held until the returned file is closed. The file says in text who has it, for the error message.
         """
+
+
+def sync_each(files: Sequence[File]) -> Iterator[tuple[int, OSError | None]]:
+    """``Disk.sync_all``, one after the other."""
+    for number, file in enumerate(files):
+        try:
+            file.sync()
+        except OSError as error:
+            yield number, error
+        else:
+            yield number, None
+
+
+def _is_intercepted() -> bool:
+    """Whether somebody has put a function of their own in the place of ``os.fdatasync`` or the C library's, to skip fsyncs, to
+    count them or to have them fail. Then all fsyncs have to go there."""
+    return os.fdatasync is not _fdatasync or kernel_aio.is_interposed("fdatasync")
 
 
 class FileRegion:
@@ -261,6 +294,9 @@ class SystemDisk:
     """The file system of the machine."""
 
     _give_back: tuple[Callable[[], bool], ...] = ()
+    # Not in use at the moment; None: not tried yet. The first one that cannot be made is the last one that is tried.
+    _aio: list[KernelAio] | None = None
+    _aio_offered = True
 
     def when_exhausted(self, give_back: Callable[[], bool]) -> None:
         self._give_back = (*self._give_back, give_back)
@@ -327,6 +363,39 @@ class SystemDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def syncs_at_once(self) -> int:
+        aio = self._take_aio() if not _is_intercepted() else None
+        if aio is None:
+            return 1
+        self._give_aio(aio)
+        return aio.size
+
+    def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
+        aio = self._take_aio() if files and not _is_intercepted() else None
+        if aio is None:
+            yield from sync_each(files)
+        else:
+            yield from aio.fdatasync([file.fileno() for file in files], patience_s)
+            self._give_aio(aio)
+
+    def _take_aio(self) -> KernelAio | None:
+        if self._aio is None:
+            self._aio = []
+        try:
+            return self._aio.pop()
+        except IndexError:
+            pass
+        if self._aio_offered:
+            try:
+                return KernelAio(SYNCS_AT_ONCE)
+            except OSError:
+                self._aio_offered = False
+        return None
+
+    def _give_aio(self, aio: KernelAio) -> None:
+        assert self._aio is not None
+        self._aio.append(aio)
 
     def free_bytes(self, path: str) -> int:
         stat = os.statvfs(path)

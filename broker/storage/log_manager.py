@@ -65,7 +65,7 @@ class LogManager:
         self.generation = 0
         self.files = OpenFiles(disk, config.max_open_files)
         self.checkpoints = LogCheckpoints(disk, config.data_dir, self.partitions)
-        self.flusher = Flusher(clock, self._with_flush_ms)
+        self.flusher = Flusher(clock, disk, self._with_flush_ms)
         self.housekeeper = Housekeeper(clock, disk, config, self.partitions, self.checkpoints, self.files.close_idle)
         # Called with the name after a topic was made or has got more partitions, on that thread and with no lock held.
         self.on_topic_changed: list[Callable[[str], None]] = []

@@ -191,6 +191,14 @@ def test_files_and_directories_can_be_synced(disk: Disk, root: str) -> None:
     assert file.pread(3, 0) == b"abc"
 
 
+def test_several_files_can_be_synced_at_once(disk: Disk, root: str) -> None:
+    files = [make(disk, f"{root}/{number}", b"abc") for number in range(disk.syncs_at_once())]
+    done = [each for each in disk.sync_all(files, 1.0) if each is not None]
+    assert sorted(number for number, _ in done) == list(range(len(files)))
+    assert {error for _, error in done} == {None}
+    assert list(disk.sync_all([], 1.0)) == []
+
+
 def test_what_was_just_written_is_in_memory(disk: Disk, root: str) -> None:
     file = make(disk, f"{root}/a", bytes(300_000))
     assert file.is_resident(0, 300_000)

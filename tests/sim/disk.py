@@ -5,9 +5,9 @@ count as clean and are never written (as Linux does it), and slow operations, wh
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from broker.runtime.disk import Buffer
+from broker.runtime.disk import Buffer, File, sync_each
 from tests.sim.medium import Change, Directory, DiskFaults, Inode, Medium
 from tests.sim.world import Killed, Process
 
@@ -302,6 +302,12 @@ class SimDisk:
         if entry.entries:
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         directory.put(name, None)
+
+    def syncs_at_once(self) -> int:
+        return 4
+
+    def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None]]:
+        return sync_each(files)
 
     def sync_dir(self, path: str) -> None:
         directory = self._directory(path)

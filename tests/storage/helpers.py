@@ -3,12 +3,12 @@ can be opened, stopped and killed again and again."""
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from broker.metadata.sqlite import SqliteCatalogue
-from broker.runtime.disk import Buffer, SystemDisk, SystemFile
+from broker.runtime.disk import Buffer, File, SystemDisk, SystemFile, sync_each
 from broker.storage.config import StorageConfig
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
@@ -123,6 +123,9 @@ class FaultyDisk(SystemDisk):
         self.check("sync_dir", path)
         self.synced.append(path)
         super().sync_dir(path)
+
+    def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None]]:
+        return sync_each(files)  # by `FaultyFile.sync`
 
     def makedirs(self, path: str) -> None:
         self.check("makedirs", path)

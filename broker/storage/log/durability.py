@@ -7,14 +7,28 @@ to note what is to be synced, and in a checkpoint to write the newest index entr
 
 from collections.abc import Mapping
 
+import attrs
+
 from broker.errors import StorageError
-from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES
+from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES, File
 from broker.runtime.threads import Lock
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.state import LoadedLog, LogState
 from broker.storage.segments.file_names import SNAPSHOT, file_name
 from broker.storage.segments.segment import Segment
+
+
+@attrs.frozen(slots=True)
+class Sync:
+    """What one fsync is to make durable: all before ``end``, which is in these segments; that a part of the last one was cut off;
+    the names in the directory. It began at that time (Clock.monotonic() s)."""
+
+    end: int
+    segments: tuple[Segment, ...]
+    cut: bool
+    dir_dirty: bool
+    began: float
 
 
 class Durability:
@@ -58,36 +72,95 @@ class Durability:
         with self.sync_lock:
             if state.durable_offset >= offset:
                 return
-            with state.lock:
-                if state.offline is not None:
-                    raise StorageError(str(state.offline))
-                end = state.log_end_offset
-                unsynced = state.segments_from(state.durable_offset)
-                cut, state.cut_unsynced = state.cut_unsynced, False
-                dir_dirty, state.dir_dirty = state.dir_dirty, False
-            began = state.clock.monotonic()
+            sync = self._begin()
             try:
-                for segment in unsynced:
+                for segment in sync.segments:
                     try:
                         segment.log.get().sync()
                     except FileNotFoundError:
                         if segment in state.view.segments:
                             raise  # otherwise it was deleted meanwhile, or compacted, which is durable
-                if dir_dirty:
+                if sync.dir_dirty:
                     state.disk.sync_dir(state.dir)
             except OSError as error:
-                if state.deleted:
-                    raise StorageError(f"{state.topic}-{state.partition} was deleted") from error
-                if error.errno in NO_DESCRIPTORS:
-                    # A file could not be opened. No fsync has failed, so nothing is lost, and the next call does all of it.
-                    with state.lock:
-                        state.cut_unsynced = state.cut_unsynced or cut
-                        state.dir_dirty = state.dir_dirty or dir_dirty
-                    raise StorageError(f"{state.topic}-{state.partition} could not be made durable: {error}") from error
-                raise state.go_offline(f"fsync failed: {error}") from error
-            state.observe_fsync(state.clock.monotonic() - began)
-            state.durable_offset = end
-            self.last_flush_ms = state.clock.time_ms()
+                raise self._failed(sync, error) from error
+            self._done(sync)
+
+    def begin_flush(self, offset: int) -> tuple[Sync, File] | None:
+        """Begin what ``flush_to`` does. The caller syncs the file, then calls ``end_flush`` from the same thread.
+
+        None if ``flush_to`` has to be called instead: to wait for another thread, to do more than sync one file, or to say what
+        is wrong.
+        """
+        state = self._state
+        if state.durable_offset >= offset or not self.sync_lock.acquire(blocking=False):
+            return None
+        begun = self._begin_one(offset)
+        if begun is None:
+            self.sync_lock.release()
+        return begun
+
+    def _begin_one(self, offset: int) -> tuple[Sync, File] | None:
+        state = self._state
+        if not state.lock.acquire(blocking=False):  # an append may be waiting for the disk
+            return None
+        try:
+            segments = state.segments_from(state.durable_offset)
+            if state.durable_offset >= offset or state.offline is not None or state.dir_dirty or len(segments) != 1:
+                return None
+            file = segments[0].log.get()
+            return self._note(segments), file
+        except OSError:
+            return None
+        finally:
+            state.lock.release()
+
+    def end_flush(self, sync: Sync, error: OSError | None) -> None:
+        """What came of the fsync of the file. Raises StorageError as ``flush_to`` does."""
+        try:
+            if error is not None:
+                raise self._failed(sync, error) from error
+            self._done(sync)
+        finally:
+            self.sync_lock.release()
+
+    def _begin(self) -> Sync:
+        """Take note of all that is not durable. ``sync_lock`` is held. Raises StorageError if the partition is offline."""
+        state = self._state
+        with state.lock:
+            if state.offline is not None:
+                raise StorageError(str(state.offline))
+            return self._note(state.segments_from(state.durable_offset))
+
+    def _note(self, segments: tuple[Segment, ...]) -> Sync:
+        """``lock`` is held."""
+        state = self._state
+        sync = Sync(state.log_end_offset, segments, state.cut_unsynced, state.dir_dirty, state.clock.monotonic())
+        state.cut_unsynced = state.dir_dirty = False
+        return sync
+
+    def _undo(self, sync: Sync) -> None:
+        """No fsync has failed, so nothing is lost, and the next one does all of it."""
+        state = self._state
+        with state.lock:
+            state.cut_unsynced = state.cut_unsynced or sync.cut
+            state.dir_dirty = state.dir_dirty or sync.dir_dirty
+
+    def _done(self, sync: Sync) -> None:
+        state = self._state
+        state.observe_fsync(state.clock.monotonic() - sync.began)
+        state.durable_offset = sync.end
+        self.last_flush_ms = state.clock.time_ms()
+
+    def _failed(self, sync: Sync, error: OSError) -> StorageError:
+        """What an error means to those who wait."""
+        state = self._state
+        if state.deleted:
+            return StorageError(f"{state.topic}-{state.partition} was deleted")
+        if error.errno in NO_DESCRIPTORS:  # a file could not be opened
+            self._undo(sync)
+            return StorageError(f"{state.topic}-{state.partition} could not be made durable: {error}")
+        return state.go_offline(f"fsync failed: {error}")
 
     def begin_sync(self) -> None:
         """Have the operating system begin to write the active segment, so that a later fsync, of any log, waits less. A hint, so

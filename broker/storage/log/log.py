@@ -17,14 +17,14 @@ import attrs
 
 from broker.errors import Refusal, StorageError
 from broker.runtime.clock import Clock
-from broker.runtime.disk import Disk
+from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock
 from broker.storage import partition_dir
 from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.append import Appender
-from broker.storage.log.durability import Durability
+from broker.storage.log.durability import Durability, Sync
 from broker.storage.log.index_repair import IndexRepair
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
@@ -406,6 +406,12 @@ class Log:
 
     def flush_to(self, offset: int) -> None:
         self._durability.flush_to(offset)
+
+    def begin_flush(self, offset: int) -> tuple[Sync, File] | None:
+        return self._durability.begin_flush(offset)
+
+    def end_flush(self, sync: Sync, error: OSError | None) -> None:
+        self._durability.end_flush(sync, error)
 
     def begin_sync(self) -> None:
         self._durability.begin_sync()

@@ -3,13 +3,15 @@
 import errno
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import pytest
 
 from broker.errors import StorageError
+from broker.runtime.disk import File, SystemDisk
 from broker.runtime.threads import SystemThreads
 from tests.storage.helpers import FaultyFile, Storage, append, append_many
 
@@ -236,6 +238,109 @@ def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_
     assert answers == dict.fromkeys(range(16), 25)
     assert set(most.values()) == {1}
     assert sum(log.durable_offset for log in logs) == 16 * 25
+    assert flusher.waiting == 0
+
+
+def test_logs_that_wait_are_synced_together_and_each_is_answered_for_itself(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+    right = storage.disk.sync_all
+
+    def sync_all(files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
+        batches.append([file.path.split("/")[-2] for file in files])
+        return right(files, patience_s)
+
+    names = ["good", "bad", "new", "gone", "offline", "hinted", "durable", "last"]
+    logs = {name: storage.create(name) for name in names}
+    flusher = storage.manager.flusher
+    for log in logs.values():  # then their directories are durable
+        append(log, b"x")
+        log.flush_to(1)
+    answers: dict[str, StorageError | None] = {}
+    monkeypatch.setattr(storage.disk, "sync_all", sync_all)
+    monkeypatch.setattr(flusher, "_at_once", 8)
+    for name, log in logs.items():
+        append(log, b"y")
+        flusher.wait_durable(log, 2, lambda error, name=name: answers.__setitem__(name, error))
+    logs["new"].roll(storage.clock.time_ms())
+    storage.disk.fail["sync", "bad-0"] = errno.EIO
+    storage.manager.delete_topic("gone")
+    logs["offline"].go_offline("for the test")
+    flusher.wake_soon(logs["hinted"])
+    logs["durable"].flush_to(2)
+    while flusher.threads[0].step(0):
+        pass
+    assert batches == [["good-0", "bad-0", "last-0"]]
+    assert {name for name, error in answers.items() if error is not None} == {"bad", "gone", "offline"}
+    assert answers.keys() == logs.keys()
+    assert {log.durable_offset for name, log in logs.items() if answers[name] is None} == {2}
+    assert logs["bad"].durable_offset == 1
+    assert flusher.waiting == 0
+    append(logs["good"], b"z")
+    with pytest.raises(StorageError):
+        append(logs["bad"], b"z")
+
+
+def test_a_batch_with_a_log_that_takes_long_does_not_keep_others_waiting(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+
+    def sync_all(files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
+        for number, file in sorted(enumerate(files), key=lambda each: "slow" in each[1].path):
+            while "slow" in file.path and not free.wait(patience_s):
+                yield None
+            file.sync()
+            yield number, None
+
+    flusher = storage.manager.flusher
+    monkeypatch.setattr(storage.disk, "sync_all", sync_all)
+    monkeypatch.setattr(flusher, "_at_once", 8)
+    slow = [storage.create(f"slow-{number}") for number in range(6)]
+    quick = [storage.create(f"quick-{number}") for number in range(6)]
+    for log in slow + quick:
+        append(log, b"x")
+        log.flush_to(1)
+    answered = {name: threading.Semaphore(0) for name in ("slow", "quick")}
+    with running(storage):
+        for turn in range(3):  # three batches of slow logs, one after the other: more than are to be at work at once
+            for log in slow[2 * turn : 2 * turn + 2]:
+                append(log, b"x")
+                flusher.wait_durable(log, 2, lambda error: answered["slow"].release())
+        for log in quick:
+            append(log, b"x")
+            flusher.wait_durable(log, 2, lambda error: answered["quick"].release())
+        try:
+            for _ in quick:
+                assert answered["quick"].acquire(timeout=30)
+        finally:
+            free.set()
+        for _ in slow:
+            assert answered["slow"].acquire(timeout=30)
+
+
+def test_the_kernel_syncs_what_many_producers_wait_for(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.disk, "sync_all", partial(SystemDisk.sync_all, storage.disk))
+    flusher = storage.manager.flusher
+    logs = [storage.create(f"log-{number}") for number in range(20)]
+
+    def produce(mine: int) -> None:
+        for turn in range(30):
+            log = logs[(mine * 7 + turn) % len(logs)]
+            info = append(log, b"x")
+            written = threading.Event()
+            flusher.wait_durable(log, info.last_offset + 1, lambda error, event=written: event.set())
+            assert written.wait(60)
+            assert log.durable_offset > info.last_offset
+
+    with running(storage):
+        threads = [threading.Thread(target=produce, args=(mine,)) for mine in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert sum(log.durable_offset for log in logs) == 20 * 30
     assert flusher.waiting == 0
 
 

@@ -1,0 +1,135 @@
+"""Many fsyncs with one call. On a system that does not offer it, only that is tested."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.runtime import kernel_aio
+from broker.runtime.disk import SystemDisk
+from broker.runtime.kernel_aio import KernelAio
+from tests.process.failing_disk import FailingDisk
+
+
+@pytest.fixture
+def aio() -> KernelAio:
+    try:
+        return KernelAio(64)
+    except OSError as error:
+        pytest.skip(f"no asynchronous I/O here: {error}")
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Iterator[list[int]]:
+    opened = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(64)]
+    for descriptor in opened:
+        os.write(descriptor, b"abc")
+    yield opened
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The descriptors that are synced by ``os.fdatasync``."""
+    synced: list[int] = []
+    right = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        synced.append(descriptor)
+        right(descriptor)
+
+    monkeypatch.setattr(kernel_aio.os, "fdatasync", fdatasync)
+    return synced
+
+
+def test_the_kernel_syncs_them_all(aio: KernelAio, descriptors: list[int], one_by_one: list[int]) -> None:
+    for count in (64, 1, 0, 7, 64):
+        done = list(aio.fdatasync(descriptors[:count], 30.0))
+        assert sorted(each[0] for each in done if each) == list(range(count))
+        assert not any(each[1] for each in done if each)
+    assert one_by_one == []
+
+
+def test_what_the_kernel_does_not_take_is_synced_one_by_one_and_fails_alone(
+    aio: KernelAio, descriptors: list[int], one_by_one: list[int]
+) -> None:
+    read_end, write_end = os.pipe()  # has no fsync
+    try:
+        done = dict(each for each in aio.fdatasync([*descriptors[:5], read_end, *descriptors[5:9]], 30.0) if each)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    failed = done.pop(5)
+    assert isinstance(failed, OSError)
+    assert failed.errno == errno.EINVAL
+    assert done == dict.fromkeys([0, 1, 2, 3, 4, 6, 7, 8, 9])
+    assert one_by_one[-4:] == descriptors[5:9]
+
+
+def test_no_patience_is_told_that_nothing_is_done_yet(aio: KernelAio, descriptors: list[int]) -> None:
+    waited = 0
+    for _ in range(50):
+        for descriptor in descriptors:
+            os.write(descriptor, b"abc")
+        done = list(aio.fdatasync(descriptors, 0.0))
+        assert len([each for each in done if each]) == 64
+        waited += done.count(None)
+        if waited:
+            return
+    pytest.fail("3,200 fsyncs took no time at all")
+
+
+def test_results_of_a_call_that_was_not_read_to_its_end_are_not_taken_for_those_of_another(
+    aio: KernelAio, descriptors: list[int]
+) -> None:
+    for _ in range(20):
+        next(aio.fdatasync(descriptors[:9], 30.0))
+        done = [each[0] for each in aio.fdatasync(descriptors[9:30], 30.0) if each]
+        assert sorted(done) == list(range(21))
+
+
+def test_an_error_of_the_kernel_is_not_taken_for_a_success(
+    aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = aio._call
+
+    def call(number: int, *arguments: object) -> int:
+        if number != aio._get_events:
+            return right(number, *arguments)
+        kernel_aio.ctypes.set_errno(errno.EFAULT)
+        return -1
+
+    monkeypatch.setattr(aio, "_call", call)
+    done = dict(each for each in aio.fdatasync(descriptors[:3], 30.0) if each)
+    assert {number: error and error.errno for number, error in done.items()} == dict.fromkeys(range(3), errno.EFAULT)
+
+
+def test_where_it_is_not_offered_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_aio.platform, "machine", lambda: "pdp11")
+    with pytest.raises(OSError, match="asynchronous"):
+        KernelAio(64)
+    disk = SystemDisk()
+    assert disk.syncs_at_once() == 1
+
+
+def test_who_replaces_fdatasync_gets_every_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SystemDisk()
+    files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(3)]
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append, raising=False)
+    assert disk.syncs_at_once() == 1
+    assert list(disk.sync_all(files, 1.0)) == [(0, None), (1, None), (2, None)]
+    assert synced == [file.fileno() for file in files]
+
+
+def test_a_preloaded_library_gets_every_fsync(tmp_path: Path, aio: KernelAio) -> None:
+    script = "from broker.runtime.disk import SystemDisk; print(SystemDisk().syncs_at_once())"
+    environments = {"128\n": dict(os.environ), "1\n": os.environ | FailingDisk(tmp_path).environment}
+    for expected, environment in environments.items():
+        command = [sys.executable, "-c", script]
+        assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == expected
