@@ -85,12 +85,25 @@ def test_no_patience_is_told_that_nothing_is_done_yet(aio: KernelAio, descriptor
 
 
 def test_results_of_a_call_that_was_not_read_to_its_end_are_not_taken_for_those_of_another(
-    aio: KernelAio, descriptors: list[int]
+    aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(20):
         next(aio.fdatasync(descriptors[:9], 30.0))
         done = [each[0] for each in aio.fdatasync(descriptors[9:30], 30.0) if each]
         assert sorted(done) == list(range(21))
+    next(aio.fdatasync(descriptors[:9], 30.0))
+    late = [kernel_aio._EVENT.pack(aio._turn + 3, 0, -errno.EIO, 0)]
+    right = aio._call
+
+    def call(number: int, *arguments: object) -> int:
+        if number != aio._get_events or not late:
+            return right(number, *arguments)
+        aio._events[: kernel_aio._EVENT.size] = late.pop()
+        return 1
+
+    monkeypatch.setattr(aio, "_call", call)
+    done = dict(each for each in aio.fdatasync(descriptors[9:30], 30.0) if each)
+    assert done == dict.fromkeys(range(21))
 
 
 def test_an_error_of_the_kernel_is_not_taken_for_a_success(
