@@ -92,7 +92,8 @@ def test_results_of_a_call_that_was_not_read_to_its_end_are_not_taken_for_those_
         done = [each[0] for each in aio.fdatasync(descriptors[9:30], 30.0) if each]
         assert sorted(done) == list(range(21))
     next(aio.fdatasync(descriptors[:9], 30.0))
-    late = [kernel_aio._EVENT.pack(aio._turn + 3, 0, -errno.EIO, 0)]
+    (data, *_) = kernel_aio._IOCB.unpack_from(aio._requests, 3 * kernel_aio._IOCB.size)
+    late = [kernel_aio._EVENT.pack(data, 0, -errno.EIO, 0)]
     right = aio._call
 
     def call(number: int, *arguments: object) -> int:

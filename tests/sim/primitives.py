@@ -69,7 +69,7 @@ class SimLock:
             if not free:
                 return False
         if not self._count:
-            if thread.locks:
+            if thread.locks and blocking:  # who does not wait for it closes no circle
                 world.lock_taken(thread, self)
             thread.locks.append(self)
             self._owner = thread

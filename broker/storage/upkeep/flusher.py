@@ -16,6 +16,7 @@ it. A callback runs on the flusher thread that has synced its log, with callback
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import inf
 
 from broker.errors import Refusal, StorageError
@@ -30,8 +31,12 @@ logger = get_logger("storage")
 
 Callback = Callable[[StorageError | None], None]
 
-# A log to be synced, and whether it has to be synced alone.
-Work = tuple[Log, bool]
+# Up to which offset to sync, and a callback. With offset 0 there is nothing to sync, and the callback is only to run on one of
+# these threads.
+Waiters = list[tuple[int, Callback]]
+
+# Of a flusher thread.
+Task = Callable[[], None]
 
 # How many logs are synced at once where a thread can sync only one. With 100 logs, 2, 4, 8 and 16 threads took 21, 8, 3.7 and
 # 2.2 % of the time that one took.
@@ -40,7 +45,7 @@ FLUSHER_THREADS = 8
 # How many threads at most have several logs synced: the fewer, the more logs each takes and the less CPU time a log costs. A
 # thread that has waited so long (s) for one of its logs is not counted.
 _BATCHES = 2
-_PATIENCE_S = 0.02
+_PATIENCE_S = 0.01
 
 # While nobody has waited for an fsync for so long (s), what is appended without waiting is left to the operating system.
 _WAITS_AGAIN_S = 10.0
@@ -63,16 +68,12 @@ class Flusher:
         self._with_flush_ms = with_flush_ms
         self._next_check = clock.monotonic() + _FLUSH_MS_CHECK_S  # only the first thread uses it
         self._lock = Lock()
-        # By log, what the next fsync of it is to answer: up to which offset to sync, and a callback. With offset 0 there is
-        # nothing to sync, and the callback is only to run on one of these threads. A log that is queued or being synced has an
-        # entry.
-        self._waiting: dict[Log, list[tuple[int, Callback]]] = {}
+        # By log, what the next fsync of it is to answer. A log that is queued or being synced has an entry.
+        self._waiting: dict[Log, Waiters] = {}
         # With which no thread has begun. Empty if a thread is idle, unless one was woken, which takes all, or ``_BATCHES`` are
         # at work, which look here next.
         self._queue: deque[Log] = deque()
-        self._alone: deque[Log] = (
-            deque()
-        )  # the same, that cannot be synced together with others; empty if a thread is idle
+        self._tasks: deque[Task] = deque()  # what a thread has left to another one; empty if a thread is idle
         self._idle: list[FlusherThread] = []
         self._batches = 0  # how many threads have several logs synced, except those for which that takes long
         self._woken = False  # a thread was given a log and has not taken more from the queue yet
@@ -132,17 +133,17 @@ class Flusher:
 
     def _wake(self, log: Log) -> None:
         self._woken = self._at_once > 1
-        self._idle.pop().inbox.put((log, False))  # the one that worked last
+        self._idle.pop().inbox.put(partial(self._flush, log))  # the one that worked last
 
     # -- for the threads -----------------------------------------------------------------------------------------------
 
-    def take(self, idle: "FlusherThread | None") -> Work | None:
-        """The log that has waited longest. If there is none, ``idle`` gets the next one into its inbox."""
+    def take(self, idle: "FlusherThread | None") -> Task | None:
+        """What has waited longest. If there is nothing, ``idle`` gets the next task into its inbox."""
         with self._lock:
-            if self._alone:
-                return self._alone.popleft(), True
+            if self._tasks:
+                return self._tasks.popleft()
             if self._queue:
-                return self._queue.popleft(), False
+                return partial(self._flush, self._queue.popleft())
             if idle is not None:
                 self._idle.append(idle)
             return None
@@ -153,10 +154,10 @@ class Flusher:
             if thread in self._idle:
                 self._idle.remove(thread)
 
-    def flush(self, log: Log, alone: bool) -> None:
-        """fsync this log, and unless ``alone`` those that wait with it, for all who wait for them."""
+    def _flush(self, log: Log) -> None:
+        """fsync this log, and those that wait with it, for all who wait for them."""
         logs = [log]
-        if not alone and self._at_once > 1:
+        if self._at_once > 1:
             with self._lock:
                 self._woken = False
                 while self._queue and len(logs) < self._at_once:
@@ -166,10 +167,9 @@ class Flusher:
         if len(logs) > 1:
             self._flush_together(logs)
         else:
-            self._flush_alone(log)
+            self._flush_alone(log, self._begin(log))
 
-    def _flush_alone(self, log: Log) -> None:
-        waiters = self._begin(log)
+    def _flush_alone(self, log: Log, waiters: Waiters) -> None:
         error: StorageError | None = None
         try:
             log.flush_to(max(offset for offset, _ in waiters))
@@ -180,7 +180,7 @@ class Flusher:
         self._end(log, waiters, error)
 
     def _flush_together(self, logs: list[Log]) -> None:
-        begun: list[tuple[Log, list[tuple[int, Callback]], Sync]] = []
+        begun: list[tuple[Log, Waiters, Sync]] = []
         files: list[File] = []
         for log in logs:
             waiters = self._begin(log)
@@ -188,21 +188,25 @@ class Flusher:
             offsets = [offset for offset, _ in waiters]
             flush = log.begin_flush(max(offsets)) if min(offsets) else None
             if flush is None:
-                self._leave_alone(log, waiters)
+                self._hand_over(partial(self._flush_alone, log, waiters))
             else:
                 begun.append((log, waiters, flush[0]))
                 files.append(flush[1])
         with self._lock:
             self._batches += 1
         counted = True
+        answers: list[tuple[Log, Waiters, StorageError | None]] = []
         for done in self._disk.sync_all(files, _PATIENCE_S):
-            if done is None:  # this takes long: others have to sync what waits meanwhile
+            if done is None:  # this takes long, and others have to do the rest of the work
                 if counted:
                     counted = False
                     with self._lock:
                         self._batches -= 1
                         if self._queue and self._can_wake():
                             self._wake(self._queue.popleft())
+                if answers:
+                    self._hand_over(partial(self._end_all, answers))
+                    answers = []
                 continue
             log, waiters, sync = begun[done[0]]
             error: StorageError | None = None
@@ -210,27 +214,32 @@ class Flusher:
                 log.end_flush(sync, done[1])
             except StorageError as what:
                 error = what
-            self._end(log, waiters, error)
+            answers.append((log, waiters, error))
+        # Not before: a callback may append to a log of this batch, and wait for the fsync of it that has not ended.
+        self._end_all(answers)
         if counted:
             with self._lock:
                 self._batches -= 1
 
-    def _leave_alone(self, log: Log, waiters: list[tuple[int, Callback]]) -> None:
+    def _end_all(self, answers: list[tuple[Log, Waiters, StorageError | None]]) -> None:
+        for log, waiters, error in answers:
+            self._end(log, waiters, error)
+
+    def _hand_over(self, task: Task) -> None:
         """To a thread that has nothing else to do."""
         with self._lock:
-            self._waiting[log] = waiters + self._waiting[log]
             if self._idle:
-                self._idle.pop().inbox.put((log, True))
+                self._idle.pop().inbox.put(task)
             else:
-                self._alone.append(log)
+                self._tasks.append(task)
 
-    def _begin(self, log: Log) -> list[tuple[int, Callback]]:
+    def _begin(self, log: Log) -> Waiters:
         """Who waits for the fsync that begins now."""
         with self._lock:
             waiters, self._waiting[log] = self._waiting[log], []
         return waiters
 
-    def _end(self, log: Log, waiters: list[tuple[int, Callback]], error: StorageError | None) -> None:
+    def _end(self, log: Log, waiters: Waiters, error: StorageError | None) -> None:
         """Answer them. Those who have come meanwhile are queued behind the other logs."""
         if any(offset and callback is not _nobody for offset, callback in waiters):
             self._last_wait = self._clock.monotonic()
@@ -266,7 +275,7 @@ class FlusherThread:
         self._flusher = flusher
         self._is_first = is_first
         # What it was given while it was idle; None only wakes it.
-        self.inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self.inbox: SimpleQueue[Task | None] = SimpleQueue()
 
     def step(self, timeout: float | None) -> bool:
         """Sync one log, or those that wait together."""
@@ -274,30 +283,30 @@ class FlusherThread:
         if self._is_first:
             flusher.flush_by_time()
             timeout = flusher.until_check(timeout)
-        work = flusher.take(self if timeout != 0 else None)
-        if work is None and timeout != 0:
-            work = self._wait(timeout)
-        if work is None:
+        task = flusher.take(self if timeout != 0 else None)
+        if task is None and timeout != 0:
+            task = self._wait(timeout)
+        if task is None:
             return False
-        flusher.flush(*work)
+        task()
         return True
 
-    def _wait(self, timeout: float | None) -> Work | None:
+    def _wait(self, timeout: float | None) -> Task | None:
         """For a log from another thread."""
-        work: Work | None = None
+        task: Task | None = None
         try:
-            work = self.inbox.get(True, timeout)
+            task = self.inbox.get(True, timeout)
         except QueueEmpty:
             pass
-        if work is not None:
-            return work
+        if task is not None:
+            return task
         self._flusher.not_idle(self)
         try:
-            while work is None:  # it may have been woken several times
-                work = self.inbox.get_nowait()
+            while task is None:  # it may have been woken several times
+                task = self.inbox.get_nowait()
         except QueueEmpty:
             pass
-        return work
+        return task
 
     def wakeup(self) -> None:
         self.inbox.put(None)

@@ -13,6 +13,7 @@ import pytest
 from broker.errors import StorageError
 from broker.runtime.disk import File, SystemDisk
 from broker.runtime.threads import SystemThreads
+from broker.storage.log.log import Log
 from tests.storage.helpers import FaultyFile, Storage, append, append_many
 
 
@@ -280,6 +281,36 @@ def test_logs_that_wait_are_synced_together_and_each_is_answered_for_itself(
     append(logs["good"], b"z")
     with pytest.raises(StorageError):
         append(logs["bad"], b"z")
+
+
+def test_a_callback_may_wait_for_a_log_that_is_synced_together_with_its_own(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher = storage.manager.flusher
+    monkeypatch.setattr(flusher, "_at_once", 8)
+    logs = [storage.create(f"log-{number}", flush_messages=2) for number in range(4)]
+    for log in logs:
+        append(log, b"x")
+        log.flush_to(1)
+    appended: list[StorageError | None] = []
+
+    def append_to_others(mine: Log, error: StorageError | None) -> None:
+        for log in logs:
+            if log is not mine and log.log_end_offset < 4:
+                append(log, b"y")  # the second record waits for an fsync
+        appended.append(error)
+
+    for log in logs:
+        append(log, b"x")
+        flusher.wait_durable(log, 2, partial(append_to_others, log))
+    with running(storage):
+        handle = threading.Timer(0, flusher.threads[0].wakeup)
+        handle.start()
+        handle.join()
+    while flusher.threads[0].step(0):
+        pass
+    assert appended == [None] * 4
+    assert all(log.durable_offset >= 3 for log in logs)
 
 
 def test_a_batch_with_a_log_that_takes_long_does_not_keep_others_waiting(
