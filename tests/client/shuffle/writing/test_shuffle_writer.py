@@ -87,6 +87,43 @@ def test_many_pushes_stop_where_there_is_no_room(server: ReferenceServer, partit
     assert [b"0", b"1", b"2"] == stored(server, partition)
 
 
+class Watched(bytearray):
+    """Counts how often it is copied and how often it is asked for its length."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.copied = self.measured = 0
+
+    def __bytes__(self) -> bytes:
+        self.copied += 1
+        return b"".join([self])
+
+    def __len__(self) -> int:
+        self.measured += 1
+        return super().__len__()
+
+
+def test_many_pushes_are_copied_when_there_is_room_for_them(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.credit, server.give_credit = 3, False
+    payloads = [Watched(b"x") for _ in range(20)]
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        assert writer.push_many(0, payloads, timeout=0.02) == 3
+        writer.fail("enough")
+    assert [payload.copied for payload in payloads] == [1] * 3 + [0] * 17
+
+
+def test_many_pushes_cost_as_much_each_however_many_they_are(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.credit = 2
+    payloads = [Watched(b"x") for _ in range(400)]
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        assert writer.push_many(0, payloads, copy=False) == 400
+    assert max(payload.measured for payload in payloads) < 20
+
+
 @pytest.mark.parametrize("acknowledge", [True, False])
 def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     server: ReferenceServer, partition: ResultPartitionID, acknowledge: bool
