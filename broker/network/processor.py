@@ -917,7 +917,7 @@ class Processor:
             done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
-            if not connection.session.in_flight_max:
+            if isinstance(error, ConnectionError) and not connection.session.in_flight_max:
                 if connection is self._dispatching:  # what it has sent is handled first; then this is tried again
                     self._mark_dirty(connection)
                     return
