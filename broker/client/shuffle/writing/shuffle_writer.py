@@ -203,6 +203,7 @@ class ShuffleWriter(PartitionWriter):
     ) -> int:
         if not payloads:
             return 0
+        payloads = list(payloads)
         smallest = min(map(len, payloads))
         shared, window = self._shared, self._window
         pushed = 0

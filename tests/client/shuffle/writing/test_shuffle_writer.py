@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, parti
             writer.push_many(1, [b"x"] * 500, DataType.DATA_BUFFER_WITH_CLEAR_END) == 500
         )  # more than there is credit for
         assert writer.push_many(1, []) == 0
+        assert writer.push_many(1, deque([b"y", b"z"])) == 2
         writer.push(0, b"4")
         for wrong in (
             lambda: writer.push_many(2, [b"x"]),
@@ -72,7 +74,7 @@ def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, parti
             with pytest.raises(ValueError, match=r"subpartition 2 of 2|a buffer of 0 bytes"):
                 wrong()
     assert stored(server, partition) == [b"0", b"1", b"changes", b"3", b"4"]
-    assert stored(server, partition, 1) == [b"x"] * 500
+    assert stored(server, partition, 1) == [*[b"x"] * 500, b"y", b"z"]
     with pytest.raises(ShuffleClosedError):
         writer.push_many(0, [b"x"])
 
