@@ -74,6 +74,9 @@ _TURN_S = 0.002
 _STEP_REQUESTS = 1024
 _LEAST_TURN_REQUESTS = 4
 
+# Turns of a stream whose peer has closed, for what that has sent before. It sends little when it goes.
+_LAST_TURNS = 64
+
 _WHOLE_TURN = range(_TURN_REQUESTS)
 # A request was answered: what remains of a connection's holds.
 _AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
@@ -914,6 +917,11 @@ class Processor:
             done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
+            if isinstance(error, ConnectionError) and not connection.session.in_flight_max:
+                if connection is self._dispatching:  # what it has sent is handled first; then this is tried again
+                    self._mark_dirty(connection)
+                    return
+                self._take_rest(connection)
             self._disconnect(connection)
             return
         except Exception as error:  # the seam: a service has queued an object that is not bytes
@@ -953,6 +961,23 @@ class Processor:
             except Exception as error:  # the seam: as for a request that fails
                 log.error("resumption_failed", exc_info=error, peer=connection.peer.host)
                 self._disconnect(connection)
+
+    def _take_rest(self, connection: ProcessorConnection) -> None:
+        """The peer of a stream has gone. What it has sent before is handled: it may have said goodbye, and closed while more was
+        on its way to it, which resets the connection."""
+        for _ in range(_LAST_TURNS):
+            connection.outgoing.clear()  # the service may have pushed more meanwhile
+            connection.outgoing_bytes = connection.outgoing_files = 0
+            connection.holds &= ~UNWRITABLE
+            if connection.holds:  # it may be closed
+                return
+            before = connection.bytes_in, connection.received.pending
+            if connection.received.held:
+                self._dispatch_own(connection)
+            if not connection.holds:
+                self._receive(connection)
+            if before == (connection.bytes_in, connection.received.pending):
+                return
 
     def _flush_timed(self, connection: ProcessorConnection) -> bool:
         began = self._clock.monotonic()

@@ -6,7 +6,8 @@ Several attempts of one producer may write; the first that finishes a BLOCKING p
 are released. Where clients have different rights, only the attempts of one owner compete.
 
 A data set that was released as a whole stays released: the client that releases it cannot know all writers that are about to
-write to it, such as tasks of a job that was cancelled.
+write to it, such as tasks of a job that was cancelled. A partition that was released stays released for its writer: one that has
+lost its connection meanwhile, and resumes, would otherwise write a new one that nobody reads.
 
 Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/shuffle/test_fencing.py.
 """
@@ -43,6 +44,8 @@ log = get_logger("shuffle")
 _HEX = re.compile("[0-9a-f]*")
 # How many released data sets are remembered, the last ones: some 150 bytes each.
 _RELEASED_DATA_SETS_MAX = 16_384
+# How many released partitions are remembered for writers that resume them, the last ones: some 300 bytes each.
+_RELEASED_PARTITIONS_MAX = 4096
 # How many clients with different rights are remembered as those who have released one data set, the last ones.
 _RELEASERS_MAX = 4
 
@@ -65,6 +68,20 @@ class PartitionSettings:
     owners_compete: bool = True  # False: an attempt wins only against those of the same owner
 
 
+@attrs.frozen
+class _Released:
+    """A partition that its ``writer`` may not know to be released."""
+
+    writer: bytes
+    readers_left: bool  # that is why
+
+    def refusal(self) -> Refused:
+        """The same that the writer would have been told if it had been connected."""
+        if self.readers_left:
+            return Refused(WriterErrorCode.READERS_GONE, "all readers have left")
+        return Refused(WriterErrorCode.RELEASED, "the partition was released")
+
+
 class Partitions:
     def __init__(
         self, settings: PartitionSettings, budget: Budget, spiller: Spiller, clock: Clock, timer: Timer
@@ -83,6 +100,7 @@ class Partitions:
         self._told_first = 0
         # By whom, the latest last; None: by somebody who may release everything.
         self._released_data_sets: dict[bytes, tuple[Rights | None, ...]] = {}
+        self._released: dict[bytes, _Released] = {}  # by partition id
         spiller.on_room_freed = self.announce_room
 
     def load(self) -> None:
@@ -131,7 +149,11 @@ class Partitions:
             releasers = self._released_data_sets.get(request.partition.data_set, ())
             if any(one is None or one.may(DELETE, request.owner, audited=False) for one in releasers):
                 raise Refused(WriterErrorCode.RELEASED, f"the data set {request.partition.data_set.hex()} was released")
+            released = self._released.get(request.partition)
+            if released is not None and request.resumes and released.writer == request.writer:
+                raise released.refusal()
             partition = self._new(request)
+            self._released.pop(request.partition, None)
             self._spiller.add(partition)
             self._by_id[request.partition] = partition
             waiting = self.waiting.take(partition.id) if partition.readable else []
@@ -349,10 +371,15 @@ class Partitions:
         return sum(self._release(partition) for partition in partitions if _may_release(rights, partition))
 
     def _release(self, partition: ResultPartition) -> bool:
+        with partition.lock:
+            readers_left = partition.readers.all_left and not partition.readers.forsaken  # that is final
         with self._lock:
             if not self.is_known(partition):
                 return False  # released already; there may be another one of that id
             del self._by_id[partition.id]
+            self._released[partition.id] = _Released(partition.writer, readers_left)
+            if len(self._released) > _RELEASED_PARTITIONS_MAX:
+                del self._released[next(iter(self._released))]
             if self._winners.get(self._contest(partition)) == partition.id:
                 del self._winners[self._contest(partition)]
             waiting = self.waiting.take(partition.id)

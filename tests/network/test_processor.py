@@ -525,6 +525,80 @@ def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(benc
     b.until(lambda: other.frames)
 
 
+def test_what_the_peer_of_a_stream_has_said_before_it_closed_is_handled_though_sending_to_it_fails(
+    bench: MakeBench,
+) -> None:
+    """It closes while more is on its way to it, which resets the connection, and the broker is about to send still more."""
+    b = bench(EchoService(in_flight_max=0))
+    client = b.connect()
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [frame(b"P", b"on its way")])
+    b.step()
+    client.send(frame(b"e") + frame(b"n") * 300 + frame(b"n", b"goodbye")[:-1])
+    client.close()
+    b.outbox.push(connection, [frame(b"P", b"more")])
+    b.step()
+    assert b.service.handled == [b"e"] + [b"n"] * 300
+    assert b.service.gone == [connection]
+    b.settle()
+    assert b.service.handled == [b"e"] + [b"n"] * 300
+
+
+def test_a_stream_that_cannot_be_sent_to_in_the_midst_of_what_its_peer_has_said_is_heard_to_the_end(
+    bench: MakeBench,
+) -> None:
+    class Stream(EchoService):
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
+            super().handle(request, outbox)
+            if request.command == b"n":
+                outbox.push(request.connection, [bytes(100_000)])
+                request.connection.writable = False
+
+    b = bench(Stream(in_flight_max=0), high=64 * 1024, low=16 * 1024)
+    client = b.connect()
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [frame(b"P", b"on its way")])
+    b.step()
+    client.send(frame(b"n") * 3 + frame(b"e", b"goodbye"))
+    client.close()
+    b.until(lambda: connection.closed)
+    b.settle()
+    assert b.service.handled == [b"n"] * 3 + [b"e"]
+    assert b.service.gone == [connection]
+
+
+def test_what_a_stalled_peer_of_a_stream_has_said_before_it_closed_is_handled(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0), high=64 * 1024, low=16 * 1024)
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [bytes(8 * MIB)])
+    client.send(frame(b"n"))
+    b.settle()
+    assert b.service.handled == []
+    client.close()
+    b.until(lambda: connection.closed)
+    assert b.service.handled == [b"n"]
+    assert b.service.gone == [connection]
+
+
+def test_a_request_of_a_peer_that_has_gone_is_not_handled(bench: MakeBench) -> None:
+    """Its answer could not be sent."""
+    b = bench()
+    client = b.connect()
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [frame(b"P", b"on its way")])
+    b.step()
+    client.send(frame(b"e"))
+    client.close()
+    b.outbox.push(connection, [frame(b"P", b"more")])
+    b.step()
+    assert (b.service.handled, b.service.gone) == ([], [connection])
+
+
 # -- throttling -------------------------------------------------------------------------------------------------------
 
 

@@ -335,6 +335,62 @@ def test_the_released_data_sets_that_are_remembered_are_the_last_ones(
     assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
 
 
+@pytest.mark.parametrize("how", ["cancelled", "consumed", "released"])
+def test_a_writer_that_comes_back_hears_that_its_partition_was_released_meanwhile(server: Served, how: str) -> None:
+    """A new partition of the same id would have no readers, and its writer would wait for them for ever."""
+    partition = new_id()
+
+    def opening(name: bytes, resumes: bool) -> bytes:
+        return w.encode_open_partition(name, partition, 1, PIPELINED, incarnation=1, resumes=resumes, attempt=resumes)
+
+    name, other = b"w" * 16, b"o" * 16
+    client, reader = server.connect().send(opening(name, False)), server.connect()
+    writer = Writer(client, client.next(w.PartitionOpened)).push(b"data")
+    if how == "consumed":
+        writer.end()
+    client.sync()
+    client.reset()
+    found = server.partitions.find(partition)
+    assert found is not None
+    wait_for(lambda: found.lease.listener is None)
+    if how == "released":
+        assert reader.release(partition)
+    else:
+        receiver = reader.request(partition)
+        reader.take(3 if how == "consumed" else 1)
+        reader.send(m.encode_cancel_partition_request(receiver))
+        reader.sync()
+    again = server.connect()
+    for _ in range(2):
+        error = again.send(opening(name, True)).next(w.WriterError)
+        assert (error.writer, error.handle) == (name, w.NO_HANDLE)
+        assert error.code == (WriterErrorCode.RELEASED if how == "released" else WriterErrorCode.READERS_GONE)
+    assert not server.partitions.list(partition.hex())
+    # Who has not had that partition begins with a new one.
+    assert again.send(opening(other, True)).next(w.PartitionOpened).next_sequences == (0,)
+    assert reader.release(partition)
+    again.next(w.WriterError)
+    assert again.send(opening(name, False)).next(w.PartitionOpened).next_sequences == (0,)
+
+
+def test_the_released_partitions_that_are_remembered_are_the_last_ones(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_RELEASED_PARTITIONS_MAX", 2)
+    client = server.connect()
+    ids = [new_id() for _ in range(3)]
+    name = b"w" * 16
+    for partition in ids:
+        client.open(partition, writer=name)
+        client.release(partition)
+        assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
+    resumed = [w.encode_open_partition(name, partition, 1, PIPELINED, resumes=True, incarnation=1) for partition in ids]
+    client.send(*resumed)
+    assert client.find(w.PartitionOpened).next_sequences == (0,)
+    assert [client.find(w.WriterError).code for _ in ids[1:]] == [WriterErrorCode.RELEASED] * 2
+    assert [one.partition for one in client.list()] == ids[:1]
+
+
 def test_a_partition_of_the_same_id_has_files_of_its_own(server: Served) -> None:
     """The first one's are removed while the second is being stored, and may still be being sent."""
     partition = new_id()

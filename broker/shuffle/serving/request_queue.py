@@ -231,7 +231,8 @@ def _error(receiver: Receiver, error: Exception) -> bytes:
     partition = receiver.view.partition.id
     if isinstance(error, PartitionFailed):
         return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
-    if isinstance(error, PartitionReleased):
+    # With a partition that is released this moment goes its file.
+    if isinstance(error, PartitionReleased) or not receiver.view.partition.has_data:
         return partition_not_found(partition, receiver.id)
     log.error("spill_read_failed", partition=str(partition), error=str(error))
     return encode_error(IO_EXCEPTION, f"The broker cannot read the partition: {error}", receiver.id)

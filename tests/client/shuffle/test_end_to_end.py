@@ -96,8 +96,7 @@ def test_a_writer_whose_readers_have_cancelled_goes_on_for_nobody(partition: Res
             writer.push(index, b"data")
         assert not writer.discards
         with InputGate([(broker.shuffle_address, partition, index) for index in range(2)]) as gate:
-            for _ in range(2):  # both have been requested then; a request that was not sent cancels nothing
-                gate.poll()
+            gate.poll()  # the other one may not even have been requested
         while not writer.discards:
             writer.push(0, b"for nobody")
         assert writer.try_push(1, bytes(32768)) and writer.has_room(1, 32768)

@@ -251,6 +251,23 @@ def test_a_file_that_is_too_short_is_the_error_of_that_receiver() -> None:
     assert len(bench.queue) == 1
 
 
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_file_that_goes_with_its_partition_while_it_is_read_is_no_error_of_the_broker(size: int) -> None:
+    class Gone(FakeFile):
+        def get(self) -> Any:
+            bench.partition.release()
+            raise FileNotFoundError(2, "No such file or directory")
+
+    bench = Bench(1, kind=PartitionType.BLOCKING)
+    bench.push(0, b"x" * size)
+    bench.spill(Gone())
+    bench.request(0, 1)
+    error = bytes(bench.parts[0])
+    assert error[8] == 1
+    assert b"PartitionNotFoundException" in error
+    assert len(bench.queue) == 0
+
+
 def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn() -> None:
     """A released partition's receivers tell each other; what one has been sent must leave first."""
     bench = Bench(2)

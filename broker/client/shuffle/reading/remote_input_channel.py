@@ -63,10 +63,16 @@ class RemoteInputChannel(InputChannel):
         )
         with gate.lock:
             self._client = client
-        self._ask()
+        # Also if the gate was closed meanwhile: `disconnect` then cancels the request, which the writer hears of. Otherwise it
+        # would depend on chance whether the subpartition counts as read.
+        self._request()
 
     def _ask(self) -> None:
-        if self._state >= ChannelState.FAILED or self._client is None:
+        if self._state < ChannelState.FAILED:
+            self._request()
+
+    def _request(self) -> None:
+        if self._client is None:
             return
         self._client.add(
             self,

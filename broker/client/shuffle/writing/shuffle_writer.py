@@ -203,17 +203,18 @@ class ShuffleWriter(PartitionWriter):
     ) -> int:
         if not payloads:
             return 0
-        rest = [bytes(payload) for payload in payloads] if copy else payloads
+        payloads = list(payloads)
+        smallest = min(map(len, payloads))
         shared, window = self._shared, self._window
         pushed = 0
         with shared.changed:
-            while pushed < len(rest):
-                self._check(subpartition, data_type, min(map(len, rest)))
+            while pushed < len(payloads):
+                self._check(subpartition, data_type, smallest)
                 if shared.readers_left:
                     break
-                room = window.room(rest, pushed)
+                room = window.room(payloads, pushed)
                 if not room:
-                    size = len(rest[pushed])
+                    size = len(payloads[pushed])
                     try:
                         self._wait(partial(self._has_room, size), timeout, partial(self._no_room, size))
                     except ShuffleTimeoutError:
@@ -221,11 +222,14 @@ class ShuffleWriter(PartitionWriter):
                             raise
                         return pushed
                     continue
-                window.push_many(subpartition, data_type, compressed, rest[pushed : pushed + room])
+                taken = payloads[pushed : pushed + room]
+                # Copied no earlier than there is room for them, so that the window bounds the copies, too.
+                kept = [bytes(payload) for payload in taken] if copy else taken
+                window.push_many(subpartition, data_type, compressed, kept)
                 pushed += room
                 if not self._link.send_scheduled:
                     self._link.schedule_send()
-        return len(rest)
+        return len(payloads)
 
     def try_push(
         self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False

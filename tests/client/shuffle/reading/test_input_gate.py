@@ -16,7 +16,9 @@ from broker.client.shuffle.errors import (
     ShuffleClosedError,
 )
 from broker.client.shuffle.reading.buffer_or_event import BufferRun
+from broker.client.shuffle.reading.channel_state import ChannelState
 from broker.client.shuffle.reading.credit import FLOATING
+from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
 from protocol.shuffle import errors, events
 from protocol.shuffle.buffer_response import header
 from protocol.shuffle.compression import Codec, compress
@@ -61,6 +63,29 @@ def until(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.002)
+
+
+def test_a_gate_that_is_closed_before_its_request_was_sent_has_cancelled_all_the_same(
+    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    """Or it would be chance whether its writer hears of that, or waits for a reader for ever."""
+    with InputGate([(server.address, partition, 0)]) as other:  # has the connection that both use
+        until(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
+        goes_on = threading.Event()
+        other.loop.call(goes_on.wait)
+        gate = InputGate([(server.address, partition, 1)])
+        channel = gate._channels[0]
+        assert isinstance(channel, RemoteInputChannel)
+        in_thread(gate.close)
+        until(lambda: channel._state is ChannelState.RELEASED)
+        goes_on.set()
+        until(lambda: CancelPartitionRequest(channel.receiver) in server.received)
+        (request,) = [
+            message
+            for message in server.received
+            if isinstance(message, PartitionRequest) and message.receiver == channel.receiver
+        ]
+        assert request.subpartitions == (1, 1)
 
 
 def test_a_wrong_number_fails_its_channel_and_no_other(server: ReferenceServer, partition: ResultPartitionID) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, parti
             writer.push_many(1, [b"x"] * 500, DataType.DATA_BUFFER_WITH_CLEAR_END) == 500
         )  # more than there is credit for
         assert writer.push_many(1, []) == 0
+        assert writer.push_many(1, deque([b"y", b"z"])) == 2
         writer.push(0, b"4")
         for wrong in (
             lambda: writer.push_many(2, [b"x"]),
@@ -72,7 +74,7 @@ def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, parti
             with pytest.raises(ValueError, match=r"subpartition 2 of 2|a buffer of 0 bytes"):
                 wrong()
     assert stored(server, partition) == [b"0", b"1", b"changes", b"3", b"4"]
-    assert stored(server, partition, 1) == [b"x"] * 500
+    assert stored(server, partition, 1) == [*[b"x"] * 500, b"y", b"z"]
     with pytest.raises(ShuffleClosedError):
         writer.push_many(0, [b"x"])
 
@@ -85,6 +87,43 @@ def test_many_pushes_stop_where_there_is_no_room(server: ReferenceServer, partit
             writer.push_many(0, [b"too much"], timeout=0.02)
         writer.fail("enough")
     assert [b"0", b"1", b"2"] == stored(server, partition)
+
+
+class Watched(bytearray):
+    """Counts how often it is copied and how often it is asked for its length."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.copied = self.measured = 0
+
+    def __bytes__(self) -> bytes:
+        self.copied += 1
+        return b"".join([self])
+
+    def __len__(self) -> int:
+        self.measured += 1
+        return super().__len__()
+
+
+def test_many_pushes_are_copied_when_there_is_room_for_them(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.credit, server.give_credit = 3, False
+    payloads = [Watched(b"x") for _ in range(20)]
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        assert writer.push_many(0, payloads, timeout=0.02) == 3
+        writer.fail("enough")
+    assert [payload.copied for payload in payloads] == [1] * 3 + [0] * 17
+
+
+def test_many_pushes_cost_as_much_each_however_many_they_are(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.credit = 2
+    payloads = [Watched(b"x") for _ in range(400)]
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        assert writer.push_many(0, payloads, copy=False) == 400
+    assert max(payload.measured for payload in payloads) < 20
 
 
 @pytest.mark.parametrize("acknowledge", [True, False])
