@@ -65,10 +65,8 @@ def test_figures_are_written_as_people_read_them(tab: Tab, function: str, value:
 
 @pytest.mark.parametrize("names", [["requests", "group:billing:lag"], ["topic:a,b%2C:lag", "group:50 % ü中:lag"]])
 def test_the_broker_reads_the_names_of_series_that_the_page_writes(tab: Tab, names: list[str]) -> None:
-    text = tab.run(
-        f"import('/page/chart.js').then((module) => new URLSearchParams({{series: module.seriesList({json.dumps(names)})}}) + '')",
-        awaits=True,
-    )
+    written = f"new URLSearchParams({{series: module.seriesList({json.dumps(names)})}}).toString()"
+    text = tab.run(f"import('/page/chart.js').then((module) => {written})", awaits=True)
     assert names == series_names(parse_query(text)["series"])
 
 
