@@ -31,6 +31,8 @@ if os.environ.get("BROKER_RACES"):
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A file's tests share its fixtures, so they stay together. Two workers at most run Spark: each takes a core and 1 GB."""
+    if not item.config.pluginmanager.hasplugin("xdist"):  # -p no:xdist: there are no workers, and no such marker
+        return
     group = str(item.path)
     if _SPARK in item.path.parents:
         group = "spark" if "spark" in getattr(item, "fixturenames", ()) else "spark of its own"

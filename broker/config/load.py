@@ -133,7 +133,7 @@ def _hint(key: str) -> str:
     if key in _OF_TOPICS:
         return f"topics have one, and {_BY_NAME[_OF_TOPICS[key]].name} sets it for all of them"
     ours = [name for name in _BY_NAME if "." not in name]
-    nearest = difflib.get_close_matches(key.replace(".", "_"), ours, 1, 0.5)
+    nearest = difflib.get_close_matches(key.replace(".", "_"), ours, 1)
     if nearest:
         return f"did you mean {nearest[0]!r}"
     return "docs/OPERATIONS.md lists all settings"

@@ -57,12 +57,18 @@ class Connections:
 
 
 class NetworkMetrics:
-    """``planes``: those that there are now. ``memory`` is the data plane's."""
+    """``planes``: those that there are now. ``listeners``: their names. ``memory`` is the data plane's."""
 
     def __init__(
-        self, planes: Callable[[], Sequence[Plane]], memory: MemoryPool, quotas: ConnectionQuotas, clock: Clock
+        self,
+        planes: Callable[[], Sequence[Plane]],
+        listeners: Callable[[], Sequence[str]],
+        memory: MemoryPool,
+        quotas: ConnectionQuotas,
+        clock: Clock,
     ) -> None:
         self._planes = planes
+        self._listeners = listeners
         self._memory = memory
         self._quotas = quotas
         self._clock = clock
@@ -92,20 +98,24 @@ class NetworkMetrics:
         registry.read_counter(names.REQUESTS, lambda: requests(self._tables()))
         registry.read_histogram(names.REQUEST_SECONDS, lambda: ranges(self._tables()))
         quotas = self._quotas
-        registry.gauge(names.LISTENER_CONNECTIONS, lambda: _by_label(quotas.of_listener()))
+        registry.gauge(names.LISTENER_CONNECTIONS, lambda: self._by_listener(quotas.of_listener()))
         for metric, counts in (
             (names.LISTENER_ACCEPTED, quotas.accepted),
             (names.LISTENER_REFUSED, quotas.refused),
             (names.LISTENER_THROTTLED, quotas.throttled),
             (names.LISTENER_EVICTED, quotas.evicted),
         ):
-            registry.read_counter(metric, partial(_by_label, counts))
+            registry.read_counter(metric, partial(self._by_listener, counts))
 
     def _tables(self) -> list[RequestTimes]:
         return [table for plane in self._planes() for table in plane.times]
 
     def _by_processor(self, value: Callable[[Processor], float]) -> dict[Labels, float]:
         return {(_name(plane, each),): value(each) for plane in self._planes() for each in plane.processors}
+
+    def _by_listener(self, counts: Mapping[str, int]) -> dict[Labels, float]:
+        """Also of listeners that have none: a counter that begins with 1 has no rate for what made it 1."""
+        return {(name,): counts.get(name, 0) for name in self._listeners()}
 
     def _walk(self) -> Connections:
         by_listener: Tally[Labels] = Tally()
@@ -171,7 +181,3 @@ class NetworkMetrics:
 
 def _name(plane: Plane, processor: Processor) -> str:
     return f"{plane.name}processor-{processor.number}"
-
-
-def _by_label(counts: Mapping[str, int]) -> dict[Labels, float]:
-    return {(name,): counts[name] for name in list(counts)}

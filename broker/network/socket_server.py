@@ -95,7 +95,9 @@ class SocketServer:
         self._timer_left_behind = False
         self._addresses: dict[str, tuple[str, int]] = {}
         self._bound: list[tuple[Binding, Listener]] = []
-        self.measured = NetworkMetrics(lambda: self.planes, self.memory, quotas, runtime.clock)
+        self.measured = NetworkMetrics(
+            lambda: self.planes, lambda: list(self._addresses), self.memory, quotas, runtime.clock
+        )
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Bind every listener, before anything is served. ConfigError where one can't be."""

@@ -102,6 +102,7 @@ def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
     [
         (["network_thread=1"], ["network_thread'", "did you mean 'network_threads'"]),
         (["log.retention.days=1"], ["did you mean 'log_retention_ms'"]),
+        (["nonsense=1"], ["'nonsense'", "docs/OPERATIONS.md lists all settings"]),
         (["log.retention.hours=soon"], ["log_retention_ms", "whole number", "'soon'"]),
         (["authorizer.class.name=org.x.Authorizer"], ["authorizer_class_name", "one of acl, "]),
         (["offsets.topic.replication.facto=1"], ["offsets.topic.replication.facto"]),

@@ -55,6 +55,7 @@ def serves(bench: HttpBench) -> bool:
         ),
         pytest.param(HEAD + b"transfer-encoding: chunked\r\n\r\n0x2\r\nhe\r\n0\r\n\r\n", 400, id="a chunk of size 0x2"),
         pytest.param(HEAD + b"transfer-encoding: chunked\r\n\r\n-1\r\n", 400, id="a chunk of size -1"),
+        pytest.param(HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n\0: x\r\n\r\n", 400, id="a trailer that is none"),
         pytest.param(
             HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n" * 5,
             400,

@@ -3,6 +3,9 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
+from broker.metadata import sqlite_layouts
 from broker.metadata.catalogue import StoredOffset, TransactionRow
 from broker.metadata.sqlite import SqliteCatalogue
 
@@ -78,3 +81,28 @@ def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
             TransactionRow("went-on", 8, 3, 2, 60_000, "Empty", (), (), -1, 2_000, 8, -1),
         ]
         catalogue.close()
+
+
+def tables(path: str) -> tuple[int, list[tuple[str, str]]]:
+    """The number of the layout, and the tables with what has made them."""
+    connection = sqlite3.connect(path)
+    made = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return version, made
+
+
+@pytest.mark.parametrize("version", range(1, sqlite_layouts.LAYOUT_VERSION))
+def test_every_earlier_layout_becomes_the_present_one(tmp_path: Path, version: int) -> None:
+    fresh, old = str(tmp_path / "fresh.sqlite"), str(tmp_path / "old.sqlite")
+    SqliteCatalogue(fresh).close()
+    connection = sqlite3.connect(old)
+    connection.executescript("".join(sqlite_layouts._LAYOUTS[:version]) + f"PRAGMA user_version = {version};")
+    connection.close()
+    SqliteCatalogue(old).close()
+    assert tables(fresh) == tables(old)
+
+
+def test_the_guide_says_which_layouts_can_be_upgraded() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text()
+    assert f"layouts 1 to {sqlite_layouts.LAYOUT_VERSION} of the catalogue" in guide

@@ -23,6 +23,18 @@ def test_the_reactor_s_figures_are_in_the_registry() -> None:
         assert registry.values(names.REQUEST_MEMORY_CAPACITY_BYTES)[()] > 0
 
 
+def test_what_a_listener_counts_begins_with_0() -> None:
+    """Prometheus has no rate for the step from no value to 1."""
+    counted = (names.LISTENER_ACCEPTED, names.LISTENER_REFUSED, names.LISTENER_THROTTLED, names.LISTENER_EVICTED)
+    with serving() as served:
+        registry = Registry()
+        served.server.register_metrics(registry)
+        for metric in (names.LISTENER_CONNECTIONS, *counted):
+            assert {("echo",): 0} == registry.values(metric), metric.name
+        served.ask(served.connect(), frame(b"e", b"in"), 1)
+        assert {("echo",): 1} == registry.values(names.LISTENER_ACCEPTED)
+
+
 def test_a_connection_whose_request_is_parked_is_muted_for_that_reason() -> None:
     with serving() as served:
         registry = Registry()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from broker.client.embedded import Broker
+from broker.http.api.history import series_names
+from broker.http.targets import parse_query
 from tests.page.chromium import Chromium, Tab
 
 
@@ -59,6 +61,13 @@ def call(tab: Tab, module: str, function: str, *arguments: Any) -> Any:
 )
 def test_figures_are_written_as_people_read_them(tab: Tab, function: str, value: Any, expected: str) -> None:
     assert expected == call(tab, "format", function, value)
+
+
+@pytest.mark.parametrize("names", [["requests", "group:billing:lag"], ["topic:a,b%2C:lag", "group:50 % ü中:lag"]])
+def test_the_broker_reads_the_names_of_series_that_the_page_writes(tab: Tab, names: list[str]) -> None:
+    written = f"new URLSearchParams({{series: module.seriesList({json.dumps(names)})}}).toString()"
+    text = tab.run(f"import('/page/chart.js').then((module) => {written})", awaits=True)
+    assert names == series_names(parse_query(text)["series"])
 
 
 @pytest.mark.parametrize(

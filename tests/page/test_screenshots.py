@@ -63,6 +63,7 @@ def test_a_picture_shows_something_and_is_small(chromium: Chromium, address: str
             tab.run("new Promise((done) => setTimeout(done, 5000))", awaits=True)
         tab.reload()
         tab.shows(words)
+    tab.until("!document.querySelector('.plot.blank')")  # a curve is on its way, or will never come
     tab.run("document.activeElement?.blur()")
     tab.run("new Promise((done) => setTimeout(done, 700))", awaits=True)  # what is drawn after the text
     if name == "messages":

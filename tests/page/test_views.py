@@ -65,6 +65,13 @@ def test_curves_are_drawn_from_the_history(open_page: Open) -> None:
     )
 
 
+@pytest.mark.parametrize("view", ["topics/orders", "groups/billing"])
+def test_a_topic_and_a_group_have_curves_too(open_page: Open, view: str) -> None:
+    tab = open_page(view)
+    tab.until("document.querySelectorAll('.plot:not(.blank)').length === 2")
+    tab.until("[...document.querySelectorAll('.chart b')].every((each) => each.innerText !== '–')")
+
+
 def test_figures_move_without_a_reload(open_page: Open) -> None:
     tab = open_page("topics/orders")
     tab.until("document.querySelector('.figures')")

@@ -46,6 +46,11 @@ def wanted(call: Call, figures: Figures) -> list[str]:
     text = call.query.get("series", "")
     if not text:
         return figures.history.names(WHOLE)
+    return series_names(text)
+
+
+def series_names(text: str) -> list[str]:
+    """The names in the parameter ``series``, of which commas and percent signs are escaped, and nothing else is."""
     names = text.split(",", SERIES_MAX)[:SERIES_MAX]
     return [name.replace("%2C", ",").replace("%2c", ",").replace("%25", "%") for name in names]
 

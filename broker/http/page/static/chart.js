@@ -8,12 +8,15 @@ const HEIGHT = 130;
 
 const SPANS = { "10 min": 600, "1 h": 3600 };
 
+/** Names as the parameter `series` has them, before it is encoded as every parameter: the broker replaces nothing else in them. */
+export const seriesList = (names) => names.map((name) => name.replaceAll("%", "%25").replaceAll(",", "%2C")).join(",");
+
 /** {times (s), values by name} of these series, refreshed. `missing`: why there are none. `spanField`: the choice how far back. */
 export function useHistory(names, everyS = 5) {
   const [span, setSpan] = useState("10 min");
   const since = () => Date.now() - SPANS[span] * 1000;
   since.of = span;
-  const answer = useGet("/history", { series: names.map(encodeURIComponent).join(","), since }, everyS);
+  const answer = useGet("/history", { series: seriesList(names), since }, everyS);
   const spanField = html`<label class="span"><span class="hidden">How far back</span>
     <select value=${span} onChange=${(event) => setSpan(event.target.value)}>
       ${Object.keys(SPANS).map((name) => html`<option key=${name} value=${name}>last ${name}</option>`)}
