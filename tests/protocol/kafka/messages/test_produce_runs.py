@@ -129,12 +129,28 @@ def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
         assert 0 == len(together(other, template)), other
 
 
-def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
-    known = learned(request(7, b"r"), request(8, b"r", partition=1), request(7, b"r", partition=2, acks=-1))
+def test_a_run_has_one_version_one_kind_of_acks_and_one_timeout() -> None:
+    known = learned(
+        request(7, b"r"),
+        request(8, b"r", partition=1),
+        request(7, b"r", partition=2, acks=-1),
+        request(7, b"r", partition=3, timeout=1),
+    )
     first = request(7, b"r")
     assert 2 == len(together(first * 2 + request(8, b"r", partition=1), known))
     assert 2 == len(together(first * 2 + request(7, b"r", partition=1), known))  # as a template says, it is one of 8
     assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), known))
+    assert 2 == len(together(first * 2 + request(7, b"r", partition=3, timeout=1), known))
+
+
+@pytest.mark.parametrize("version", [5, 9, 12, 13])
+def test_a_run_has_one_client_id(version: int) -> None:
+    templates = learned(request(version, b"first"))
+    frame, other = request(version, b"records"), request(version, b"records", client="tneilc")
+    assert templates.learn(memoryview(other))
+    assert [alone(other)] == together(other + frame, templates)
+    assert templates.learn(memoryview(frame))
+    assert [alone(frame)] == together(frame + other, templates)
 
 
 @pytest.mark.parametrize("version", [7, 9, 13])
