@@ -109,6 +109,12 @@ def _layout(middle_size: int, is_flexible: bool) -> Layout:
     return Layout(layout.unpack_from, layout.size)
 
 
+@lru_cache(256)  # as above
+def _packer(first: int, second: int, third: int, fourth: int) -> Callable[..., bytes]:
+    """What packs a response out of four parts of these sizes and the three numbers between them."""
+    return Struct(f">{first}si{second}sq{third}sq{fourth}s").pack
+
+
 def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
     """What packs a response out of four constant parts and the three numbers between them."""
     result = PartitionResult(template.topic, template.partition, 0, _BASE, -1, _START, None)
@@ -119,8 +125,7 @@ def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
         assert found
         parts.append(before)
     parts.append(rest)
-    first, second, third, fourth = map(len, parts)
-    return Struct(f">{first}si{second}sq{third}sq{fourth}s").pack, parts
+    return _packer(*map(len, parts)), parts
 
 
 class Templates:

@@ -233,3 +233,13 @@ def test_what_would_take_much_memory_has_no_template() -> None:
     assert Templates().learn(memoryview(request(8, b"records", "t" * 249, client="c" * 100)))
     assert not Templates().learn(memoryview(request(8, b"records", "t" * 10_000)))
     assert not Templates().learn(memoryview(request(9, b"records", client="c" * 10_000)))
+
+
+def test_the_templates_of_a_client_share_what_packs_their_answers() -> None:
+    run = learned(*(request(8, b"r", partition=n) for n in range(64))).follow(
+        memoryview(b"".join(request(8, b"r", partition=n) for n in range(64))), 64, MOST
+    )
+    assert run is not None
+    frames = [template.answers([1], [2], 3)[0] for template in run.templates]
+    assert frames == [produce.response(1, 8, [PartitionResult("topic", n, 0, 2, -1, 3, None)], 0) for n in range(64)]
+    assert 1 == len({id(template._answer[0]) for template in run.templates if template._answer is not None})
