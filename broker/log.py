@@ -142,6 +142,16 @@ class _Lines:
         self.msg = self.debug = self.info = self.warning = self.error = write_line
 
 
+class _Unformatted:
+    """The bare event, as long as structlog cannot be imported because the process has no descriptor left."""
+
+    def msg(self, event: str, **values: Any) -> None:
+        write = _StandardError().msg if _write_line is None else _write_line
+        write(" ".join([event, *(f"{name}={value!r}" for name, value in values.items())]))
+
+    debug = info = warning = error = msg
+
+
 def _for_people(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Seconds are precise enough, and the part of the broker stands beside the event."""
     fields["timestamp"] = fields["timestamp"][:19].replace("T", " ")
@@ -152,7 +162,11 @@ def _for_people(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str,
 def _write() -> Any:
     global _backend
     if _backend is None:
-        _backend = _make_backend()
+        try:
+            _backend = _make_backend()
+        except (OSError, ImportError):
+            # Reporting an error must not become one that ends a thread. The next event tries again.
+            return _Unformatted()
     return _backend
 
 

@@ -108,6 +108,23 @@ def test_standard_error_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatc
     log.get_logger("storage").error("append failed")
 
 
+def test_the_first_event_is_written_although_no_descriptor_is_left_to_load_structlog_with() -> None:
+    code = """if True:
+        import os, resource
+        import broker.log
+        log = broker.log.get_logger("x")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), hard))
+        log.error("read_failed", exc_info=OSError("too many"), number=1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        log.error("read_failed", number=2)
+    """
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    first, second = result.stderr.splitlines()
+    assert first == "read_failed part='x' exc_info=OSError('too many') number=1"
+    assert json.loads(second)["number"] == 2
+
+
 def test_structlog_is_not_loaded_before_there_is_something_to_say() -> None:
     code = "import sys, broker.log as l; l.get_logger('x').info('quiet'); sys.exit('structlog' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

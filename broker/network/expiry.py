@@ -86,23 +86,16 @@ class Expiry:
         for connection in self._next_part():
             quiet_s = now - connection.last_active
             holds = connection.holds
-            # An answer that the peer does not read is no reason to keep a connection.
-            working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
             kept = connection.keep and not holds & CLOSING
             if now >= getattr(connection.session, "deadline", inf):
                 self._note_missed_deadline(connection, now)
                 self._disconnect(connection)
-            elif quiet_s > self._idle_max_s and not working and not kept:
+            elif quiet_s > self._idle_max_s and not _is_working(holds) and not kept:
                 idle += 1
                 self._disconnect(connection)
             elif _is_abandoned(connection, quiet_s):
                 self._disconnect(connection)
-            elif (
-                quiet_s > _KEEP_MEMORY_S
-                and connection.received.held
-                and not connection.received.pending
-                and not working
-            ):
+            elif _keeps_memory(connection, quiet_s):
                 connection.received.release()
             if connection.socket.held_bytes:  # a TLS peer may be owed bytes that are no answer
                 self._unread[connection] = None
@@ -157,6 +150,9 @@ class Expiry:
         before, self._progress = self._progress, {}
         slow: list[tuple[float, ProcessorConnection]] = []
         for connection in self._connections:
+            # Others wait for this memory, so it goes back before the connection is looked at in its turn.
+            if _keeps_memory(connection, now - connection.last_active):
+                connection.received.release()
             held_bytes = connection.received.size if _holds_memory_idly(connection) else 0
             if too_much_unsent:
                 held_bytes += _unsent_bytes(connection)
@@ -193,6 +189,17 @@ def _last_active(connection: ProcessorConnection) -> float:
 
 def _first(pair: tuple[float, ProcessorConnection]) -> float:
     return pair[0]
+
+
+def _is_working(holds: int) -> bool:
+    """A request is being handled. An answer that the peer does not read is no reason to keep a connection."""
+    return holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
+
+
+def _keeps_memory(connection: ProcessorConnection, quiet_s: float) -> bool:
+    """It holds memory for nothing but its next frame, and has been quiet for a while."""
+    received = connection.received
+    return quiet_s > _KEEP_MEMORY_S and received.held and not received.pending and not _is_working(connection.holds)
 
 
 def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:

@@ -118,8 +118,9 @@ class Session(Protocol):
     """One connection's protocol state. Pure; used by its processor only.
 
     A session may have a ``deadline`` (Clock.monotonic() s), which it may change: from then on the processor closes the
-    connection, whatever it does, within about a second. It may have ``client_words``, a mapping: what the client says of itself,
-    as ``client_id``, ``software`` and ``version``, which any thread may read.
+    connection, whatever it does, within about a second, or ten if the processor has thousands of connections. It may have
+    ``client_words``, a mapping: what the client says of itself, as ``client_id``, ``software`` and ``version``, which any thread
+    may read.
     """
 
     in_flight_max: int  # 1 (Kafka): muted while a request is being handled. 0: never muted for requests.

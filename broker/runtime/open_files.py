@@ -2,10 +2,12 @@
 
 A file is opened when it is used and closed when it was not used for a while or too many are open, or when the process has no
 descriptor left for another. Any thread may use a file. One that is still in use somewhere (a ``FileRegion`` that is being sent)
-closes when that use ends: closing here means to drop this reference to it.
+is not closed, because that would free no descriptor and the next user would open the file a second time. So clients that do not
+read what they have asked for hold at most one descriptor for each file, however many they are.
 """
 
 from collections import deque
+from sys import getrefcount
 from typing import Final
 
 from broker.runtime.disk import Disk, File
@@ -15,6 +17,8 @@ from broker.runtime.threads import Lock
 _GIVEN_BACK: Final = 16
 # Files that are looked at before others may open one.
 _LOOKED_AT: Final = 256
+# To a file that nobody uses: that of its ``CachedFile`` and the one by which it is asked about.
+_OWN_REFERENCES: Final = 2
 
 
 class CachedFile:
@@ -46,12 +50,18 @@ class CachedFile:
         """As ``get``; makes the file if it is missing."""
         return self._files.open(self, create=True)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether closing the open file here would free no descriptor, or must not happen. No answer harms its users."""
+        return self.pinned or getrefcount(self.file) > _OWN_REFERENCES
+
     def drop(self) -> None:
         self.file = None
 
 
 class OpenFiles:
-    """At most about ``limit`` open files: the ones used last (second chance, so that a use costs one store)."""
+    """At most about ``limit`` open files, or those that are in use: the ones used last (second chance, so that a use costs one
+    store)."""
 
     def __init__(self, disk: Disk, limit: int) -> None:
         self.disk = disk
@@ -78,11 +88,11 @@ class OpenFiles:
 
     def _evict(self) -> None:
         ring = self._ring
-        for _ in range(2 * len(ring)):
+        for _ in range(min(2 * len(ring), _LOOKED_AT)):
             if len(ring) <= self._limit:
                 return
             cached = ring.popleft()
-            if (cached.used or cached.pinned) and cached.file is not None:
+            if cached.file is not None and (cached.used or cached.in_use):
                 cached.used = False
                 ring.append(cached)
             else:
@@ -95,7 +105,7 @@ class OpenFiles:
             closed = 0
             for _ in range(len(ring)):
                 cached = ring.popleft()
-                if cached.pinned and cached.file is not None:
+                if cached.file is not None and cached.in_use:
                     ring.append(cached)
                     continue
                 closed += cached.file is not None
@@ -112,7 +122,7 @@ class OpenFiles:
             with self._mutex:
                 for _ in range(min(left, _LOOKED_AT, len(self._ring))):
                     cached = self._ring.popleft()
-                    if (cached.used or cached.pinned) and cached.file is not None:
+                    if cached.file is not None and (cached.used or cached.in_use):
                         cached.used = False
                         self._ring.append(cached)
                     else:

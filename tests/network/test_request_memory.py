@@ -470,6 +470,32 @@ def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(ben
     assert b.memory.in_use == 0
 
 
+def test_what_many_keep_for_their_next_large_frames_goes_back_at_once_when_others_wait_for_it(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "_LOOKED_AT", 1)
+    b = bench(memory=64 * 1024)
+    keepers = [b.connect() for _ in range(8)]
+    for client in keepers:
+        client.send(frame(b"e", b"x" * 3000))
+        b.until(lambda: client.frames)  # noqa: B023
+    assert b.memory.in_use == 8 * 3072
+    # Nobody gets any until all of it has gone back.
+    filler = b.memory.allocate(62 * 1024, lambda: None, force=True)
+    overdraws = b.memory.allocate(256, lambda: None, grows=bytearray())
+    assert filler is not None
+    assert overdraws is not None
+    waits = b.connect()
+    waits.send(frame(b"e", b"l" * 100))
+    b.settle()
+    assert waits.frames == []
+    b.clock.now += 2 * expiry._KEEP_MEMORY_S
+    b.step(2)
+    b.settle()
+    assert waits.frames
+    assert not any(client.eof for client in keepers)
+
+
 def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_be_had(bench: MakeBench) -> None:
     b = bench(EchoService(), memory=1024)
     client = b.connect()

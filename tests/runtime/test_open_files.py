@@ -11,6 +11,7 @@ from broker.runtime import open_files
 from broker.runtime.disk import FileRegion, SystemDisk
 from broker.runtime.open_files import CachedFile, OpenFiles
 from tests.descriptors import none_left
+from tests.network.harness import descriptors
 
 
 def make(tmp_path: Path, count: int, limit: int) -> tuple[OpenFiles, list[CachedFile]]:
@@ -26,6 +27,26 @@ def test_never_more_than_the_limit_are_open(tmp_path: Path) -> None:
         for number, file in enumerate(cached):
             assert file.get().pread(5, 0) == b"%d" % number
             assert files.count() <= 3
+
+
+def test_a_file_that_is_still_being_sent_is_not_opened_a_second_time(tmp_path: Path) -> None:
+    files, cached = make(tmp_path, 10, 3)
+    before = descriptors()
+    unsent = []
+    for _ in range(5):
+        unsent += [FileRegion(file.get(), 0, 1) for file in cached]
+        files.close_idle()
+        assert not files.give_back()  # there is nothing to be had
+        assert descriptors() - before == len(cached)
+    assert all(region.read() == b"%d" % (number % 10) for number, region in enumerate(unsent))
+    unsent.clear()
+    cached[0].get()
+    files.close_idle()
+    files.close_idle()
+    assert descriptors() == before
+    for file in cached:
+        file.get()
+    assert descriptors() - before == files.count() == 3
 
 
 def test_the_ones_in_use_stay_open(tmp_path: Path) -> None:
@@ -72,11 +93,10 @@ def test_a_pinned_file_stays_open(tmp_path: Path) -> None:
     assert cached[0].file is not None
 
 
-def test_a_region_keeps_its_file_open_after_it_was_let_go(tmp_path: Path) -> None:
-    _files, cached = make(tmp_path, 5, 1)
+def test_a_region_keeps_its_file_open_after_it_was_dropped(tmp_path: Path) -> None:
+    _files, cached = make(tmp_path, 1, 1)
     region = FileRegion(cached[0].get(), 0, 1)
-    for file in cached[1:]:
-        file.get()
+    cached[0].drop()
     assert cached[0].file is None
     assert region.file.pread(1, 0) == b"0"
 

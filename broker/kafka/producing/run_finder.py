@@ -53,7 +53,7 @@ class RunRequest(KafkaRequest):
 
     count: int
     groups: Sequence[Group]
-    timeout_ms: int  # the shortest
+    timeout_ms: int
 
 
 class RunFinder:
@@ -140,7 +140,7 @@ class RunFinder:
         request.client_id = last.client_id
         request.body_offset = 0
         request.count = len(templates)
-        request.timeout_ms = last.timeout_ms if run.is_uniform else min(one.timeout_ms for one in templates)
+        request.timeout_ms = last.timeout_ms
         return request
 
     def _learn(self, frame: memoryview) -> None:
@@ -163,7 +163,7 @@ class RunFinder:
 
 
 def _divide(run: Run, partitions: Any) -> Sequence[Group]:
-    """The requests by their partitions. Several templates may be of one partition, for example with other timeouts."""
+    """The requests by their partitions. Several templates may be of one partition, for example with other tagged fields."""
     groups: dict[tuple[Any, int], Group] = {}
     for index, (template, correlation_id, records) in enumerate(
         zip(run.templates, run.correlation_ids, run.records, strict=True)

@@ -12,7 +12,7 @@ from broker.errors import StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, denied, denied_ids
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.appending import SLOW_FOR_S, append
+from broker.kafka.producing.appending import SLOW_FOR_S, append, is_transactional
 from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
 from broker.kafka.producing.run_finder import RUN_BYTES_MAX, Group, RunRequest
 from broker.network.service import Outbox
@@ -20,7 +20,7 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.produce import PartitionResult, response
-from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION
+from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Template
 
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
@@ -59,8 +59,10 @@ def _store(
     template, log, indexes, correlation_ids, records = group
     acks = template.acks
     if refused and template.topic in refused:
-        refusal = PartitionResult(template.topic, template.partition, ErrorCode.topic_authorization_failed)
-        return [_answer(context, request, correlation_id, refusal) for correlation_id in correlation_ids]
+        return [
+            _answer(context, request, correlation_id, _refusal(template, one))
+            for correlation_id, one in zip(correlation_ids, records, strict=True)
+        ]
     answers: list[bytes] = []
     if log is not None and (acks == 1 or log.config.min_insync_replicas <= 1):
         try:
@@ -78,7 +80,11 @@ def _store(
         return answers
     succeeded = {} if log is None or not stored else {log: list(indexes[:stored])}
     for number in range(stored, len(records)):  # those that `append_run` has left
-        result, appended_to = append(context, request, template.topic, template.partition, records[number], acks, None)
+        one = records[number]
+        if context.authorizer is not None and is_transactional(one):
+            answers.append(_answer(context, request, correlation_ids[number], _refusal(template, one)))
+            continue
+        result, appended_to = append(context, request, template.topic, template.partition, one, acks, None)
         answers.append(_answer(context, request, correlation_ids[number], result))
         if appended_to is not None:  # another log than before if the topic was made again meanwhile
             succeeded.setdefault(appended_to, []).append(indexes[number])
@@ -116,6 +122,13 @@ def _refused(context: KafkaContext, request: RunRequest, groups: Sequence[Group]
     return frozenset(
         (*denied_ids(context, connection, _WRITE, ids), *denied(context, connection, _WRITE, _TOPIC, names))
     )
+
+
+def _refusal(template: Template, records: memoryview) -> PartitionResult:
+    """The result of a batch that the client may not write. A transaction's batch needs the right to a transactional id, and the
+    requests of a run have none."""
+    for_topic, for_id = ErrorCode.topic_authorization_failed, ErrorCode.transactional_id_authorization_failed
+    return PartitionResult(template.topic, template.partition, for_id if is_transactional(records) else for_topic)
 
 
 RUN_API = Api(

@@ -109,6 +109,12 @@ def _layout(middle_size: int, is_flexible: bool) -> Layout:
     return Layout(layout.unpack_from, layout.size)
 
 
+@lru_cache(256)  # as above
+def _packer(first: int, second: int, third: int, fourth: int) -> Callable[..., bytes]:
+    """What packs a response out of four parts of these sizes and the three numbers between them."""
+    return Struct(f">{first}si{second}sq{third}sq{fourth}s").pack
+
+
 def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
     """What packs a response out of four constant parts and the three numbers between them."""
     result = PartitionResult(template.topic, template.partition, 0, _BASE, -1, _START, None)
@@ -119,14 +125,13 @@ def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
         assert found
         parts.append(before)
     parts.append(rest)
-    first, second, third, fourth = map(len, parts)
-    return Struct(f">{first}si{second}sq{third}sq{fourth}s").pack, parts
+    return _packer(*map(len, parts)), parts
 
 
 class Templates:
     """The templates of one client, whose requests have the same client id, and versions that are alike."""
 
-    __slots__ = ("_by_middle", "_is_flexible", "_layouts", "_tells_layout")
+    __slots__ = ("_by_middle", "_client_id", "_is_flexible", "_layouts", "_tells_layout")
 
     def __init__(self) -> None:
         self._by_middle: dict[bytes, Template] = {}
@@ -134,6 +139,7 @@ class Templates:
         self._layouts: dict[int, Layout] = {}
         self._tells_layout = 0  # the position of that byte
         self._is_flexible = False
+        self._client_id: str | None = None
 
     def __len__(self) -> int:
         return len(self._by_middle)
@@ -176,23 +182,23 @@ class Templates:
 
     def _add(self, template: Template, tells_layout: int) -> None:
         """``tells_layout``: where the byte before the topic is."""
-        is_flexible = template.version >= _FLEXIBLE
-        if (tells_layout, is_flexible) != (self._tells_layout, self._is_flexible):
+        is_flexible, client_id = template.version >= _FLEXIBLE, template.client_id
+        if (tells_layout, is_flexible, client_id) != (self._tells_layout, self._is_flexible, self._client_id):
             self.clear()  # the client has changed its id, or its version
-            self._tells_layout, self._is_flexible = tells_layout, is_flexible
+            self._tells_layout, self._is_flexible, self._client_id = tells_layout, is_flexible, client_id
         self._by_middle[template.middle] = template
         self._layouts[template.middle[tells_layout - _CLIENT_ID]] = template.layout
 
     def follow(self, data: memoryview, most: int, most_bytes: int) -> Run | None:
-        """The whole requests at the beginning of ``data``, as far as each has a template, and the same version and acks as the
-        first. At most ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole."""
+        """The whole requests at the beginning of ``data``, as far as each has a template, and the same version, acks and timeout
+        as the first. At most ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole."""
         templates: list[Template] = []
         correlation_ids: list[int] = []
         records: list[memoryview] = []
         layouts, tells_layout, is_flexible = self._layouts, self._tells_layout, self._is_flexible
         position, limit = 0, min(len(data), most_bytes)
         middle, template, is_uniform = b"", None, True
-        first_kind = acks = 0
+        first_kind = acks = timeout_ms = 0
         while position + tells_layout < limit and len(templates) < most:
             layout = layouts.get(data[position + tells_layout])
             if layout is None:
@@ -210,8 +216,8 @@ class Templates:
                 if template is None:
                     break
                 if not templates:
-                    first_kind, acks = template.kind, template.acks
-                elif template.kind != first_kind or template.acks != acks:
+                    first_kind, acks, timeout_ms = template.kind, template.acks, template.timeout_ms
+                elif template.kind != first_kind or template.acks != acks or template.timeout_ms != timeout_ms:
                     break
                 else:
                     is_uniform = False

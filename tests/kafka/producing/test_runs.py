@@ -9,6 +9,7 @@ import pytest
 from broker.errors import StorageError
 from broker.kafka.handlers.produce import API
 from broker.kafka.producing.run_finder import RunFinder
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -16,6 +17,7 @@ from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.security.grants import Grants
 
 NOW_MS = 1_000_000
 Way = Callable[["Kafka", "Sequence[Sent]", int, int], list[tuple[int, int]]]
@@ -205,6 +207,27 @@ def test_one_that_is_refused_does_not_touch_the_others(kafka: Kafka, way: Way, v
     assert {0, ErrorCode.corrupt_message} < {error for error, _ in expected}
     assert expected == way(kafka, refusals(kafka, other), version, acks)
     assert stored(kafka, one) == stored(kafka, other)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", [8, 13])
+@pytest.mark.parametrize("way", [together, in_turn])
+def test_what_a_client_may_not_write_is_refused_as_if_it_had_come_alone(way: Way, version: int, acks: int) -> None:
+    with Kafka() as kafka:
+        allowed, denied = kafka.topic(), kafka.topic()
+        kafka.inside.authorizer = grants = Grants()
+        grants.rules = frozenset({(Operation.WRITE, ResourceType.TOPIC, allowed)})
+        transactional = batch(b"transactional", (8, 0, 0), attributes=16)
+        sent = [
+            Sent(topic, records, partition)
+            for topic, partition in ((allowed, 0), (denied, 0), (allowed, 9), (denied, 9))
+            for records in (batch(), transactional, transactional[:-1])
+        ]
+        expected = [error for error, _ in alone(kafka, sent, version, acks)]
+        assert {0, ErrorCode.topic_authorization_failed, ErrorCode.transactional_id_authorization_failed} < set(
+            expected
+        )
+        assert expected == [error for error, _ in way(kafka, sent, version, acks)]
 
 
 @pytest.mark.parametrize("acks", [1, -1])

@@ -129,12 +129,28 @@ def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
         assert 0 == len(together(other, template)), other
 
 
-def test_a_run_has_one_version_and_one_kind_of_acks() -> None:
-    known = learned(request(7, b"r"), request(8, b"r", partition=1), request(7, b"r", partition=2, acks=-1))
+def test_a_run_has_one_version_one_kind_of_acks_and_one_timeout() -> None:
+    known = learned(
+        request(7, b"r"),
+        request(8, b"r", partition=1),
+        request(7, b"r", partition=2, acks=-1),
+        request(7, b"r", partition=3, timeout=1),
+    )
     first = request(7, b"r")
     assert 2 == len(together(first * 2 + request(8, b"r", partition=1), known))
     assert 2 == len(together(first * 2 + request(7, b"r", partition=1), known))  # as a template says, it is one of 8
     assert 2 == len(together(first * 2 + request(7, b"r", partition=2, acks=-1), known))
+    assert 2 == len(together(first * 2 + request(7, b"r", partition=3, timeout=1), known))
+
+
+@pytest.mark.parametrize("version", [5, 9, 12, 13])
+def test_a_run_has_one_client_id(version: int) -> None:
+    templates = learned(request(version, b"first"))
+    frame, other = request(version, b"records"), request(version, b"records", client="tneilc")
+    assert templates.learn(memoryview(other))
+    assert [alone(other)] == together(other + frame, templates)
+    assert templates.learn(memoryview(frame))
+    assert [alone(frame)] == together(frame + other, templates)
 
 
 @pytest.mark.parametrize("version", [7, 9, 13])
@@ -217,3 +233,13 @@ def test_what_would_take_much_memory_has_no_template() -> None:
     assert Templates().learn(memoryview(request(8, b"records", "t" * 249, client="c" * 100)))
     assert not Templates().learn(memoryview(request(8, b"records", "t" * 10_000)))
     assert not Templates().learn(memoryview(request(9, b"records", client="c" * 10_000)))
+
+
+def test_the_templates_of_a_client_share_what_packs_their_answers() -> None:
+    run = learned(*(request(8, b"r", partition=n) for n in range(64))).follow(
+        memoryview(b"".join(request(8, b"r", partition=n) for n in range(64))), 64, MOST
+    )
+    assert run is not None
+    frames = [template.answers([1], [2], 3)[0] for template in run.templates]
+    assert frames == [produce.response(1, 8, [PartitionResult("topic", n, 0, 2, -1, 3, None)], 0) for n in range(64)]
+    assert 1 == len({id(template._answer[0]) for template in run.templates if template._answer is not None})
