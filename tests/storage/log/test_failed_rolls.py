@@ -179,3 +179,23 @@ def test_what_was_stored_survives_rolls_that_fail(tmp_path: Path, seed: int) -> 
         if run.storage.manager.get(TOPIC, 0) is not None:
             run.start_again()
     run.storage.kill()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failed_fsync_before_a_roll_is_not_taken_back_by_a_later_one(storage: Storage, code: int) -> None:
+    # After a failed fsync the kernel takes the pages for clean, so the next one would succeed without having written them.
+    log = begin(storage)
+    storage.disk.room = 10
+    with pytest.raises(StorageError):
+        append(log, b"small")  # written in part and taken back
+    storage.disk.room = None
+    storage.disk.fail["sync", f"{0:020d}.log"] = code
+    with pytest.raises(StorageError):
+        append(log, b"y" * LARGE)
+    storage.disk.fail.clear()
+    answers: list[StorageError | None] = []
+    storage.manager.flusher.wait_durable(log, 1, answers.append)
+    storage.housekeep()
+    assert log.durable_offset == 0
+    assert isinstance(answers[0], StorageError)
+    assert log.offline is not None
