@@ -130,11 +130,13 @@ class Run:
             self.storage.disk.before = self.fails if rng.random() < 0.7 else lambda what, path: None
         self.storage.disk.room = rng.randrange(3000) if rng.random() < 0.1 else None
         try:
-            if rng.random() < 0.8:
-                self.count += 1
-                value = b"%d" % self.count + b"." * rng.choice([SMALL, SMALL, LARGE])
-                producer = (self.count, 0, 0) if rng.random() < 0.1 else None
-                info = log.append(batch(value, producer=producer), now_ms=NOW_MS)
+            if rng.random() < 0.3:
+                run = [self.new_batch() for _ in range(rng.randrange(1, 5))]
+                bases, _ = log.append_run([records for _, records in run], now_ms=NOW_MS)
+                self.appended.update(zip(bases, (value for value, _ in run), strict=False))
+            elif rng.random() < 0.7:
+                value, records = self.new_batch()
+                info = log.append(records, now_ms=NOW_MS)
                 self.appended[info.base_offset] = value
             elif rng.random() < 0.7:
                 end = log.log_end_offset
@@ -144,6 +146,12 @@ class Run:
                 self.storage.housekeep()
         except StorageError:
             self.refused += 1
+
+    def new_batch(self) -> tuple[bytes, memoryview]:
+        """Its value, and the batch."""
+        self.count += 1
+        value = b"%d" % self.count + b"." * self.rng.choice([SMALL, SMALL, LARGE])
+        return value, batch(value, producer=(self.count, 0, 0) if self.rng.random() < 0.1 else None)
 
     def fails(self, what: str, path: str) -> None:
         if self.rng.random() < 0.2 and re.search(r"\.(log|index|timeindex|snapshot)$", path):
