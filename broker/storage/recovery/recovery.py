@@ -74,6 +74,9 @@ def load(source: LogOnDisk) -> LoadedLog:
             segment.offsets.is_missing()
         if file_name(base, TIME_INDEX) not in there:
             segment.times.is_missing()
+            segment.offsets.truncate(
+                0
+            )  # else the scan would begin near the end and find only the timestamps from there on
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)

@@ -37,7 +37,7 @@ class IndexFile:
     ENTRY: Struct
     PAGE_ENTRIES: int
 
-    __slots__ = ("_mutex", "_page", "_stored", "_surplus", "_tail", "cached")
+    __slots__ = ("_mutex", "_page", "_stored", "_surplus", "_tail", "cached", "written")
 
     def __init__(self, cached: CachedFile) -> None:
         self.cached = cached
@@ -46,6 +46,7 @@ class IndexFile:
         self._page: Page | None = None
         self._stored = -1  # entries in the file; -1: not counted yet
         self._surplus = False  # the file has more than these, which do not count; the next flush cuts them off
+        self.written = False  # the file has been changed since it was opened
 
     def is_missing(self) -> None:
         """There is no file yet: spares the look."""
@@ -89,8 +90,10 @@ class IndexFile:
         if firsts:
             pack = self.ENTRY.pack
             data = b"".join([pack(a, b) for a, b in zip(firsts, seconds, strict=True)])
+            self.written = True
             file.pwrite([data], stored * self.ENTRY.size)
         if self._surplus:
+            self.written = True
             file.truncate((stored + len(firsts)) * self.ENTRY.size)
             self._surplus = False
         with self._mutex:
