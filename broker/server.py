@@ -353,7 +353,9 @@ class BrokerServer:
         if catalogue is not None:
             catalogue.close()
         directory, self._directory = self._directory, None
-        if directory is not None and ended:  # else the disk hangs, and something may still write there
+        if directory is not None and logs is not None and not ended:
+            logs.keep(directory)  # the disk hangs, and something may still write there
+        elif directory is not None:
             directory.close()
 
     def _stop_traces(self, patience_s: float) -> None:

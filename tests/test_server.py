@@ -1,5 +1,6 @@
 """The assembly: what is taken before what, and let go of after what."""
 
+import gc
 import sys
 import threading
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 
 from broker import server as module
@@ -15,6 +17,7 @@ from broker.errors import ConfigError, StorageError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics.text import render
 from broker.network.part import PartThread, Surroundings
+from broker.runtime import system_runtime
 from broker.runtime.dial import ask
 from broker.runtime.threads import ThreadHandle
 from broker.server import BrokerServer
@@ -23,6 +26,7 @@ from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.network.harness import wait_for
+from tests.storage.helpers import FaultyDisk, append
 
 
 def server(
@@ -122,6 +126,43 @@ def test_when_the_flushers_are_stopped_none_begins_another_fsync(tmp_path: Path)
     broker.stop()
     assert sorted(asked) == FLUSHERS
     assert [waited[name] for name in KAFKA_THREADS] == [FLUSHER_THREADS] * FLUSHER_THREADS + [0] * 5
+
+
+def test_while_a_thread_waits_for_a_disk_that_hangs_no_other_broker_gets_the_directory(tmp_path: Path) -> None:
+    disk, hangs, answers = FaultyDisk(), threading.Event(), threading.Event()
+
+    def hang(what: str, path: str) -> None:
+        if what == "sync" and path.endswith(".log"):
+            hangs.set()
+            answers.wait(60)
+
+    config = load(data_dir=str(tmp_path), listeners=["kafka://127.0.0.1:0"])
+    broker = BrokerServer(config, attrs.evolve(system_runtime(), disk=disk))
+    broker.start()
+    logs = broker.kafka.logs
+    logs.create_topic("t", 1)
+    disk.before = hang
+    try:
+        flusher = logs.flusher
+        end = append(logs.partitions["t", 0], b"x").last_offset + 1
+        flusher.wait_durable(logs.partitions["t", 0], end, lambda error: None)
+        assert hangs.wait(30)
+        broker.stop(timeout=1)
+        assert broker.left_behind
+        del broker, logs, flusher
+        gc.collect()
+        with pytest.raises(ConfigError, match="Another broker"):
+            server(tmp_path).start()
+    finally:
+        answers.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("flusher-", "closing-")):
+            thread.join(60)
+    gc.collect()
+    broker = server(tmp_path)
+    broker.start()
+    assert broker.kafka.logs.partitions["t", 0].log_end_offset == 1
+    broker.stop()
 
 
 def test_a_start_that_fails_lets_the_directory_go(tmp_path: Path) -> None:

@@ -180,6 +180,10 @@ class LogManager:
             startup.mark_clean_stop(self.disk, self.data_dir)
         return ended
 
+    def keep(self, taken: DataDirectory) -> None:
+        """Keep the directory locked for as long as this object is there: threads that still use its logs hold it."""
+        self._directory = taken
+
     def make_no_more(self) -> None:
         """Give up the partitions that are being made, because the broker is about to close: thousands take seconds. Any thread.
 
