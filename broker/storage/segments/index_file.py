@@ -37,10 +37,12 @@ class IndexFile:
     ENTRY: Struct
     PAGE_ENTRIES: int
 
-    __slots__ = ("_mutex", "_page", "_stored", "_surplus", "_tail", "cached", "written")
+    __slots__ = ("_after", "_mutex", "_page", "_stored", "_surplus", "_tail", "cached", "written")
 
-    def __init__(self, cached: CachedFile) -> None:
+    def __init__(self, cached: CachedFile, after: "IndexFile | None" = None) -> None:
+        """``after``: the index that is written first whenever this one is. A process may die between the two."""
         self.cached = cached
+        self._after = after
         self._mutex = Lock()
         self._tail: tuple[list[int], list[int]] = ([], [])
         self._page: Page | None = None
@@ -84,6 +86,9 @@ class IndexFile:
 
     def flush(self) -> None:
         """Write the entries that are only in memory, and make the file if it is missing. The log's lock is held."""
+        after = self._after
+        if after is not None and (after._tail[0] or after._surplus):
+            after.flush()
         stored = self._stored_entries()
         firsts, seconds = self._tail
         file = self.cached.create()
