@@ -321,11 +321,17 @@ class BrokerServer:
             return min(_PATIENCE_S, max(_LEAST_PATIENCE_S, (deadline - clock.monotonic()) / 4))
 
         sockets = self._sockets
+        if self._logs is not None:
+            self._logs.make_no_more()
         if sockets is not None:
             sockets.unbind()
             sockets.stop(patience())
             self.left_behind = sockets.left_behind
-        for thread in reversed(self._threads):
+        for number, thread in reversed(list(enumerate(self._threads))):
+            if number == FLUSHER_THREADS - 1:
+                # Only the flushers are left. None of them begins another fsync while one is waited for that has begun.
+                for flusher in self._threads[:FLUSHER_THREADS]:
+                    flusher.ask_to_stop()
             if not thread.stop(patience()):
                 log.warning("thread_left_behind", body=thread.name)
                 self.left_behind += 1
@@ -347,7 +353,9 @@ class BrokerServer:
         if catalogue is not None:
             catalogue.close()
         directory, self._directory = self._directory, None
-        if directory is not None and ended:  # else the disk hangs, and something may still write there
+        if directory is not None and logs is not None and not ended:
+            logs.keep(directory)  # the disk hangs, and something may still write there
+        elif directory is not None:
             directory.close()
 
     def _stop_traces(self, patience_s: float) -> None:

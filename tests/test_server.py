@@ -1,26 +1,32 @@
 """The assembly: what is taken before what, and let go of after what."""
 
+import gc
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 
 from broker import server as module
 from broker.config import load
-from broker.errors import ConfigError
+from broker.errors import ConfigError, StorageError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics.text import render
 from broker.network.part import PartThread, Surroundings
+from broker.runtime import system_runtime
 from broker.runtime.dial import ask
+from broker.runtime.threads import ThreadHandle
 from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.network.harness import wait_for
+from tests.storage.helpers import FaultyDisk, append
 
 
 def server(
@@ -69,6 +75,94 @@ def test_the_directory_is_let_go_of_last(tmp_path: Path) -> None:
     broker.stop()
     assert locked == [True]
     broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()
+
+
+def test_a_stop_does_not_wait_for_thousands_of_partitions_that_are_being_made(tmp_path: Path) -> None:
+    broker = server(tmp_path)
+    broker.start()
+    errors: list[StorageError] = []
+
+    def make() -> None:
+        with pytest.raises(StorageError) as error:
+            broker.kafka.logs.create_topic("many", 10_000)
+        errors.append(error.value)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    wait_for((tmp_path / "many-20").exists)
+    broker.stop()
+    maker.join(60)
+    assert "the broker is stopping" in str(errors[0])
+    broker = server(tmp_path)
+    broker.start()
+    assert broker.kafka.logs.topic("many") is None
+    assert not list(tmp_path.glob("many-*"))
+    broker.stop()
+
+
+def test_when_the_flushers_are_stopped_none_begins_another_fsync(tmp_path: Path) -> None:
+    broker = server(tmp_path)
+    broker.start()
+    asked: list[str] = []
+    waited: dict[str, int] = {}
+
+    class Watched:
+        def __init__(self, handle: ThreadHandle) -> None:
+            self.name = handle.name
+            self._handle = handle
+
+        def ask_to_stop(self) -> None:
+            asked.append(self.name)
+            self._handle.ask_to_stop()
+
+        def stop(self, timeout: float | None = None) -> bool:
+            waited[self.name] = len(asked)
+            return self._handle.stop(timeout)
+
+        def alive(self) -> bool:
+            return self._handle.alive()
+
+    broker._threads = [Watched(handle) for handle in broker._threads]
+    broker.stop()
+    assert sorted(asked) == FLUSHERS
+    assert [waited[name] for name in KAFKA_THREADS] == [FLUSHER_THREADS] * FLUSHER_THREADS + [0] * 5
+
+
+def test_while_a_thread_waits_for_a_disk_that_hangs_no_other_broker_gets_the_directory(tmp_path: Path) -> None:
+    disk, hangs, answers = FaultyDisk(), threading.Event(), threading.Event()
+
+    def hang(what: str, path: str) -> None:
+        if what == "sync" and path.endswith(".log"):
+            hangs.set()
+            answers.wait(60)
+
+    config = load(data_dir=str(tmp_path), listeners=["kafka://127.0.0.1:0"])
+    broker = BrokerServer(config, attrs.evolve(system_runtime(), disk=disk))
+    broker.start()
+    logs = broker.kafka.logs
+    logs.create_topic("t", 1)
+    disk.before = hang
+    try:
+        flusher = logs.flusher
+        end = append(logs.partitions["t", 0], b"x").last_offset + 1
+        flusher.wait_durable(logs.partitions["t", 0], end, lambda error: None)
+        assert hangs.wait(30)
+        broker.stop(timeout=1)
+        assert broker.left_behind
+        del broker, logs, flusher
+        gc.collect()
+        with pytest.raises(ConfigError, match="Another broker"):
+            server(tmp_path).start()
+    finally:
+        answers.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("flusher-", "closing-")):
+            thread.join(60)
+    gc.collect()
+    broker = server(tmp_path)
+    broker.start()
+    assert broker.kafka.logs.partitions["t", 0].log_end_offset == 1
+    broker.stop()
 
 
 def test_a_start_that_fails_lets_the_directory_go(tmp_path: Path) -> None:

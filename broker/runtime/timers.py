@@ -14,17 +14,16 @@ from broker.runtime.threads import Event, Lock
 
 log = get_logger("network")
 
-# With fewer cancelled handles than this the heap is not cleared.
-_DEAD_MIN = 64
+# With fewer handles than this the heap is not cleared of cancelled ones.
+_CLEARED_MIN = 128
 
 
 class TimerHandle:
     """One deadline. ``cancel`` may come too late: a callback may still be called once after it."""
 
-    __slots__ = ("_callback", "_timer", "deadline")
+    __slots__ = ("_callback", "deadline")
 
-    def __init__(self, timer: "Timer", deadline: float, callback: Callable[[], None]) -> None:
-        self._timer = timer
+    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
         self.deadline = deadline
         self._callback: Callable[[], None] | None = callback
 
@@ -34,9 +33,7 @@ class TimerHandle:
         return self._callback is not None
 
     def cancel(self) -> None:
-        if self._callback is not None:
-            self._callback = None
-            self._timer._dead += 1
+        self._callback = None
 
     def take(self) -> Callable[[], None] | None:
         """The callback, once."""
@@ -48,8 +45,8 @@ class Timer:
     """The body of the timer thread.
 
     Most long polls are answered before their deadline, so setting and cancelling one must cost next to nothing. A cancelled
-    handle stays in the heap until it comes to the front, or until most handles are cancelled ones. The thread is woken only for
-    a deadline before the one that it waits for.
+    handle stays in the heap until it comes to the front, or until the heap has twice as many handles as were left when it was
+    last cleared. The thread is woken only for a deadline before the one that it waits for.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -58,8 +55,8 @@ class Timer:
         self._heap: list[tuple[float, int, TimerHandle]] = []  # in the order of deadlines, and then of asking
         self._sequence = 0
         self._wakes_at = inf  # the deadline for which the thread waits, or that it has been woken for
-        # Cancelled handles still in the heap, about: threads that cancel do not wait for each other to count.
-        self._dead = 0
+        # With so many handles the heap is cleared. Cancelled ones are not counted: threads that cancel would wait for each other.
+        self._clear_at = _CLEARED_MIN
         self._changed = Event()
 
     def __len__(self) -> int:
@@ -67,14 +64,14 @@ class Timer:
 
     def at(self, deadline: float, callback: Callable[[], None]) -> TimerHandle:
         """Call ``callback`` once ``clock.monotonic()`` has reached ``deadline`` (s)."""
-        handle = TimerHandle(self, deadline, callback)
+        handle = TimerHandle(deadline, callback)
         with self._lock:
             self._sequence += 1
             heappush(self._heap, (deadline, self._sequence, handle))
-            if self._dead > _DEAD_MIN and self._dead * 2 > len(self._heap):
+            if len(self._heap) >= self._clear_at:
                 self._heap = [entry for entry in self._heap if entry[2].is_live]
                 heapify(self._heap)
-                self._dead = 0
+                self._clear_at = max(_CLEARED_MIN, 2 * len(self._heap))
             wakes = deadline < self._wakes_at
             if wakes:
                 self._wakes_at = deadline
@@ -90,7 +87,6 @@ class Timer:
         heap = self._heap
         while heap and not heap[0][2].is_live:
             heappop(heap)
-            self._dead -= 1
         return heap[0][0] if heap else None
 
     def step(self, timeout: float | None) -> bool:

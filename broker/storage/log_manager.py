@@ -96,6 +96,7 @@ class LogManager:
         self._lock = Lock()
         self._directory: DataDirectory | None = None
         self._opened = False
+        self._makes_no_more = False
 
     def open(self, taken: DataDirectory | None = None) -> None:
         """Recover what is in the data directory. Raises ConfigError.
@@ -178,6 +179,17 @@ class LogManager:
         if clean and ended:
             startup.mark_clean_stop(self.disk, self.data_dir)
         return ended
+
+    def keep(self, taken: DataDirectory) -> None:
+        """Keep the directory locked for as long as this object is there: threads that still use its logs hold it."""
+        self._directory = taken
+
+    def make_no_more(self) -> None:
+        """Give up the partitions that are being made, because the broker is about to close: thousands take seconds. Any thread.
+
+        ``create_topic`` and ``add_partitions`` raise StorageError from now on. The next start removes what they leave.
+        """
+        self._makes_no_more = True
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
@@ -288,25 +300,32 @@ class LogManager:
         try:
             self.checkpoints.forget(info.name, numbers)
             for number in numbers:
+                self._check_may_make(info)
                 directory = f"{self.data_dir}/{partition_dir.directory_name(info.name, number)}"
                 partition_dir.make_way(self.disk, directory)
                 made.append(directory)
                 partition_dir.make(self.disk, directory, info.topic_id, info.partitions)
             self.disk.sync_dir(self.data_dir)
-            logs = [startup.open_new(self.around, self.config, info, number) for number in numbers]
+            for number in numbers:
+                self._check_may_make(info)
+                logs.append(startup.open_new(self.around, self.config, info, number))
             if also is None:
                 self.catalogue.put_topic(info.row())
             else:
                 self.catalogue.together([lambda catalogue: catalogue.put_topic(info.row()), also])
         except (OSError, StorageError) as error:
             # If it is not known whether the row is there, the next start decides.
-            if not isinstance(error, UnknownOutcome):
+            if not isinstance(error, UnknownOutcome) and not self._makes_no_more:
                 self._remove_directories(made)
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"Topic {info.name!r} could not be made: {error}") from error
         self._show(info, logs)
         self.generation += 1
+
+    def _check_may_make(self, info: TopicInfo) -> None:
+        if self._makes_no_more:
+            raise StorageError(f"Topic {info.name!r} could not be made: the broker is stopping")
 
     def _remove_directories(self, directories: list[str]) -> None:
         for directory in directories:

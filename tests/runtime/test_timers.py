@@ -83,6 +83,32 @@ def test_a_heap_full_of_cancelled_deadlines_is_cleared_out() -> None:
     assert calls == [1]
 
 
+def test_the_heap_stays_small_whichever_threads_cancel() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    handles = [timer.at(clock.now + 30, lambda: None) for _ in range(2000)]
+    assert len(timer) == 2000
+
+    def cancel(mine: int) -> None:
+        for handle in handles[mine::4]:
+            handle.cancel()
+        for _ in range(2000):
+            timer.at(clock.now + 30, lambda: None).cancel()
+
+    threads = [threading.Thread(target=cancel, args=(mine,)) for mine in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    # It was cleared at twice the number of live ones at the latest; then there are none.
+    for _ in range(200):
+        timer.at(clock.now + 30, lambda: None).cancel()
+    assert len(timer) < 2 * 2000
+    for _ in range(2 * 2000):
+        timer.at(clock.now + 30, lambda: None).cancel()
+    assert len(timer) <= 128
+
+
 def test_a_cancelled_deadline_wakes_nobody() -> None:
     clock = ManualClock()
     timer = Timer(clock)

@@ -274,6 +274,40 @@ def test_a_topic_that_cannot_be_made_whole_is_not_made(storage: Storage, operati
     assert storage.manager.topic("t") is not None
 
 
+@pytest.mark.parametrize(("operation", "where"), [("makedirs", "many-3"), ("open", "many-3/"), ("sync_dir", "many-9")])
+@pytest.mark.parametrize("added", [False, True])
+def test_partitions_that_are_being_made_are_given_up_when_the_broker_is_about_to_close(
+    storage: Storage, operation: str, where: str, added: bool
+) -> None:
+    if added:
+        storage.create("many", 2)
+        append(storage.log("many"), b"kept")
+    manager = storage.manager
+    done: list[str] = []
+
+    def at(what: str, path: str) -> None:
+        if what == "makedirs":
+            done.append(path)
+        if what == operation and where in path:
+            manager.make_no_more()
+
+    storage.disk.before = at
+    make = manager.add_partitions if added else manager.create_topic
+    with pytest.raises(StorageError, match="the broker is stopping"):
+        make("many", 10)
+    assert done[-1].endswith("many-9" if operation == "sync_dir" else "many-3")
+    storage.disk.before = lambda what, path: None
+    storage.restart()
+    there = ["many-0", "many-1"] if added else []
+    assert there == sorted(path.name for path in Path(storage.directory).iterdir() if path.name.startswith("many"))
+    if added:
+        assert values(storage.log("many")) == [b"kept"]
+        storage.manager.add_partitions("many", 10)
+    else:
+        storage.create("many", 10)
+    assert storage.log("many", 9).offline is None
+
+
 def test_a_catalogue_that_cannot_be_written_makes_no_topic(storage: Storage) -> None:
     storage.catalogue._database._connection.execute(
         "CREATE TRIGGER no BEFORE INSERT ON topics BEGIN SELECT RAISE(ABORT, 'full'); END"

@@ -55,6 +55,9 @@ class Durability:
         """Only what the checkpoints say is known to be durable when a log is opened. ``lock`` is held."""
         state = self._state
         state.durable_offset = state.recovery_point = state.saved_point = min(recovery_point, loaded.log_end_offset)
+        if loaded.indexes_written and state.recovery_point == loaded.log_end_offset:
+            # So that the next checkpoint makes the indexes durable: otherwise it would have nothing to do.
+            state.recovery_point = loaded.segments[-1].base_offset
         self.snapshots = set(loaded.snapshots)
         self.aborted_sums = self._aborted_saved = loaded.aborted_sums
         self.last_flush_ms = state.clock.time_ms()

@@ -64,8 +64,7 @@ class Rolling:
         offset = state.log_end_offset
         try:
             if state.cut_unsynced:  # recovery looks for a torn write only at the end of the last segment
-                old.log.get().sync()
-                state.cut_unsynced = False
+                self._sync_cut(old)
             old.finish_indexes()
             segment = new_segment(self._files, state.dir, offset, now_ms)
         except OSError as error:
@@ -78,3 +77,15 @@ class Rolling:
         # On another thread, so that recovery never has much to scan and the next wait_durable has little to write.
         self._flush_soon()
         return segment
+
+    def _sync_cut(self, segment: Segment) -> None:
+        """Make it durable that a failed write was taken back. Raises OSError if the file cannot be opened, StorageError."""
+        state = self._state
+        file = segment.log.get()
+        try:
+            file.sync()
+        except OSError as error:
+            # Whatever the error, a full disk included: the kernel takes the pages for clean now, so the next fsync would succeed
+            # without having written them.
+            raise state.go_offline(f"fsync failed: {error}") from error
+        state.cut_unsynced = False

@@ -80,6 +80,8 @@ class LoadedLog:
     snapshots: list[int]
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    # The indexes of the active segment were written to their files, which are not durable yet.
+    indexes_written: bool = False
     has_entries: bool = False
     # What the checkpoint says of the indexes of aborted transactions.
     aborted_sums: Sums = attrs.Factory(dict)

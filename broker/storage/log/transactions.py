@@ -5,16 +5,16 @@ happen under ``lock``, so no batch gets in between. The marker is one more batch
 aborted transactions before the marker is published, so that a reader that may read past the marker can also look it up.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from broker.storage.log.producer_state import Producer
 from broker.storage.log.reading import ReadResult
 from broker.storage.log.rolling import Rolling
-from broker.storage.log.state import LogState
+from broker.storage.log.state import LogState, View
 from broker.storage.log.watchers import Watchers
 from broker.storage.refusals import InvalidTransactionState
-from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP
+from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Segment
 from broker.storage.segments.txn_index import AbortedTransaction
 from protocol.kafka.records.batch import LOG_OVERHEAD, read_header, stamp
 from protocol.kafka.records.markers import build_marker
@@ -35,12 +35,14 @@ class Transactions:
     """``writers``, guarded by the log's ``lock``, maps the id of each producer that may append to a transaction here to its
     epoch. The coordinator decides that; it is not durable."""
 
-    __slots__ = ("_rolling", "_state", "_watchers", "writers")
+    __slots__ = ("_having", "_rolling", "_state", "_watchers", "writers")
 
     def __init__(self, state: LogState, rolling: Rolling, watchers: Watchers) -> None:
         self._state = state
         self._rolling = rolling
         self._watchers = watchers
+        # A row of segments, and those of them that may have aborted transactions, with their base offsets.
+        self._having: tuple[View | None, list[int], list[Segment]] = (None, [], [])
         self.writers: dict[int, int] = {}
 
     def allow(self, producer_id: int, epoch: int) -> None:
@@ -137,10 +139,10 @@ class Transactions:
         if not read.size:
             return found
         state = self._state
-        bases, segments = state.view
+        view = state.view
         end = -1
         try:
-            for segment in segments[max(0, bisect_right(bases, offset) - 1) :]:
+            for segment in self._with_aborted(view, offset):
                 if not len(segment.aborted):
                     continue
                 if end < 0:
@@ -148,12 +150,27 @@ class Transactions:
                 if segment.aborted.collect(offset, end, found):
                     break
         except FileNotFoundError:
-            if segments == state.view.segments:
+            if view is state.view:
                 raise state.go_offline("its index of aborted transactions is missing") from None
             return self.aborted(offset, read, stable)  # the segments were deleted meanwhile
         except OSError as error:
             raise state.failed("the index of aborted transactions could not be read", error) from error
         return found
+
+    def _with_aborted(self, view: View, offset: int) -> list[Segment]:
+        """The segments of ``view`` that may have aborted transactions whose marker is at ``offset`` or later. Raises OSError.
+
+        Only the last segment of a row gets any, so the others are looked at once for each row: a log may have thousands.
+        """
+        known, bases, having = self._having
+        if known is not view:
+            segments = view.segments
+            having = [segment for segment in segments[:-1] if len(segment.aborted)]
+            having += segments[-1:]
+            bases = [segment.base_offset for segment in having]
+            self._having = view, bases, having
+        first = view.bases[max(0, bisect_right(view.bases, offset) - 1)]
+        return having[bisect_left(bases, first) :]
 
     def _end_of(self, read: ReadResult, most: int) -> int:
         """An offset after all that was read, as close to its end as the offset index tells, and at most ``most``."""

@@ -70,10 +70,14 @@ def load(source: LogOnDisk) -> LoadedLog:
     for base in bases:
         segment = Segment(source.files, directory, base, 0, source.now_ms)
         segment.size = segment.hot_from = segment.log.size()
-        if file_name(base, OFFSET_INDEX) not in there:
-            segment.offsets.is_missing()
         if file_name(base, TIME_INDEX) not in there:
             segment.times.is_missing()
+            if file_name(base, OFFSET_INDEX) in there:
+                # Both are made again: a scan from where this one ends would find only the timestamps from there on.
+                disk.remove(segment.offsets.cached.path)
+                there.remove(file_name(base, OFFSET_INDEX))
+        if file_name(base, OFFSET_INDEX) not in there:
+            segment.offsets.is_missing()
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)
@@ -181,7 +185,7 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
 def indexed_end(segment: Segment, next_base: int) -> int | None:
     """The offset after the last batch of a closed segment; None if the ends of its indexes do not agree with it."""
     try:
-        position, end = 0, segment.base_offset
+        position, end, newest = 0, segment.base_offset, -1
         entry = segment.offsets.last()
         if entry is not None:
             position = entry[1]
@@ -192,7 +196,10 @@ def indexed_end(segment: Segment, next_base: int) -> int | None:
             if at - position > LARGEST_INDEX_GAP:
                 return None
             end = header[BASE_OFFSET] + header[LAST_DELTA] + 1
+            newest = max(newest, header[MAX_TIMESTAMP])
         timestamp, offset = segment.times.largest()
+        if newest > timestamp:  # making the indexes again was interrupted
+            return None
         if timestamp < 0:
             timeless = segment.size == 0 or next(segment.walk(0, segment.size))[1][MAX_TIMESTAMP] < 0
             return end if timeless else None

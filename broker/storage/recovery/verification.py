@@ -43,7 +43,13 @@ def verify(source: LogOnDisk, loaded: LoadedLog) -> None:
             position, offset = 0, max(offset, segment.base_offset)
         offset = _verify_segment(source, loaded, number, position, offset, known)
         number += 1
-    loaded.log_end_offset = max(offset, loaded.segments[-1].base_offset)
+    active = loaded.segments[-1]
+    loaded.log_end_offset = max(offset, active.base_offset)
+    if active.offsets.written or active.times.written:
+        # A page of one of them was full. If the other one, or the rest, were not written, the next start would find one index to
+        # end long before the other, but begin at the end of the longer one.
+        active.keep_indexes()
+        loaded.indexes_written = True
     if loaded.log_end_offset < point:
         raise source.lost(loaded.log_end_offset)
     for stray in [s for s in loaded.snapshots if s > loaded.log_end_offset]:

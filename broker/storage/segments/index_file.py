@@ -37,15 +37,18 @@ class IndexFile:
     ENTRY: Struct
     PAGE_ENTRIES: int
 
-    __slots__ = ("_mutex", "_page", "_stored", "_surplus", "_tail", "cached")
+    __slots__ = ("_after", "_mutex", "_page", "_stored", "_surplus", "_tail", "cached", "written")
 
-    def __init__(self, cached: CachedFile) -> None:
+    def __init__(self, cached: CachedFile, after: "IndexFile | None" = None) -> None:
+        """``after``: the index that is written first whenever this one is. A process may die between the two."""
         self.cached = cached
+        self._after = after
         self._mutex = Lock()
         self._tail: tuple[list[int], list[int]] = ([], [])
         self._page: Page | None = None
         self._stored = -1  # entries in the file; -1: not counted yet
         self._surplus = False  # the file has more than these, which do not count; the next flush cuts them off
+        self.written = False  # the file has been changed since it was opened
 
     def is_missing(self) -> None:
         """There is no file yet: spares the look."""
@@ -83,14 +86,19 @@ class IndexFile:
 
     def flush(self) -> None:
         """Write the entries that are only in memory, and make the file if it is missing. The log's lock is held."""
+        after = self._after
+        if after is not None and (after._tail[0] or after._surplus):
+            after.flush()
         stored = self._stored_entries()
         firsts, seconds = self._tail
         file = self.cached.create()
         if firsts:
             pack = self.ENTRY.pack
             data = b"".join([pack(a, b) for a, b in zip(firsts, seconds, strict=True)])
+            self.written = True
             file.pwrite([data], stored * self.ENTRY.size)
         if self._surplus:
+            self.written = True
             file.truncate((stored + len(firsts)) * self.ENTRY.size)
             self._surplus = False
         with self._mutex:

@@ -20,8 +20,8 @@ class OffsetIndex(IndexFile):
 
     __slots__ = ("base_offset",)
 
-    def __init__(self, cached: CachedFile, base_offset: int) -> None:
-        super().__init__(cached)
+    def __init__(self, cached: CachedFile, base_offset: int, after: IndexFile | None = None) -> None:
+        super().__init__(cached, after)
         self.base_offset = base_offset
 
     def _decode(self, data: bytes) -> tuple[Column, Column]:

@@ -78,10 +78,11 @@ class Segment:
         self.size = size
         self.created_ms = created_ms
         self.log = files.cached(f"{directory}/{file_name(base_offset, LOG)}{infix}")
-        self.offsets = OffsetIndex(
-            files.cached(f"{directory}/{file_name(base_offset, OFFSET_INDEX)}{infix}"), base_offset
-        )
         self.times = TimeIndex(files.cached(f"{directory}/{file_name(base_offset, TIME_INDEX)}{infix}"), base_offset)
+        # A start scans from where the offset index ends, so the time index must not end before it.
+        self.offsets = OffsetIndex(
+            files.cached(f"{directory}/{file_name(base_offset, OFFSET_INDEX)}{infix}"), base_offset, self.times
+        )
         self.aborted = TransactionIndex(files.cached(f"{directory}/{file_name(base_offset, TXN_INDEX)}{infix}"))
         # -2: not read yet; for a closed segment it is in the last entry of the time index.
         self.largest_timestamp = -2
@@ -132,8 +133,8 @@ class Segment:
         self._bytes_since_index += size
 
     def _add_to_indexes(self, last_offset: int, position: int) -> None:
-        self.offsets.add(last_offset, position)
         self.times.add(self.largest_timestamp, self.largest_timestamp_offset)
+        self.offsets.add(last_offset, position)
         if len(self.offsets) >= self.max_entries:
             self.roll_at_ms = -1  # begin a new segment at the next append
 
@@ -153,8 +154,8 @@ class Segment:
         timestamp, offset = self.largest()
         if timestamp >= 0:
             self.times.add(timestamp, offset)
-        self.offsets.flush()
         self.times.flush()
+        self.offsets.flush()
 
     def keep_indexes(self) -> None:
         """As ``finish_indexes``, but on a full disk the entries stay in memory, and the next start rebuilds them."""

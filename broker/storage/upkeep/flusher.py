@@ -59,6 +59,11 @@ def _nobody(error: StorageError | None) -> None:
     """Waits for the fsync."""
 
 
+def _is_append(offset: int, callback: Callback) -> bool:
+    """Whether an append waits for it, and not only the broker itself."""
+    return offset > 0 and callback is not _nobody
+
+
 class Flusher:
     def __init__(self, clock: Clock, disk: Disk, with_flush_ms: Callable[[], list[Log]] = list) -> None:
         """``with_flush_ms`` returns the logs whose flush.ms is set."""
@@ -82,9 +87,11 @@ class Flusher:
 
     @property
     def waiting(self) -> int:
-        """Appends whose fsync has not begun."""
+        """Appends that wait for an fsync that has not begun."""
         with self._lock:
-            return sum(map(len, self._waiting.values()))
+            return sum(
+                _is_append(offset, callback) for waiters in self._waiting.values() for offset, callback in waiters
+            )
 
     def wait_durable(self, log: Log, offset: int, callback: Callback) -> None:
         """Call ``callback(None)`` once every record before ``offset`` is durable, or ``callback(error)`` if that failed.
@@ -241,7 +248,7 @@ class Flusher:
 
     def _end(self, log: Log, waiters: Waiters, error: StorageError | None) -> None:
         """Answer them. Those who have come meanwhile are queued behind the other logs."""
-        if any(offset and callback is not _nobody for offset, callback in waiters):
+        if any(_is_append(offset, callback) for offset, callback in waiters):
             self._last_wait = self._clock.monotonic()
         for offset, callback in waiters:
             callback(None if log.durable_offset >= offset else error)

@@ -130,11 +130,13 @@ class Run:
             self.storage.disk.before = self.fails if rng.random() < 0.7 else lambda what, path: None
         self.storage.disk.room = rng.randrange(3000) if rng.random() < 0.1 else None
         try:
-            if rng.random() < 0.8:
-                self.count += 1
-                value = b"%d" % self.count + b"." * rng.choice([SMALL, SMALL, LARGE])
-                producer = (self.count, 0, 0) if rng.random() < 0.1 else None
-                info = log.append(batch(value, producer=producer), now_ms=NOW_MS)
+            if rng.random() < 0.3:
+                run = [self.new_batch() for _ in range(rng.randrange(1, 5))]
+                bases, _ = log.append_run([records for _, records in run], now_ms=NOW_MS)
+                self.appended.update(zip(bases, (value for value, _ in run), strict=False))
+            elif rng.random() < 0.7:
+                value, records = self.new_batch()
+                info = log.append(records, now_ms=NOW_MS)
                 self.appended[info.base_offset] = value
             elif rng.random() < 0.7:
                 end = log.log_end_offset
@@ -144,6 +146,12 @@ class Run:
                 self.storage.housekeep()
         except StorageError:
             self.refused += 1
+
+    def new_batch(self) -> tuple[bytes, memoryview]:
+        """Its value, and the batch."""
+        self.count += 1
+        value = b"%d" % self.count + b"." * self.rng.choice([SMALL, SMALL, LARGE])
+        return value, batch(value, producer=(self.count, 0, 0) if self.rng.random() < 0.1 else None)
 
     def fails(self, what: str, path: str) -> None:
         if self.rng.random() < 0.2 and re.search(r"\.(log|index|timeindex|snapshot)$", path):
@@ -179,3 +187,23 @@ def test_what_was_stored_survives_rolls_that_fail(tmp_path: Path, seed: int) -> 
         if run.storage.manager.get(TOPIC, 0) is not None:
             run.start_again()
     run.storage.kill()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failed_fsync_before_a_roll_is_not_taken_back_by_a_later_one(storage: Storage, code: int) -> None:
+    # After a failed fsync the kernel takes the pages for clean, so the next one would succeed without having written them.
+    log = begin(storage)
+    storage.disk.room = 10
+    with pytest.raises(StorageError):
+        append(log, b"small")  # written in part and taken back
+    storage.disk.room = None
+    storage.disk.fail["sync", f"{0:020d}.log"] = code
+    with pytest.raises(StorageError):
+        append(log, b"y" * LARGE)
+    storage.disk.fail.clear()
+    answers: list[StorageError | None] = []
+    storage.manager.flusher.wait_durable(log, 1, answers.append)
+    storage.housekeep()
+    assert log.durable_offset == 0
+    assert isinstance(answers[0], StorageError)
+    assert log.offline is not None

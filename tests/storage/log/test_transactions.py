@@ -14,6 +14,7 @@ from broker.storage.log import aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence
+from broker.storage.segments.txn_index import TransactionIndex
 from broker.storage.upkeep import cleaner, kept_records
 from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL, batches
 from protocol.kafka.records.records import Record
@@ -284,6 +285,44 @@ def test_a_transaction_that_ends_many_segments_later(storage: Storage) -> None:
     assert committed(log) == good
     storage.crash()
     assert committed(storage.log()) == good
+
+
+def test_a_reader_of_what_is_committed_does_not_look_at_each_later_segment_for_each_fetch(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = storage.create()
+
+    def roll(times: int = 1) -> None:
+        for _ in range(times):
+            append(log, b"x")
+            with log.lock:
+                log.roll(NOW_MS)
+
+    roll(20)
+    first = transact(log, 7, b"a")
+    roll(20)
+    end(log, 7, False)
+    roll(20)
+    looked_at: list[TransactionIndex] = []
+    length = TransactionIndex.__len__
+    monkeypatch.setattr(TransactionIndex, "__len__", lambda index: (looked_at.append(index), length(index))[1])
+    assert aborted(log) == [(7, first)]
+    for offset in (0, first, first + 20, log.log_end_offset - 1):
+        looked_at.clear()
+        assert aborted(log, offset) == ([(7, first)] if offset <= first + 20 else [])
+        assert len(looked_at) <= 4
+    # What is written to the newest segment is seen, and still is when it is not the newest any more.
+    second = transact(log, 8, b"b")
+    end(log, 8, False)
+    for _ in range(2):
+        assert aborted(log) == [(7, first), (8, second)]
+        assert aborted(log, second) == [(8, second)]
+        roll()
+    third = transact(log, 7, b"c")
+    end(log, 7, False)
+    monkeypatch.undo()
+    log.delete_records(second)
+    assert aborted(log, second) == [(8, second), (7, third)]
 
 
 def test_a_full_disk_leaves_the_transaction_open(storage: Storage) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StorageError
+from broker.storage.segments.offset_index import OffsetIndex
+from broker.storage.segments.time_index import TimeIndex
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
 
 
@@ -63,6 +65,73 @@ def test_only_what_came_after_the_checkpoint_is_read_again(storage: Storage) -> 
     assert storage.disk.read_bytes < 40_000
     assert storage.log().recovery_point == 3000
     assert offsets(read_records(storage.log())) == list(range(3020))
+
+
+@pytest.mark.parametrize("lost", [[".index"], [".timeindex"], [".index", ".timeindex"]])
+@pytest.mark.parametrize("stop", ["stop", "kill", "kill on a full disk"])
+def test_times_are_found_after_an_index_was_lost_and_the_broker_was_started_twice(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, lost: list[str], stop: str
+) -> None:
+    # Small pages, so that a start writes some of what it makes again.
+    monkeypatch.setattr(OffsetIndex, "PAGE_ENTRIES", 16)
+    monkeypatch.setattr(TimeIndex, "PAGE_ENTRIES", 11)
+    log = storage.create(index_interval_bytes=100)
+    # Each tenth is newer than the nine that follow it. The last ones are older than all.
+    times = [NOW_MS + number - (100 if number % 10 else 0) for number in range(400)]
+    times[-40:] = [NOW_MS - 1000] * 40
+    for number, timestamp in enumerate(times):
+        append(log, b"%d" % number, timestamp=timestamp)
+    storage.stop()
+    for suffix in lost:
+        (storage.path() / f"{0:020d}{suffix}").unlink()
+    for start in range(3):
+        if stop == "kill on a full disk" and start < 2:
+            storage.disk.fail["write", [".timeindex", ".index"][start]] = errno.ENOSPC
+        storage.open()
+        storage.disk.fail.clear()
+        log = storage.log()
+        for wanted in range(NOW_MS - 100, NOW_MS + 360, 7):
+            first = next((n, time) for n, time in enumerate(times) if time >= wanted) if wanted <= max(times) else None
+            assert log.offset_for_timestamp(wanted) == first
+        assert log.max_timestamp_offset() == (350, NOW_MS + 350)
+        storage.disk.synced.clear()
+        getattr(storage, stop.split()[0])()
+        synced = [path for path in storage.disk.synced if path.endswith("index")]
+        # What was made again is durable after the first stop in order. The following starts change nothing.
+        assert len(synced) == (2 if stop == "stop" and start == 0 else 0)
+    storage.open()
+
+
+@pytest.mark.parametrize("lost", [".index", ".timeindex"])
+@pytest.mark.parametrize("failing", range(12))
+def test_indexes_of_a_closed_segment_that_were_made_again_in_part_are_made_again_by_the_next_start(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, lost: str, failing: int
+) -> None:
+    monkeypatch.setattr(OffsetIndex, "PAGE_ENTRIES", 16)
+    monkeypatch.setattr(TimeIndex, "PAGE_ENTRIES", 11)
+    log = storage.create(index_interval_bytes=100)
+    for number in range(100):
+        append(log, b"%d" % number, timestamp=NOW_MS + number)
+    with log.lock:
+        log.roll(NOW_MS)
+    append(log, b"100", timestamp=NOW_MS + 100)
+    storage.stop()
+    (storage.path() / f"{0:020d}{lost}").unlink()
+    writes = 0
+
+    def die(what: str, path: str) -> None:
+        nonlocal writes
+        if what == "write" and path.endswith("index"):
+            writes += 1
+            if writes > failing:
+                raise OSError(errno.EIO, "for a test", path)
+
+    storage.disk.before = die
+    storage.open()
+    storage.disk.before = lambda what, path: None
+    storage.crash()
+    for number in range(101):
+        assert storage.log().offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
 
 
 def test_a_torn_tail_is_cut_at_the_last_whole_batch(storage: Storage) -> None:

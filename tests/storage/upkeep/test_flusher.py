@@ -45,6 +45,22 @@ def test_one_fsync_answers_all_who_wait(storage: Storage) -> None:
     assert not flusher.threads[0].step(0)
 
 
+def test_only_appends_are_counted_as_waiting(storage: Storage) -> None:
+    log, other, flusher = storage.create(), storage.create("other"), storage.manager.flusher
+    for one in (log, other):
+        append(one, b"x")
+        flusher.flush_soon(one)
+        flusher.wake_soon(one)
+    flusher.wait_durable(log, 1, lambda error: None)
+    flusher.wait_durable(log, 1, lambda error: None)
+    flusher.begin_soon(log)
+    assert flusher.waiting == 2
+    while flusher.threads[0].step(0):
+        pass
+    flusher.begin_soon(log)
+    assert flusher.waiting == 0
+
+
 def test_what_is_durable_already_is_answered_at_once(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x")
