@@ -168,13 +168,16 @@ def pieces(data: BytesLike, section: Section, size: int) -> list[Section]:
     parts: list[Section] = []
     pos, end, count = section
     start, first = pos, 0
-    for index in range(count):
-        if pos >= end:
-            raise ProtocolError("a batch whose records are longer than itself")
-        if pos - start >= size:
-            parts.append(Section(start, pos, index - first))
-            start, first = pos, index
-        pos = _after(data, pos)
+    try:
+        for index in range(count):
+            if pos >= end:
+                raise ProtocolError("a batch whose records are longer than itself")
+            if pos - start >= size:
+                parts.append(Section(start, pos, index - first))
+                start, first = pos, index
+            pos = _after(data, pos)
+    except IndexError:
+        raise ProtocolError("a batch whose records are longer than itself") from None
     parts.append(Section(start, end, count - first))
     return parts
 
