@@ -238,11 +238,20 @@ class Sender:
         lane.in_flight.popleft()
         refused: list[Batch] = []
         first_refusal: KafkaClientError | None = None
+        final: tuple[KafkaClientError, TopicPartition | None] | None = None
         for batch in batches:
-            refusal = self._refusal(batch, results)
+            try:
+                refusal = self._refusal(batch, results)
+            except KafkaClientError as error:
+                # The batches of other partitions in this request may be written, and then count as acknowledged.
+                final = final or (error, self.refused)
+                continue
             if refusal is not None:
                 refused.append(batch)
                 first_refusal = first_refusal or refusal
+        if final is not None:
+            self.refused = final[1]
+            raise final[0]
         if first_refusal is not None:
             self._recover(lane, refused + self._drain(lane, {batch.key for batch in refused}), first_refusal)
 

@@ -6,6 +6,7 @@ import pytest
 from broker.client import Broker
 from broker.client.kafka import Cluster, Identity
 from broker.client.kafka.errors import (
+    BrokerAnswerError,
     KafkaClientError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -147,6 +148,20 @@ def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Br
             producer.send("small", 0, *batch(b"y"))
         assert one.value is again.value
     assert [b"x"] == everything(cluster, "small")  # what came before it
+
+
+def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its_batch(
+    running: Broker, cluster: Cluster
+) -> None:
+    running.server.kafka.logs.create_topic("keyed", 4, {"cleanup.policy": "compact"})
+    with cluster.producer() as producer:
+        for partition, key in enumerate([b"k", None, b"k", None]):
+            producer.send("keyed", partition, build_batch([(key, b"v", [], 0)]), 1)
+        with pytest.raises(BrokerAnswerError, match="keyed-1 cannot be written"):
+            producer.flush()
+        assert {("keyed", 0): 1, ("keyed", 2): 1} == producer.acknowledged
+        assert ("keyed", 1) == producer.refused
+    assert [[b"v"], [], [b"v"], []] == [everything(cluster, "keyed", partition) for partition in range(4)]
 
 
 def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running: Broker, cluster: Cluster) -> None:
