@@ -95,11 +95,10 @@ class RecordFinder:
         # The first record of nearly every batch has further zeros (its time and offset) after its length.
         marks[tiles.starts[:, np.newaxis] + _IN_A_RECORD] = False
         marks[tiles.starts] = True
-        guesses = _positions(marks)
-        if len(guesses) > tiles.total * _MOST_GUESSES:
+        if np.count_nonzero(marks) > tiles.total * _MOST_GUESSES:
             return None
         try:
-            records = tiles.records(guesses)
+            records = tiles.records(_positions(marks))
         except ProtocolError:  # a guess at the very end
             return None
         few_wrong = tiles.total + tiles.total // _FEW_WRONG
