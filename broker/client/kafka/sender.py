@@ -12,7 +12,7 @@ Tests: tests/client/kafka/test_producer.py, tests/client/kafka/test_faults.py, t
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -40,6 +40,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import produce
 
+_WRITTEN = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
 _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
 # From version 12 on, Produce itself adds a partition to the transaction (KIP-890); this client adds partitions explicitly.
@@ -125,16 +126,25 @@ class Sender:
             while lane.in_flight:
                 self._receive(lane)
 
-    def settle(self) -> None:
-        """Wait for the answers to all requests in flight and ignore what they say: no batch arrives after this returns."""
+    def settle(self, missing: Collection[TopicPartition] = ()) -> None:
+        """Wait for the answers to all requests in flight: no batch arrives after this returns. What they refuse is no error, and
+        nothing is sent again. ``missing``: partitions of which an earlier batch is not written."""
+        refused = set(missing)
         for lane in self._lanes.values():
             connection = lane.connection
             while lane.in_flight and connection is not None and connection.is_open:
-                correlation_id, _ = lane.in_flight.popleft()
+                correlation_id, batches = lane.in_flight.popleft()
                 try:
-                    self._answer(connection, correlation_id)
+                    results = self._answer(connection, correlation_id)
                 except KafkaClientError:
                     connection.close()
+                    continue
+                for batch in batches:
+                    result = results.get(batch.key)
+                    if result is None or result.error not in _WRITTEN:
+                        refused.add(batch.key)
+                    elif batch.key not in refused:  # without idempotence, what follows a refused batch is written
+                        self._count(batch)
 
     def close(self) -> None:
         """Close the connections. Batches that are queued or in flight may or may not be written."""
@@ -238,11 +248,23 @@ class Sender:
         lane.in_flight.popleft()
         refused: list[Batch] = []
         first_refusal: KafkaClientError | None = None
+        final: tuple[KafkaClientError, TopicPartition | None] | None = None
         for batch in batches:
-            refusal = self._refusal(batch, results)
+            try:
+                refusal = self._refusal(batch, results)
+            except KafkaClientError as error:
+                final = final or (error, self.refused)
+                refused.append(batch)
+                continue
             if refusal is not None:
                 refused.append(batch)
                 first_refusal = first_refusal or refusal
+        if final is not None:
+            # What was written of other partitions counts as acknowledged, also by the requests that are in flight.
+            with self._routing.limit.within(self._routing.config.request_timeout_ms):
+                self.settle({batch.key for batch in refused})
+            self.refused = final[1]
+            raise final[0]
         if first_refusal is not None:
             self._recover(lane, refused + self._drain(lane, {batch.key for batch in refused}), first_refusal)
 
@@ -286,9 +308,8 @@ class Sender:
         if result is None:
             raise BrokerAnswerError(f"The broker said nothing about a batch for {where}.")
         code = result.error
-        if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-            self._transactions.acknowledged.add(batch.key)
-            self.acknowledged[batch.key] = self.acknowledged.get(batch.key, 0) + batch.count
+        if code in _WRITTEN:
+            self._count(batch)
             return None
         said = f": {result.error_message}" if result.error_message else ""
         if code in RETRIABLE and code != ErrorCode.corrupt_message:
@@ -315,6 +336,10 @@ class Sender:
         if code == ErrorCode.invalid_txn_state:
             raise TransactionError(f"{where} cannot be written in this transaction: {code_name(code)}{said}.", code)
         raise BrokerAnswerError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+
+    def _count(self, batch: Batch) -> None:
+        self._transactions.acknowledged.add(batch.key)
+        self.acknowledged[batch.key] = self.acknowledged.get(batch.key, 0) + batch.count
 
     # Recovery -------------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class ReduceTask:
         schema = arrow_schema(self.schema)
         try:
             yield from merge_small(
-                _batches(
+                decoded(
                     BlockReader(channels, patience=spec.patience, security=spec.security),
                     Codec(spec.compression),
                     schema,
@@ -72,9 +72,14 @@ class ReduceTask:
             raise ExchangeError(f"The exchange could not be read: {error}.") from error
 
 
-def _batches(blocks: BlockReader, codec: Codec, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, int]]:
+def decoded(
+    blocks: Iterable[tuple[object, bytes | bytearray | memoryview]], codec: Codec, schema: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Each batch with the bytes that it takes in memory."""
     for _, block in blocks:
-        yield codec.decode(block, schema), len(block)
+        batch = codec.decode(block, schema)
+        # A compressed block may hold hundreds of times its size.
+        yield batch, max(len(block), batch.get_total_buffer_size())
 
 
 def merge_small(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:

@@ -17,8 +17,8 @@ from broker.spark.source.options import SINK_OPTIONS, SOURCE_OPTIONS, check_name
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
-# Four times Kafka's default. A batch is 1 MB, so that by default no two of them would fit into one request. Requests of two
-# batches cost producer and broker a tenth less CPU, and twice as much is on its way to the disk.
+# Four times Kafka's default. A batch is 1 MB, so that by default no two of them would fit into one request. Requests of several
+# batches (three, if these are full) cost producer and broker a tenth less CPU, and more is on its way to the disk.
 SINK_REQUEST_BYTES = 4 * 1024 * 1024
 
 

@@ -6,6 +6,7 @@ import pytest
 from broker.client import Broker
 from broker.client.kafka import Cluster, Identity
 from broker.client.kafka.errors import (
+    BrokerAnswerError,
     KafkaClientError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -147,6 +148,49 @@ def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Br
             producer.send("small", 0, *batch(b"y"))
         assert one.value is again.value
     assert [b"x"] == everything(cluster, "small")  # what came before it
+
+
+def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its_batch(
+    running: Broker, cluster: Cluster
+) -> None:
+    running.server.kafka.logs.create_topic("keyed", 4, {"cleanup.policy": "compact"})
+    with cluster.producer() as producer:
+        for partition, key in enumerate([b"k", None, b"k", None]):
+            producer.send("keyed", partition, build_batch([(key, b"v", [], 0)]), 1)
+        with pytest.raises(BrokerAnswerError, match="keyed-1 cannot be written"):
+            producer.flush()
+        assert {("keyed", 0): 1, ("keyed", 2): 1} == producer.acknowledged
+        assert ("keyed", 1) == producer.refused
+    assert [[b"v"], [], [b"v"], []] == [everything(cluster, "keyed", partition) for partition in range(4)]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_other_requests_wrote_is_acknowledged_although_a_partition_refused_its_batch(
+    running: Broker, idempotent: bool
+) -> None:
+    topic = f"keyed-{idempotent}"
+    running.server.kafka.logs.create_topic(topic, 3, {"cleanup.policy": "compact"})
+
+    def send(partition: int, key: bytes | None) -> None:
+        producer.send(topic, partition, build_batch([(key, b"v", [], 0)]), 1)
+
+    # Each batch fills a request.
+    with (
+        Cluster(config(running, max_request_size=100)) as cluster,
+        cluster.producer(idempotent=idempotent) as producer,
+    ):
+        for partition in range(3):
+            send(partition, b"k")
+        producer.flush()
+        send(0, None)
+        send(0, b"k")
+        send(1, b"k")
+        send(2, b"k")
+        with pytest.raises(BrokerAnswerError, match=f"{topic}-0 cannot be written"):
+            producer.flush()
+        # Of partition 0 the first ones, without the one that follows the refused one and that is written without idempotence.
+        assert {(topic, 0): 1, (topic, 1): 2, (topic, 2): 2} == producer.acknowledged
+        assert [1 if idempotent else 2, 2, 2] == [len(everything(cluster, topic, partition)) for partition in range(3)]
 
 
 def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running: Broker, cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.exchanges.reduce_task import merge_small
+from broker.spark.exchanges.reduce_task import decoded, merge_small
 from broker.spark.exchanges.split import BLOCK_BYTES, Codec, Splitter
 
 VALUES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
@@ -99,3 +99,13 @@ def test_small_batches_are_read_as_megabytes(sizes: list[int]) -> None:
     assert sorted(range(len(sizes))) == sorted(number for batch in out for number in batch["n"])
     small = [sum(batch["size"]) for batch in out if max(batch["size"]) < BLOCK_BYTES // 2]
     assert all(BLOCK_BYTES <= size < 2 * BLOCK_BYTES for size in small[:-1])
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_batches_have_about_a_megabyte_however_small_their_blocks_are(compression: str | None) -> None:
+    rows = 40_000
+    batch = pa.record_batch({"v": pa.array([b"0123456789" * 100] * rows), "b": pa.array([0] * rows, pa.int32())})
+    blocks = [(bucket, bytearray(block)) for bucket, block in split(Splitter(1, compression), [batch])]
+    merged = list(merge_small(decoded(blocks, Codec(compression), batch.schema.remove(1))))
+    assert rows == sum(part.num_rows for part in merged)
+    assert max(part.nbytes for part in merged) < 2 * BLOCK_BYTES

@@ -17,6 +17,9 @@ from broker.client.kafka.columns.varints import I64, U8
 # A run costs as much to find as 50 to 100 records cost otherwise.
 _SHORTEST_BATCH = 256
 _SHORTEST_RUN = 64
+# So many records are compared with the first of a run at most. Without a bound, a batch of many short runs would take a time
+# that grows with the square of its records.
+_COMPARED = 4096
 
 _LONGEST_VARINT = 5
 
@@ -41,7 +44,7 @@ def _append_runs(data: U8, section: tuple[int, int, int], bodies: list[I64], end
     while left:
         body, size = _length_at(data, pos, end)
         step = body - pos + size
-        most = min(left, (end - pos) // step) if size > 0 else 0
+        most = min(left, (end - pos) // step, _COMPARED) if size > 0 else 0
         if not most:
             return False
         # A row for each record, if all of them are as long as the first.

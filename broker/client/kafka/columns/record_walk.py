@@ -95,11 +95,10 @@ class RecordFinder:
         # The first record of nearly every batch has further zeros (its time and offset) after its length.
         marks[tiles.starts[:, np.newaxis] + _IN_A_RECORD] = False
         marks[tiles.starts] = True
-        guesses = _positions(marks)
-        if len(guesses) > tiles.total * _MOST_GUESSES:
+        if np.count_nonzero(marks) > tiles.total * _MOST_GUESSES:
             return None
         try:
-            records = tiles.records(guesses)
+            records = tiles.records(_positions(marks))
         except ProtocolError:  # a guess at the very end
             return None
         few_wrong = tiles.total + tiles.total // _FEW_WRONG
@@ -168,13 +167,16 @@ def pieces(data: BytesLike, section: Section, size: int) -> list[Section]:
     parts: list[Section] = []
     pos, end, count = section
     start, first = pos, 0
-    for index in range(count):
-        if pos >= end:
-            raise ProtocolError("a batch whose records are longer than itself")
-        if pos - start >= size:
-            parts.append(Section(start, pos, index - first))
-            start, first = pos, index
-        pos = _after(data, pos)
+    try:
+        for index in range(count):
+            if pos >= end:
+                raise ProtocolError("a batch whose records are longer than itself")
+            if pos - start >= size:
+                parts.append(Section(start, pos, index - first))
+                start, first = pos, index
+            pos = _after(data, pos)
+    except IndexError:
+        raise ProtocolError("a batch whose records are longer than itself") from None
     parts.append(Section(start, end, count - first))
     return parts
 

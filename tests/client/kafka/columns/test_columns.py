@@ -1,6 +1,7 @@
 import struct
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import CRC_START, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from protocol.kafka.records.markers import build_marker
-from protocol.kafka.records.records import build_batch, records
+from protocol.kafka.records.records import build_batch, enclose, records
 
 ALL = (*COLUMNS, "headers")
 Row = dict[str, Any]
@@ -34,11 +35,27 @@ PLAIN_RECORD = st.tuples(st.just(None), st.binary(max_size=90), st.just([]), st.
 
 
 @st.composite
+def even_records_of(draw: st.DrawFn) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]]:
+    """So many records of one length that these are found at once. Key, headers and value share the length in several ways."""
+    size = draw(st.sampled_from([9, 50, 58, 70, 140]))
+    kinds = []
+    for key_size, with_header, byte in draw(
+        st.lists(st.tuples(st.integers(-1, size), st.booleans(), st.sampled_from([0, 1, 0x80])), min_size=1, max_size=3)
+    ):
+        key = None if key_size < 0 else bytes([byte]) * key_size
+        left = size - max(0, key_size) - 4 * with_header
+        kinds.append((key, None if left < 0 else bytes([byte]) * left, [("h", b"v")] if with_header else []))
+    count, step = draw(st.integers(256, 330)), draw(st.integers(-1, 1))
+    return [(*kinds[i % len(kinds)], 1000 + step * (i % 60)) for i in range(count)]
+
+
+@st.composite
 def batch_of(draw: st.DrawFn, base_offset: int) -> bytes:
-    plain = draw(st.booleans())
-    given = draw(st.lists(PLAIN_RECORD, min_size=30, max_size=80) if plain else st.lists(RECORD, max_size=6))
-    steps = draw(st.just([1] * len(given)) | st.lists(st.integers(1, 3), min_size=len(given), max_size=len(given)))
-    offsets = [base_offset + sum(steps[: i + 1]) - 1 for i in range(len(given))]
+    given = draw(
+        st.one_of(st.lists(RECORD, max_size=6), st.lists(PLAIN_RECORD, min_size=30, max_size=80), even_records_of())
+    )
+    steps = draw(st.just([1]) | st.lists(st.integers(1, 3), min_size=1, max_size=80))
+    offsets = list(accumulate((steps[i % len(steps)] for i in range(1, len(given))), initial=base_offset))[: len(given)]
     return bytes(
         build_batch(
             given,
@@ -103,7 +120,7 @@ def decoder(
     return Decoder("t", 7, start, end, columns=columns, max_batch_bytes=max_batch_bytes)
 
 
-@given(several_batches(), st.sampled_from([1, 50, 1 << 20]))
+@given(several_batches(), st.sampled_from([1, 5000, 1 << 20, 1 << 20]))
 def test_the_columns_are_what_the_records_are(data: bytes, max_batch_bytes: int) -> None:
     wanted = decoder(0, max_batch_bytes=max_batch_bytes)
     assert expected_rows(data) == rows(wanted.decode(data))
@@ -412,18 +429,30 @@ BODIES = {
     "a header name that is longer than its record": b"\x10\x00\x00\x00\x01\x01\x02\x20\x01",
     "a header value that is longer than its record": b"\x10\x00\x00\x00\x01\x01\x02\x00\x20",
     "a byte that belongs to nothing": b"\x0e\x00\x00\x00\x01\x01\x00\x00",
-    "an offset that is not in the batch": b"\x0c\x00\x00\x7e\x01\x01\x00",
+    "an offset that is not in the batch": b"\x0e\x00\x00\xfe\x7f\x01\x01\x00",
     "an offset below the batch's": b"\x0c\x00\x00\x01\x01\x01\x00",
 }
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-@pytest.mark.parametrize("good", [0, 40])
+@pytest.mark.parametrize("good", [0, 40, 400])
 def test_a_record_that_is_none_is_an_error(body: bytes, good: int) -> None:
     batch = build_batch([(None, b"good", [], 0)] * (good + 1))
-    batch[HEADER_SIZE + good * 11 :] = body
+    batch[-11 if good < 64 else -12 :] = body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     assert CorruptRecordError.__name__ and message_of(resealed(batch))
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_record_that_is_none_at_the_end_of_a_large_batch_is_an_error(body: bytes, codec: int) -> None:
+    """A large batch is divided before its records are read."""
+    good = build_batch([(None, bytes(30_000), [], 0)] * 3)[HEADER_SIZE:]
+    wanted = decoder(0, max_batch_bytes=50_000)
+    for end in (body, b"\x80"):
+        with pytest.raises(CorruptRecordError):
+            wanted.decode(enclose(good + end, 4, 0, 0, codec))
+    assert 0 == wanted.next_offset
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])

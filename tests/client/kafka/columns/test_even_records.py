@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,6 +50,21 @@ def test_lengths_that_differ_in_their_second_byte_differ() -> None:
     data = body_of([100] * 300 + [164] * 300)
     assert data[64 * 109] == data[-174]  # where the 65th and the last record begin
     assert walked(data, Section(0, len(data), 600)) == found(data, (0, len(data), 600))
+
+
+def test_many_short_runs_are_not_compared_with_all_that_follows() -> None:
+    compared: list[int] = []
+
+    class Counting(np.ndarray[Any, np.dtype[np.uint8]]):
+        def reshape(self, *shape: Any, **order: Any) -> Any:
+            compared.append(shape[0])
+            return super().reshape(*shape, **order)
+
+    data = body_of([number // 64 % 2 for number in range(64 * 1024)])
+    spans = even_records(np.frombuffer(data, np.uint8).view(Counting), [(0, len(data), 64 * 1024)])
+    assert spans is not None
+    assert walked(data, Section(0, len(data), 64 * 1024)) == (spans[0].tolist(), spans[1].tolist())
+    assert sum(compared) < 80 * 64 * 1024
 
 
 def test_few_records_and_records_of_many_sizes_are_left_to_others() -> None:
