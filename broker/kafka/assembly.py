@@ -89,7 +89,9 @@ class KafkaPart:
                 config.feature_max_levels,
                 {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
             ),
-            telemetry=ClientTelemetry(ClientMetricsConfigs(surroundings.catalogue), runtime.clock, runtime.entropy),
+            telemetry=ClientTelemetry(
+                ClientMetricsConfigs(surroundings.catalogue), runtime.clock, runtime.entropy, config.telemetry_max_bytes
+            ),
             credentials=security.credentials,
             logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
             client_software=security.client_software,
