@@ -139,7 +139,9 @@ def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[i
         assert {0: 0} == member.acknowledged({0: [(0, 2, [ACCEPT])]})
 
 
-def test_what_could_not_be_stored_is_told_and_stored_later(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_stored_is_told_and_may_be_acknowledged_again(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = kafka.topic()
     write(kafka, topic, 3)
     with Member(kafka, topic, group=topic) as member:
@@ -153,6 +155,9 @@ def test_what_could_not_be_stored_is_told_and_stored_later(kafka: Kafka, monkeyp
             patch.setattr(type(catalogue), "alter_documents", lambda self, changes: fail(changes))
             assert {0: ErrorCode.kafka_storage_error} == member.acknowledged({0: [(0, 0, [ACCEPT])]})
         assert {0: 0} == member.acknowledged({0: [(2, 2, [ACCEPT])]})
+        assert {(topic, 0): (0, 2)} == kafka.inside.share.offsets(topic)
+        assert {0: 0} == member.acknowledged({0: [(0, 0, [ACCEPT])]})
+        assert {(topic, 0): (1, 1)} == kafka.inside.share.offsets(topic)
         assert [] == member.fetch().ranges()
         rows = dict(catalogue.load_documents("share-partition"))
         assert any(key.startswith(topic + "\0") for key in rows)
