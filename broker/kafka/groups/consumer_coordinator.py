@@ -18,7 +18,7 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.assignment_task import AssignmentTask
 from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
-from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.regexes import RegexTask, compile_regex
 from broker.kafka.groups.consumer.values import (
     JOIN_EPOCH,
     BecomeClassic,
@@ -94,6 +94,8 @@ class ConsumerCoordinator:
                     if not is_join:
                         return HeartbeatResult(ErrorCode.group_id_not_found, _not_a_consumer_group(group_id))
                     try:
+                        if request.subscribed_topic_regex:
+                            compile_regex(request.subscribed_topic_regex)  # costs less than to look at all members
                         group = self._successor(group, now)
                     except RequestError as error:
                         return HeartbeatResult(ErrorCode(error.code), error.message)

@@ -10,7 +10,9 @@ import pytest
 
 from broker.errors import StorageError
 from broker.kafka.handlers import share_acknowledge
+from broker.kafka.handlers.share_fetch import has_many_acknowledgements
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch, ShareAcknowledgeRequest, SharePartitionRequest
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, GAP, REJECT, RELEASE, RENEW, Member, write
 
@@ -125,6 +127,26 @@ def test_many_types_are_handled(kafka: Kafka) -> None:
         assert {0: ErrorCode.invalid_record_state} == member.acknowledged({0: [(1, 1_498, again)]})
         assert (0, 0) == member.fetch({0: [(number, number, [ACCEPT]) for number in released]}).errors()
         assert (1_500, 0) == kafka.inside.share.offsets(topic)[topic, 0]
+
+
+@pytest.mark.parametrize(
+    ("batches", "is_many"),
+    [
+        ([(0, 4_999, b"\1")], False),
+        ([(0, 499, bytes(500))], False),
+        ([(0, 2_499, b"\1"), (2_500, 5_000, b"\1")], True),
+        ([(0, 500, bytes(501))], True),
+        ([(0, 2**63 - 1, b"\4")], True),
+        ([(2**63 - 1, 0, b"\4")], False),
+    ],
+)
+def test_what_may_be_many_ranges_is_no_work_for_a_processor(
+    batches: list[tuple[int, int, bytes]], is_many: bool
+) -> None:
+    found = [AcknowledgementBatch(*batch) for batch in batches]
+    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(found)]
+    request = ShareAcknowledgeRequest("group", "member", 1, is_renew=True, partitions=partitions)
+    assert has_many_acknowledgements(request) is is_many
 
 
 @pytest.mark.parametrize("types", [[], [ACCEPT, ACCEPT], [9], [ACCEPT] * 4])
