@@ -24,7 +24,7 @@ from broker.cli.client import (
     unescape,
 )
 from broker.cli.consume_share import consume_shared
-from broker.cli.kafka_errors import client_errors
+from broker.cli.kafka_errors import client_errors, no_topic
 from broker.cli.place import Place
 from broker.cli.record_output import Renderer, by_template, json_line, text_line
 from broker.cli.record_template import parse_template
@@ -186,7 +186,7 @@ class _Assignment:
         for topic in topics:
             known = consumer.partitions_for_topic(topic)
             if not known:
-                raise BrokerError(f"There is no topic {topic!r}: `broker topics list` shows the existing topics.")
+                raise no_topic(topic)
             for number in numbers or sorted(known):
                 if number not in known:
                     raise BrokerError(f"Topic {topic!r} has no partition {number}: it has 0 to {max(known)}.")

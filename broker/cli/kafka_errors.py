@@ -10,6 +10,18 @@ from broker.cli.broker_options import Target
 from broker.cli.client import check_port
 from broker.errors import BrokerError
 
+# Where Kafka keeps groups, committed offsets, transactions and what share groups have read.
+_KAFKAS_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def no_topic(topic: str) -> BrokerError:
+    if topic in _KAFKAS_INTERNAL:
+        return BrokerError(
+            f"There is no topic {topic!r}. A reactor broker keeps groups, offsets and transactions in its catalogue: "
+            "`broker groups` and `broker transactions` show them."
+        )
+    return BrokerError(f"There is no topic {topic!r}: `broker topics list` shows the existing topics.")
+
 
 @contextlib.contextmanager
 def client_errors(target: Target) -> Iterator[None]:

@@ -5,6 +5,7 @@ Tests: tests/cli/test_produce_consume.py.
 
 from collections.abc import Iterator, Sequence
 
+from broker.cli.kafka_errors import no_topic
 from broker.cli.place import Place
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import CorruptRecordError
@@ -40,7 +41,7 @@ def _partitions(cluster: Cluster, topics: Sequence[str], numbers: Sequence[int])
     partitions: list[TopicPartition] = []
     for topic in topics:
         if topic not in known:
-            raise BrokerError(f"There is no topic {topic!r}: `broker topics list` shows the existing topics.")
+            raise no_topic(topic)
         existing = known[topic].partitions
         for number in numbers or existing:
             if number not in existing:

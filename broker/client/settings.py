@@ -114,6 +114,7 @@ class Settings(TypedDict, total=False):
     log_message_timestamp_after_max_ms: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
+    telemetry_max_bytes: int
     log_segment_bytes: int
     log_roll_ms: int
     log_roll_jitter_ms: int

@@ -16,7 +16,7 @@ _GROUPS = """
 : num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 : create.topic.policy.class.name alter.config.policy.class.name
 : controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms principal.builder.class
-: telemetry.max.bytes client.quota.callback.class
+: client.quota.callback.class
 : auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
 : eligible.leader.replicas.enable reserved.broker.max.id auto.include.jmx.reporter
 : security.inter.broker.protocol inter.broker.listener.name inter.broker.protocol.version listener.security.protocol.map

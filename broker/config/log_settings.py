@@ -99,6 +99,14 @@ class TopicSettings:
     producer_id_expiration_check_interval_ms: int = setting(
         600_000, least=1, most=INT_MAX, doc="How often to look for such producers.", reason=KAFKA
     )
+    telemetry_max_bytes: int = setting(
+        1_048_576,
+        least=1,
+        most=16 * 1024 * 1024,
+        doc="The largest push of metrics that clients are told to send (KIP-714), also when it is decompressed. A larger one "
+        "is refused with TELEMETRY_TOO_LARGE.",
+        reason="Kafka's default. A push is parsed in memory, so that it has an upper bound here, which Kafka has not.",
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False)

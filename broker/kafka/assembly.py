@@ -16,6 +16,7 @@ from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.group import GroupType
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
@@ -60,6 +61,7 @@ class KafkaPart:
             config.group_share_max_share_sessions,
             groups.has_memory_for,
             groups.memory,
+            lambda group_id: groups.type_of(group_id) is GroupType.SHARE,
         )
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
@@ -87,7 +89,9 @@ class KafkaPart:
                 config.feature_max_levels,
                 {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
             ),
-            telemetry=ClientTelemetry(ClientMetricsConfigs(surroundings.catalogue), runtime.clock, runtime.entropy),
+            telemetry=ClientTelemetry(
+                ClientMetricsConfigs(surroundings.catalogue), runtime.clock, runtime.entropy, config.telemetry_max_bytes
+            ),
             credentials=security.credentials,
             logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
             client_software=security.client_software,

@@ -108,6 +108,7 @@ def whole(kafka: Kafka, partitions: int, rounds: int, *, each: bool) -> None:
     for partition in range(partitions):
         for _ in range(rounds):
             write(kafka, topic, BATCH, partition, b"0123456789" * 10)
+    kafka.inside.groups.share.begin_alter(topic)  # the group of the same name
     direct = Direct(kafka)
     fields = {
         "max_wait": 0,

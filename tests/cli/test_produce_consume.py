@@ -174,6 +174,10 @@ def test_a_line_without_a_key_is_named(run: Run, topic: str) -> None:
     assert b"Line 1 is empty" in run("produce", topic, "-Z", stdin=b"\n", fails=1).stderr
 
 
+def test_who_looks_for_offsets_in_a_topic_is_told_where_they_are(run: Run) -> None:
+    assert b"`broker groups`" in run("consume", "__consumer_offsets", fails=1).stderr
+
+
 def test_topics_and_partitions_that_are_not_there_are_named(run: Run, topic: str) -> None:
     assert f"There is no topic '{topic}'" in run("consume", topic, fails=1).stderr.decode()
     run("topics", "create", topic, "-p", "2")

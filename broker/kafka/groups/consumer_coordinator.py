@@ -18,7 +18,7 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.assignment_task import AssignmentTask
 from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
-from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.regexes import RegexTask, compile_regex
 from broker.kafka.groups.consumer.values import (
     JOIN_EPOCH,
     BecomeClassic,
@@ -28,7 +28,7 @@ from broker.kafka.groups.consumer.values import (
     HeartbeatResult,
     TopicsImage,
 )
-from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.group_worker import GroupWorker, Task
 from broker.kafka.groups.kinds import classic_limits, consumer_limits
 from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, send
@@ -94,12 +94,16 @@ class ConsumerCoordinator:
                     if not is_join:
                         return HeartbeatResult(ErrorCode.group_id_not_found, _not_a_consumer_group(group_id))
                     try:
-                        last = self._admit(entry, now)
+                        if request.subscribed_topic_regex:
+                            compile_regex(request.subscribed_topic_regex)  # costs less than to look at all members
+                        group = self._successor(group, now)
                     except RequestError as error:
                         return HeartbeatResult(ErrorCode(error.code), error.message)
-                    group = entry.group
-                    assert isinstance(group, ConsumerGroup)
                 result = group.heartbeat(request, topics, reply, now, registry.memory.free_bytes)
+                if group is not entry.group:
+                    if result is not None and result.error:
+                        return result  # a refused member converts nothing
+                    last = self._succeed(entry, group)
                 answers = registry.settle(entry)
                 if is_join:
                     registry.drop_if_unused(entry)
@@ -118,19 +122,27 @@ class ConsumerCoordinator:
 
     # Changes of the protocol ------------------------------------------------------------------------------------------
 
-    def _admit(self, entry: GroupEntry, now: float) -> Sequence[Send]:
-        """A client of the newer protocol joins a group of another kind: it becomes a consumer group, with its members if it has
-        any (the online upgrade). Returns answers to those. Raises RequestError if it cannot be."""
-        registry, group = self._registry, entry.group
-        if registry.admit(entry, GroupType.CONSUMER):
-            return ()
+    def _successor(self, group: Group, now: float) -> ConsumerGroup:
+        """What a group of another kind becomes when a client of the newer protocol joins it: a consumer group, with its members
+        if it has any (the online upgrade). The group itself stays as it is. Raises RequestError if it cannot become one."""
+        registry = self._registry
+        if registry.may_admit(group, GroupType.CONSUMER):
+            made = registry.make(group.group_id, GroupType.CONSUMER)
+            assert isinstance(made, ConsumerGroup)
+            return made
         if not isinstance(group, ClassicGroup) or group.is_dead:
             raise RequestError(ErrorCode.group_id_not_found, _not_a_consumer_group(group.group_id))
         limits = consumer_limits(registry.config, self._configs, group.group_id)
         try:
-            return registry.replace(entry, ConsumerGroup.from_classic(group, limits, self._topics.now, now))
+            return ConsumerGroup.from_classic(group, limits, self._topics.now, now)
         except RequestError as error:
             raise RequestError(error.code, f"{error.message} {_TAKE_TURNS}") from error
+
+    def _succeed(self, entry: GroupEntry, group: ConsumerGroup) -> Sequence[Send]:
+        """The new group takes the place of the old one. Returns the answers that the old one still owes."""
+        if isinstance(entry.group, ClassicGroup):
+            entry.group.hand_over()
+        return self._registry.replace(entry, group)
 
     def _become_classic(self, entry: GroupEntry, effect: BecomeClassic) -> Sequence[Send]:
         """Only members of the classic protocol are left (the online downgrade)."""

@@ -242,10 +242,19 @@ class GroupRegistry:
         group = entry.group
         if group.type is type:
             return True
-        if not group.is_empty or GroupType.SHARE in (group.type, type):
+        if not self.may_admit(group, type):
             return False
-        self.replace(entry, self._kinds[type].make(group.group_id))  # nobody waits in a group without members
+        self.replace(entry, self.make(group.group_id, type))  # nobody waits in a group without members
         return True
+
+    @staticmethod
+    def may_admit(group: Group, type: GroupType) -> bool:
+        """Whether the group may be replaced by an empty one of another kind."""
+        return group.is_empty and GroupType.SHARE not in (group.type, type)
+
+    def make(self, group_id: str, type: GroupType) -> Group:
+        """A group without members, which is not in the registry."""
+        return self._kinds[type].make(group_id)
 
     def replace(self, entry: GroupEntry, group: Group) -> Sequence[Send]:
         """The entry has another group now: an empty one, or the same converted to another kind. ``settle`` it. Returns what is

@@ -9,7 +9,7 @@ from typing import Any
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
-from broker.kafka.telemetry.client_telemetry import CODECS, PUSH_MAX_BYTES
+from broker.kafka.telemetry.client_telemetry import CODECS
 from broker.kafka.telemetry.facts import facts_of
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
@@ -24,7 +24,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "subscription_id": instance.subscription_id,
         "accepted_compression_types": CODECS,
         "push_interval": instance.interval_ms,
-        "telemetry_max_bytes": PUSH_MAX_BYTES,
+        "telemetry_max_bytes": context.telemetry.max_bytes,
         "delta_temporality": False,
         "requested_metrics": instance.metrics,
     }

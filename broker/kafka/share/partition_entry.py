@@ -16,11 +16,12 @@ reader takes. The processor that appends takes it only if the share partition is
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.share.share_partition import Outcome, SharePartition
+from broker.kafka.share.share_partition import Finished, Outcome, SharePartition
 from broker.kafka.share.share_settings import ShareSettings
 from broker.kafka.share.share_state import state_of
 from broker.kafka.share.share_store import Key, ShareStore
@@ -273,17 +274,32 @@ class PartitionEntry:
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], done: "Done", *, may_renew: bool
     ) -> bool:
-        """False: there is nothing to wait for; otherwise ``done`` is called when it is durable. Raises RequestError."""
+        """False: there is nothing to wait for; otherwise ``done`` is called when it is durable, or could not be stored: then the
+        member has the records as before. Raises RequestError."""
         with self.lock:
             partition = self.partition
             if partition is None:  # the group has not begun here, so nobody holds anything
                 raise RequestError(ErrorCode.invalid_record_state, "The member does not hold all of these records.")
             outcome = partition.acknowledge(member_id, batches, self._clock.monotonic(), may_renew=may_renew)
+            epoch = partition.state_epoch
         if outcome.durable:
-            self._store.save(self, done)
+            self._store.save(self, partial(self._acknowledged, member_id, epoch, outcome.finished, done))
         if outcome.available and self._drained:
             self.refill()
         return outcome.durable
+
+    def _acknowledged(
+        self, member_id: str, epoch: int, finished: Sequence[Finished], done: "Done", error: StorageError | None
+    ) -> None:
+        """On the catalogue writer's thread."""
+        if error is not None:
+            with self.lock:
+                if self.partition is not None and not self.forgotten:
+                    self.partition.not_stored(member_id, epoch, finished, self._clock.monotonic())
+                    self.partition.move_start(self.log.log_start_offset)
+                    self.arm()
+            self._store.changed(self)
+        done(error)
 
     def member_left(self, member_id: str) -> None:
         """What it holds goes to others."""

@@ -27,18 +27,22 @@ The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED differ in no way t
 | ACQUIRED | lock ends at the limit | ARCHIVED | soon |
 | ACQUIRED | member leaves | AVAILABLE | no |
 | ACQUIRED | start moves | ARCHIVED | no |
+| ACKNOWLEDGED | not stored | ACQUIRED | soon |
 
 *absent*: no consumer may see it, because compaction has removed it, or it is the marker or a record of an aborted transaction.
 *At the limit*: it was delivered as often as ``delivery_count_limit`` allows. A member that leaves has not had its records, so
 the delivery does not count. What is durable only *soon*, or not at all, is found out again after a restart; at worst a record is
-delivered once more than its count says. Every event in another state is refused, or leaves the record alone.
+delivered once more than its count says. *Not stored*: the catalogue has failed, and the member was told so. It has the record
+as before, with a new lock, and may acknowledge it again; the same goes for what it has rejected. Every event in another state is
+refused, or leaves the record alone.
 
 Bounds: nobody acquires an offset that is ``max_record_locks`` or more beyond ``start``, so no more ranges than that are in
-flight or done out of order, and a member that holds the oldest record for ever stops the others there and not sooner.
+flight or done out of order, but for what was not stored, and a member that holds the oldest record for ever stops the others
+there and not sooner.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from broker.delivery.acknowledged import Acknowledged
@@ -56,11 +60,21 @@ _NO_BOUND = 1 << 62
 _USUAL_TYPES, _KNOWN_TYPES = bytes(range(REJECT + 1)), bytes(range(RENEW + 1))
 
 
+class Finished(NamedTuple):
+    """Offsets that were ACQUIRED, and that an acknowledgement has made ACKNOWLEDGED or ARCHIVED."""
+
+    first: int
+    end: int  # the one after the last
+    type: int
+    failures: int  # of their deliveries before
+
+
 class Outcome(NamedTuple):
     """What an event has changed."""
 
     durable: bool  # something that has to be stored
     available: bool  # there may be more to acquire
+    finished: Sequence[Finished] = ()  # by an acknowledgement, for ``not_stored``
 
 
 class _Piece(NamedTuple):
@@ -251,13 +265,32 @@ class SharePartition:
                 first = start
             self._collect(owner, first, last, types, pieces)
         available = durable = False
+        finished: list[Finished] = []
         for piece in pieces:
             durable = durable or piece.type != RENEW
-            available = self._apply(piece, now) or available
+            available = self._apply(piece, now, finished) or available
         if durable:
             self.version += 1
             self.forget_owner(member_id)
-        return Outcome(durable, durable and (available or self.room > 0))
+        return Outcome(durable, durable and (available or self.room > 0), finished)
+
+    def not_stored(self, member_id: str, state_epoch: int, finished: Iterable[Finished], now: float) -> None:
+        """What an acknowledgement of the member has finished, in this state epoch, could not be stored."""
+        finished = sorted(finished)
+        if not finished or state_epoch != self.state_epoch:  # an administrator has set the start offset meanwhile
+            return
+        start = min(self.start, finished[0].first)
+        done = list(_without([(start, self.start), *self._done.ranges], finished))
+        if done and done[0][0] == start:
+            start = done.pop(0)[1]
+        self._done.reset(start)
+        self._done.restore(done, ())
+        owner = self.owner(member_id)
+        for one in finished:
+            self._order.add(one.first)
+            self._in_flight.acquire(owner, one.first, one.end - one.first, now=now).failures = one.failures
+            self.counts[one.type] -= one.end - one.first
+        self.version += 1
 
     def _collect(self, owner: Owner | None, first: int, last: int, types: bytes, pieces: list[_Piece]) -> None:
         """Raises RequestError unless the owner holds all of these offsets."""
@@ -277,7 +310,7 @@ class SharePartition:
                     pieces.append(_Piece(first + run.start(), first + run.end() - 1, types[run.start()]))
             at = stop + 1
 
-    def _apply(self, piece: _Piece, now: float) -> bool:
+    def _apply(self, piece: _Piece, now: float, finished: list[Finished]) -> bool:
         """Whether there is something AVAILABLE now."""
         first, last, kind = piece
         self.counts[kind] += last - first + 1
@@ -287,6 +320,7 @@ class SharePartition:
             return False
         if kind == RELEASE:
             return self._fail(record)
+        finished.append(Finished(first, last + 1, kind, record.failures))
         self._finish(record)
         return False
 
@@ -412,6 +446,20 @@ class SharePartition:
         self._in_flight.add(first, end - first).failures = failures
         self._order.add(first)
         self._available.add(first)
+
+
+def _without(ranges: Iterable[tuple[int, int]], finished: Sequence[Finished]) -> Iterator[tuple[int, int]]:
+    """What is left of ranges, ascending, each of which has all of some of the finished offsets, also ascending, or none."""
+    number = 0
+    for first, end in ranges:
+        at = first
+        while number < len(finished) and finished[number].first < end:
+            if at < finished[number].first:
+                yield at, finished[number].first
+            at = finished[number].end
+            number += 1
+        if at < end:
+            yield at, end
 
 
 def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) -> None:

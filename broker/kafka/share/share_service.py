@@ -50,7 +50,8 @@ class ShareOffset(NamedTuple):
 
 class ShareService:
     """``settings``: those of a group. ``memory``: what share partitions count for, whether they are in use or not;
-    ``has_memory_for`` is asked before a group begins with a partition."""
+    ``has_memory_for`` is asked before a group begins with a partition. ``is_group``: whether there is a share group of this id;
+    of others nothing is kept, because nobody could list or delete it."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class ShareService:
         max_sessions: int = MAX_SESSIONS,
         has_memory_for: Callable[[int], bool] = lambda _: True,
         memory: CoordinatorMemory | None = None,
+        is_group: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -71,6 +73,7 @@ class ShareService:
         self._writer = writer
         self.settings = settings
         self._has_memory_for = has_memory_for
+        self._is_group = is_group
         self._memory = CoordinatorMemory(0) if memory is None else memory
         self.store = ShareStore(writer, clock, timer)
         self.sessions = ShareSessions(max_sessions)
@@ -172,6 +175,9 @@ class ShareService:
                 try:
                     found[entry] = self._restored(entry, settings)
                     if entry.stored is None:
+                        if not self._is_group(entry.key.group_id):
+                            # An error of a partition after which every client asks again.
+                            raise RequestError(ErrorCode.unknown_topic_or_partition, "There is no such share group.")
                         if self.store.is_being_deleted(entry.key):
                             raise RequestError(
                                 ErrorCode.replica_not_available, "What the group has read before is being deleted."
@@ -274,16 +280,15 @@ class ShareService:
             return
         self.sessions.give_back(session)
         self.set_aside(session, link)
-        self._unload(link.entry)
 
-    @staticmethod
-    def set_aside(session: ShareSession, link: Link) -> None:
+    def set_aside(self, session: ShareSession, link: Link) -> None:
         """The session does not fetch from there now."""
         entry = link.entry
         entry.detach(link)
         with entry.lock:
             if entry.partition is not None and entry.partition.holds(session.member_id):
                 session.left[entry] = None
+        self._unload(entry)
 
     def close_session(self, session: ShareSession) -> None:
         """What the member holds goes to others."""

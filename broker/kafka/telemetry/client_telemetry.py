@@ -29,8 +29,6 @@ from protocol.kafka.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, De
 
 log = get_logger("kafka")
 
-# Kafka's default of telemetry.max.bytes. It bounds what is sent, and what that is when it is decompressed.
-PUSH_MAX_BYTES: Final = 1 << 20
 # The codecs that clients may use, those that are preferred first, as in Kafka.
 CODECS: Final = (ZSTD, LZ4, GZIP, SNAPPY)
 _INSTANCES_MAX = 1_000
@@ -42,8 +40,10 @@ _RESERVED = (None, uuid.UUID(int=0), uuid.UUID(int=1))
 
 
 class ClientTelemetry:
-    def __init__(self, configs: ClientMetricsConfigs, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, configs: ClientMetricsConfigs, clock: Clock, entropy: Entropy, max_bytes: int) -> None:
+        """``max_bytes``: of a push, as it is sent and when it is decompressed."""
         self.configs = configs
+        self.max_bytes = max_bytes
         self._clock = clock
         self._entropy = entropy
         self._lock = Lock()
@@ -84,7 +84,7 @@ class ClientTelemetry:
                 instance.push(now, subscription_id, terminating=terminating)
             if codec != NONE and codec not in CODECS:
                 raise RequestError(ErrorCode.unsupported_compression_type, f"There is no codec {codec}.")
-            points = _parse(codec, data) if data else []
+            points = self._parse(codec, data) if data else []
         except RequestError as error:
             with self._lock:
                 instance.last_error = error.code
@@ -96,6 +96,16 @@ class ClientTelemetry:
                 self._keep(instance, series)
         if len(points) > len(series):
             self._report(instance, len(points) - len(series))
+
+    def _parse(self, codec: int, data: bytes) -> list[Point]:
+        if len(data) > self.max_bytes:
+            raise RequestError(ErrorCode.telemetry_too_large, f"A push has at most {self.max_bytes} bytes.")
+        try:
+            return parse_metrics(data if codec == NONE else decompress(codec, data, self.max_bytes))
+        except DecompressedTooLarge as error:
+            raise RequestError(ErrorCode.telemetry_too_large, str(error)) from None
+        except ProtocolError as error:
+            raise RequestError(ErrorCode.invalid_record, f"These are no metrics: {error}.") from None
 
     def _instance(self, instance_id: uuid.UUID, facts: Mapping[str, str], now: float) -> ClientInstance:
         """Under the lock."""
@@ -169,17 +179,6 @@ class ClientTelemetry:
 def kafka_text(instance_id: uuid.UUID) -> str:
     """An id as Kafka's clients write it in their logs: base64 for URLs."""
     return base64.urlsafe_b64encode(instance_id.bytes).rstrip(b"=").decode()
-
-
-def _parse(codec: int, data: bytes) -> list[Point]:
-    if len(data) > PUSH_MAX_BYTES:
-        raise RequestError(ErrorCode.telemetry_too_large, f"A push has at most {PUSH_MAX_BYTES} bytes.")
-    try:
-        return parse_metrics(data if codec == NONE else decompress(codec, data, PUSH_MAX_BYTES))
-    except DecompressedTooLarge as error:
-        raise RequestError(ErrorCode.telemetry_too_large, str(error)) from None
-    except ProtocolError as error:
-        raise RequestError(ErrorCode.invalid_record, f"These are no metrics: {error}.") from None
 
 
 def _series_of(instance: ClientInstance, points: Iterable[Point]) -> Series:

@@ -537,6 +537,37 @@ def test_a_group_that_is_no_consumers_is_not_upgraded(harness: GroupHarness) -> 
     assert Member(harness, "new").ask(3).error == ErrorCode.group_id_not_found
 
 
+@pytest.mark.parametrize(
+    ("max_size", "how", "error"),
+    [
+        (3, {"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
+        (2, {}, ErrorCode.group_max_size_reached),
+    ],
+)
+def test_a_join_that_is_refused_converts_no_group_with_members(
+    new_harness: Any, max_size: int, how: dict[str, Any], error: ErrorCode
+) -> None:
+    harness = new_harness(group_consumer_max_size=max_size)
+    harness.topic("orders", 2)
+    classic(harness)
+    waiting = harness.join("g", member_id_required=False)  # until the first one joins again
+    assert Member(harness, "new").ask_join("orders", **how).error == error
+    harness.write()
+    assert harness.groups.type_of("g") is GroupType.CLASSIC
+    assert waiting.is_parked
+    harness.restart(clean=False)
+    assert harness.groups.type_of("g") is GroupType.CLASSIC
+
+
+def test_a_join_that_is_refused_converts_no_empty_group(harness: GroupHarness) -> None:
+    harness.commit("g", {("orders", 0): 5})
+    harness.write()
+    refused = Member(harness, "new").ask_join("orders", subscribed_topic_regex="(")
+    assert refused.error == ErrorCode.invalid_regular_expression
+    assert harness.groups.type_of("g") is GroupType.CLASSIC
+    assert harness.committed("g") == {("orders", 0): 5}
+
+
 def test_an_upgrade_that_cannot_be_written_is_written_with_what_comes_next(harness: GroupHarness) -> None:
     old = classic(harness)
     harness.database.full = True

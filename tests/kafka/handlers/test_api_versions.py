@@ -1,5 +1,7 @@
 """ApiVersions: the same in every version, and an answer that every client understands to a version that is not known."""
 
+import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -67,3 +69,17 @@ def test_a_client_that_is_newer_learns_which_version_it_may_ask_in(kafka: Kafka)
     assert (correlation_id, answer.error_code) == (7, ErrorCode.unsupported_version)
     (entry,) = answer.api_keys
     assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, version)
+
+
+@pytest.mark.parametrize("key", [ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE])
+def test_streams_groups_are_refused_as_by_a_cluster_that_does_not_know_them(kafka: Kafka, key: ApiKey) -> None:
+    """KIP-1071. Kafka Streams looks at the list of APIs, and says so when it starts."""
+    answer = kafka.ask(ApiKey.API_VERSIONS, 4, **CLIENT)
+    assert key not in {entry.api_key for entry in answer.api_keys}
+    named = {feature.name for feature in (*answer.supported_features, *answer.finalized_features)}
+    assert "streams.version" not in named and "group.version" in named
+    with socket.create_connection(kafka.address) as client:
+        client.settimeout(10)
+        request = struct.pack(">hhi", key, 0, 7) + b"\0\4test\0"
+        client.sendall(struct.pack(">i", len(request)) + request)
+        assert client.recv(1) == b"", "the connection is closed"

@@ -10,7 +10,9 @@ import pytest
 
 from broker.errors import StorageError
 from broker.kafka.handlers import share_acknowledge
+from broker.kafka.handlers.share_fetch import has_many_acknowledgements
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.share_fetch import AcknowledgementBatch, ShareAcknowledgeRequest, SharePartitionRequest
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, GAP, REJECT, RELEASE, RENEW, Member, write
 
@@ -127,6 +129,26 @@ def test_many_types_are_handled(kafka: Kafka) -> None:
         assert (1_500, 0) == kafka.inside.share.offsets(topic)[topic, 0]
 
 
+@pytest.mark.parametrize(
+    ("batches", "is_many"),
+    [
+        ([(0, 4_999, b"\1")], False),
+        ([(0, 499, bytes(500))], False),
+        ([(0, 2_499, b"\1"), (2_500, 5_000, b"\1")], True),
+        ([(0, 500, bytes(501))], True),
+        ([(0, 2**63 - 1, b"\4")], True),
+        ([(2**63 - 1, 0, b"\4")], False),
+    ],
+)
+def test_what_may_be_many_ranges_is_no_work_for_a_processor(
+    batches: list[tuple[int, int, bytes]], is_many: bool
+) -> None:
+    found = [AcknowledgementBatch(*batch) for batch in batches]
+    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(found)]
+    request = ShareAcknowledgeRequest("group", "member", 1, is_renew=True, partitions=partitions)
+    assert has_many_acknowledgements(request) is is_many
+
+
 @pytest.mark.parametrize("types", [[], [ACCEPT, ACCEPT], [9], [ACCEPT] * 4])
 def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[int]) -> None:
     topic = kafka.topic()
@@ -139,7 +161,9 @@ def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[i
         assert {0: 0} == member.acknowledged({0: [(0, 2, [ACCEPT])]})
 
 
-def test_what_could_not_be_stored_is_told_and_stored_later(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_stored_is_told_and_may_be_acknowledged_again(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = kafka.topic()
     write(kafka, topic, 3)
     with Member(kafka, topic, group=topic) as member:
@@ -153,6 +177,9 @@ def test_what_could_not_be_stored_is_told_and_stored_later(kafka: Kafka, monkeyp
             patch.setattr(type(catalogue), "alter_documents", lambda self, changes: fail(changes))
             assert {0: ErrorCode.kafka_storage_error} == member.acknowledged({0: [(0, 0, [ACCEPT])]})
         assert {0: 0} == member.acknowledged({0: [(2, 2, [ACCEPT])]})
+        assert {(topic, 0): (0, 2)} == kafka.inside.share.offsets(topic)
+        assert {0: 0} == member.acknowledged({0: [(0, 0, [ACCEPT])]})
+        assert {(topic, 0): (1, 1)} == kafka.inside.share.offsets(topic)
         assert [] == member.fetch().ranges()
         rows = dict(catalogue.load_documents("share-partition"))
         assert any(key.startswith(topic + "\0") for key in rows)

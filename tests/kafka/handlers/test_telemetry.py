@@ -120,3 +120,14 @@ def test_subscriptions_are_resources_with_settings(kafka: Kafka) -> None:
     assert {("interval.ms", "60000", 7), ("match", "", 5), ("metrics", "a,b", 7)} == {
         (one.name, one.value, one.config_source) for one in shown.configs
     }
+
+
+def test_the_operator_says_how_large_a_push_may_be() -> None:
+    with Kafka(telemetry_max_bytes=500) as kafka:
+        subscribe(kafka)
+        asked = get(kafka)
+        assert asked.telemetry_max_bytes == 500
+        assert push(kafka, asked, bytes(501)) == ErrorCode.telemetry_too_large
+        asked = get(kafka)
+        assert push(kafka, asked, compress(ZSTD, bytes(501)), compression_type=ZSTD) == ErrorCode.telemetry_too_large
+        assert push(kafka, get(kafka), gauges(a=1.0)) == ErrorCode.none

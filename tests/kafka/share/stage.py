@@ -72,6 +72,7 @@ class Stage:
         self.timer = Timer(self.clock)
         self.tables = Tables()
         self.settings = EARLIEST
+        self.unknown_groups: set[str] = set()
         self.logs.create_topic("topic", partitions, {})
         self.logs.on_topic_gone.append(lambda info: self.share.topic_deleted(info.topic_id))
         self.start()
@@ -90,6 +91,7 @@ class Stage:
             lambda _: self.settings,
             has_memory_for=lambda size: size <= self.memory.free_bytes,
             memory=self.memory,
+            is_group=lambda group_id: group_id not in self.unknown_groups,
         )
         self.share.open()
 

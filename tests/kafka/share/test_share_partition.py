@@ -1,7 +1,7 @@
 """A share partition: the table of the docstring, what is refused, the bounds, and a model of everything together."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import pytest
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.errors import RequestError
 from broker.kafka.share import share_partition
 from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT, Acquisition
-from broker.kafka.share.share_partition import ACCEPT, GAP, REJECT, RELEASE, RENEW, SharePartition
+from broker.kafka.share.share_partition import ACCEPT, GAP, REJECT, RELEASE, RENEW, Finished, SharePartition
 from broker.kafka.share.share_settings import ShareSettings
 from broker.kafka.share.share_state import decode, restored, state_of
 from protocol.kafka.errors import ErrorCode
@@ -72,6 +72,9 @@ class Case:
                 acquire(self.partition, "m", (0, 0))
         if state == "AVAILABLE":
             self.partition.member_left("m")
+        self.finished: Sequence[Finished] = ()
+        if state == "ACKNOWLEDGED":
+            self.finished = self.partition.acknowledge("m", [batch(0, 0, ACCEPT)], 0.0).finished
         self.version = self.partition.version
 
     def acknowledge(self, kind: int) -> None:
@@ -97,6 +100,7 @@ EVENTS: dict[str, Callable[[Case], object]] = {
     "renew": lambda case: case.acknowledge(RENEW),
     "lock ends": lambda case: case.partition.expire(10.0, 100),
     "lock ends at the limit": lambda case: case.partition.expire(10.0, 100),
+    "not stored": lambda case: case.partition.not_stored("m", 0, case.finished, 1.0),
     "member leaves": lambda case: case.partition.member_left("m"),
 }
 # What is durable before the answer, or soon, raises the version.
@@ -322,6 +326,23 @@ def test_what_the_log_has_lost_is_forgotten() -> None:
     assert (5, 5, []) == (again.start, again.end, list(again.done()))
 
 
+def test_what_could_not_be_stored_is_as_it_was() -> None:
+    partition = SharePartition(0, SETTINGS)
+    acquire(partition, "m", (0, 9))
+    partition.acknowledge("m", [batch(2, 5, RELEASE)], 0.0)
+    acquire(partition, "m", (2, 5))
+    before = states(partition)
+    lost = partition.acknowledge("m", [batch(0, 3, ACCEPT), batch(5, 6, ACCEPT, REJECT), batch(8, 8, GAP)], 0.0)
+    partition.acknowledge("m", [batch(4, 4, ACCEPT), batch(9, 9, ACCEPT)], 0.0)
+    assert 7 == partition.start
+    partition.not_stored("m", 0, lost.finished, 0.0)
+    partition.check()
+    assert 0 == partition.start
+    assert {offset: state for offset, state in before.items() if offset not in (4, 9)} == states(partition)
+    partition.acknowledge("m", [batch(0, 3, ACCEPT), batch(5, 8, ACCEPT)], 0.0)
+    assert 10 == partition.start == partition.end
+
+
 def test_an_administrator_sets_the_start() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
@@ -360,6 +381,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.log_start = 0
         self.accepted: set[int] = set()
+        self.unstored: list[tuple[str, Sequence[Finished]]] = []
+        self.is_bounded = True  # by the locks
 
     @rule(size=st.integers(1, 5), gap=st.integers(0, 2))
     def append(self, size: int, gap: int) -> None:
@@ -421,7 +444,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
             last += 1
         kinds = kinds[: last - first + 1]
         types = kinds[:1] if single or len(kinds) == 1 else kinds
-        self.partition.acknowledge(member, [batch(first, last, *types)], self.now, may_renew=True)
+        outcome = self.partition.acknowledge(member, [batch(first, last, *types)], self.now, may_renew=True)
+        self.unstored.append((member, outcome.finished))
         for number in range(first, last + 1):
             record = self.records[number]
             kind = types[0] if len(types) == 1 else types[number - first]
@@ -433,6 +457,26 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 record.state = "DONE"
                 if kind == ACCEPT:
                     self.accepted.add(number)
+
+    @rule(which=st.integers(0, 5))
+    def not_stored(self, which: int) -> None:
+        """An acknowledgement, and perhaps an older one than the last."""
+        if which >= len(self.unstored):
+            return
+        member, finished = self.unstored.pop(-1 - which)
+        self.partition.not_stored(member, 0, finished, self.now)
+        self.partition.move_start(self.log_start)
+        for one in finished:
+            for number in range(max(self.log_start, one.first), one.end):
+                failures = self.records[number].failures
+                assert failures == one.failures
+                self.records[number] = Model("ACQUIRED", member, failures, self.now + 3)
+                self.accepted.discard(number)
+        self.is_bounded = False
+
+    @rule()
+    def stored(self) -> None:
+        self.unstored.clear()
 
     def fail(self, record: Model) -> None:
         record.failures += 1
@@ -483,6 +527,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """What is held is available again, with the count of the deliveries before."""
+        self.unstored.clear()
         self.partition = restored(decode(state_of(self.partition).encode()), self.settings, self.end)
         for number, record in self.records.items():
             if record.state in ("ACQUIRED", "AVAILABLE"):
@@ -527,7 +572,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
             else:
                 assert record.state in ("NEW", "DONE")
         assert partition.in_flight_count == sum(record.state == "ACQUIRED" for record in self.records.values())
-        assert partition.end - partition.start <= self.settings.max_record_locks + 2, "but for one gap"
+        assert not self.is_bounded or partition.end - partition.start <= self.settings.max_record_locks + 2, (
+            "but for one gap"
+        )
 
 
 TestSharePartition = SharePartitionMachine.TestCase

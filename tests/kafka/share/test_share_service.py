@@ -269,8 +269,32 @@ def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
     assert (-1, -1) == stage.share.offsets("group")["topic", 0]
 
 
+def test_nothing_is_kept_of_groups_that_do_not_exist(stage: Stage) -> None:
+    """Nobody could list or delete it."""
+    stage.unknown_groups.add("group")
+    session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
+    stage.share.add(session, (stage.topic_id.bytes, 0))
+    (failure,) = stage.share.begin(session.unbegun, EARLIEST).values()
+    assert isinstance(failure, RequestError) and ErrorCode.unknown_topic_or_partition == failure.code
+    stage.run()
+    assert ([], 0) == (stage.catalogue.writes, stage.memory.used_bytes)
+    stage.unknown_groups.clear()
+    assert not stage.share.begin(session.unbegun, EARLIEST)
+    stage.unknown_groups.add("group")  # it is asked only where the group begins
+    assert [] != stage.catalogue.writes
+    stage.share.close_session(session)
+    assert [] == stage.share.entries()
+
+
+def test_a_partition_that_is_set_aside_is_not_kept_in_memory(stage: Stage) -> None:
+    member = stage.member("m", 0)
+    link = member.session.links.pop((stage.topic_id.bytes, 0))
+    stage.share.set_aside(member.session, link)
+    assert [] == stage.share.entries()
+
+
 def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
-    """A client may invent groups, and each of them leaves rows."""
+    """A client may make groups, and each of them leaves rows."""
     begun = []
     for number in range(100):
         session = stage.share.open_session(f"invented-{number}", "m", Connected())  # type: ignore[arg-type]

@@ -44,19 +44,71 @@ def test_many_acknowledgements_are_one_row(stage: Stage) -> None:
     assert 1 == rows(stage) - before
 
 
-def test_a_failure_is_told_and_tried_again(stage: Stage) -> None:
-    stage.write(5)
+def test_what_could_not_be_stored_was_not_acknowledged(stage: Stage) -> None:
+    stage.write(6)
+    member = stage.member()
+    member.fetch()
+    member.acknowledge(5, 5)
+    stage.run()
+    stage.catalogue.broken = True
+    answers = [member.acknowledge(0, 2), member.acknowledge(4, 4, 3)]
+    stage.run()
+    assert [["the disk is full"]] * 2 == [[str(error) for error in answer] for answer in answers]
+    assert 1 == stage.share.acknowledged()[1]
+    stage.catalogue.broken = False
+    again = member.acknowledge(0, 1)
+    stage.run()
+    assert [None] == again
+    stage.wait(11_000)
+    assert [(2, 4, 2)] == stage.member("n").fetch()
+    stage.start()
+    assert [(2, 4, 2)] == stage.member("n").fetch()
+
+
+def test_what_could_not_be_stored_is_given_back_when_its_lock_ends(stage: Stage) -> None:
+    stage.write(3)
+    member = stage.member()
+    member.fetch()
+    stage.wait(9_000)
+    stage.catalogue.broken = True
+    member.acknowledge(0, 2)
+    stage.run()
+    stage.share.drop(member.session, (stage.topic_id.bytes, 0))
+    stage.catalogue.broken = False
+    stage.wait(9_000)
+    assert [] == stage.member("n").fetch(), "the lock begins anew"
+    stage.wait(2_000)
+    assert [(0, 2, 2)] == stage.member("n").fetch()
+
+
+def test_the_disk_may_fail_after_all_locks_have_ended(stage: Stage) -> None:
+    stage.write(3)
     member = stage.member()
     member.fetch()
     stage.catalogue.broken = True
-    answers = member.acknowledge(0, 2)
+    member.acknowledge(0, 2)
+    stage.clock.sleep_ms(11_000)
+    stage.timer.step(0)
     stage.run()
-    assert ["the disk is full"] == [str(error) for error in answers]
-    stage.wait(1_000)
     stage.catalogue.broken = False
-    stage.wait(1_000)
-    stage.start()
-    assert [(3, 4, 1)] == stage.member().fetch()
+    partition = member.entry().partition
+    assert partition is not None and 3 == partition.in_flight_count
+    stage.wait(11_000)
+    assert 0 == partition.in_flight_count
+    assert [(0, 2, 2)] == stage.member("n").fetch()
+
+
+def test_what_an_administrator_has_reset_is_not_given_back(stage: Stage) -> None:
+    stage.write(3)
+    member = stage.member()
+    member.fetch()
+    stage.catalogue.broken = True
+    member.acknowledge(0, 1)
+    stage.share.reset("group", stage.topic_id, 0, 3, lambda _: None)
+    stage.run()
+    stage.catalogue.broken = False
+    assert (3, 0) == stage.share.offsets("group")["topic", 0]
+    assert [] == member.fetch()
 
 
 def test_counts_of_deliveries_are_written_within_two_seconds(stage: Stage) -> None:

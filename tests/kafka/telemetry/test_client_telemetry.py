@@ -10,7 +10,7 @@ import pytest
 from broker.errors import RequestError
 from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.telemetry import client_telemetry
-from broker.kafka.telemetry.client_telemetry import PUSH_MAX_BYTES, ClientTelemetry, kafka_text
+from broker.kafka.telemetry.client_telemetry import ClientTelemetry, kafka_text
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.entropy import SystemEntropy
 from protocol.kafka.errors import ErrorCode
@@ -20,6 +20,9 @@ from tests.kafka.telemetry.otlp_writer import gauges, metric, metrics_data, poin
 FACTS = {"client_id": "app", "client_software_name": "test", "client_software_version": "1"}
 FACTS |= {"client_source_address": "::1", "client_source_port": "1"}
 INTERVAL_S = 100.0
+
+
+PUSH_MAX_BYTES = 1 << 20
 
 
 class Hands:
@@ -42,7 +45,7 @@ class World:
         self.configs = ClientMetricsConfigs(self.catalogue)
         self.configs.load()
         self.subscribe("org.")
-        self.telemetry = ClientTelemetry(self.configs, self.clock, SystemEntropy())
+        self.telemetry = ClientTelemetry(self.configs, self.clock, SystemEntropy(), PUSH_MAX_BYTES)
 
     def subscribe(self, metrics: str) -> None:
         changes = {"metrics": metrics, "interval.ms": str(int(INTERVAL_S * 1000))}

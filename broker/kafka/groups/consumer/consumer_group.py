@@ -93,13 +93,12 @@ class ConsumerGroup:
     ) -> "ConsumerGroup":
         """What a classic group of consumers becomes when it gets a heartbeat of a consumer group's member.
 
-        Raises RequestError, with nothing changed, if it cannot be upgraded. Otherwise the caller puts the new group into the
-        place of the old one, hands the heartbeat to it, and sends the effects of the old one, whose parked requests are
-        answered with REBALANCE_IN_PROGRESS. The first save has every row."""
+        Raises RequestError if it cannot be upgraded. The old group stays as it is. The caller hands the heartbeat to the new
+        one and, unless that is refused, has the old one ``hand_over`` and puts the new one into its place. The first save has
+        every row."""
         group = cls(classic.group_id, limits)
         group._core.targets.see_topics(topics)
         fill_from_classic(group._core, classic, topics, now)
-        classic.hand_over()
         return group
 
     def set_limits(self, limits: ConsumerGroupLimits) -> None:

@@ -33,6 +33,7 @@ def classic_group(*members: MemberSnapshot, protocol_type: str = "consumer") -> 
 
 def upgrade(driver: GroupDriver, classic: ClassicGroup, limits: ConsumerGroupLimits | None = None) -> None:
     driver.group = ConsumerGroup.from_classic(classic, limits or ConsumerGroupLimits(), driver.topics, driver.now)
+    classic.hand_over()
 
 
 def test_members_keep_what_they_have_and_hand_it_over_step_by_step() -> None:

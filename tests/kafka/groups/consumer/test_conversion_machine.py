@@ -186,6 +186,7 @@ class ConversionModel(RuleBasedStateMachine):
             return old
         if len(old.members):
             self.group = ConsumerGroup.from_classic(old, ConsumerGroupLimits(), TOPICS, self.now)
+            old.hand_over()
             self.settle(old)
         else:
             self.group, self.stored = ConsumerGroup("group", ConsumerGroupLimits()), None
