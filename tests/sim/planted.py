@@ -1,6 +1,6 @@
 """Bugs to be found: each plants one mistake into the real broker for as long as its context lasts.
 
-A simulator that finds none of these is blind. The tests want each found within 50 seeds.
+A simulator that finds none of these is blind. The tests want each found within 100 seeds.
 """
 
 from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from tests.sim.storm import FAULTS
 # The seed that found each planted bug when they were last recorded (`python -m tests.sim --record`). It only says where to begin,
 # which saves the tests the seeds before it. A change of the broker may make another seed the first.
 FOUND_BY = Path(__file__).with_name("found_by.json")
-PLANTED_SEEDS = range(1, 51)
+PLANTED_SEEDS = range(1, 101)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A simulator that finds nothing is blind: every planted bug is found within 50 seeds."""
+"""A simulator that finds nothing is blind: every planted bug is found within 100 seeds."""
 
 from concurrent.futures import Future, ProcessPoolExecutor
 
