@@ -301,7 +301,7 @@ class ConsumerGroup:
 
     def saved(self, save: SaveRows | BecomeClassic, error: ErrorCode, now: float) -> None:
         """``save`` is durable, or could not be made so."""
-        self._core.saver.saved(save, error)
+        self._core.saved(save, error, now)
 
     def topics_changed(self, topics: TopicsImage, now: float) -> None:
         """A topic was made, deleted or has grown. Heartbeats bring the topics as well: it only happens sooner with this."""
@@ -335,6 +335,8 @@ class ConsumerGroup:
         while (member_id := schedule.next_member(now)) is not None:
             member = core.members.get(member_id)
             assert member is not None
+            if core.put_off(member):
+                continue
             core.remove(member, ErrorCode.unknown_member_id, now)
             has_fenced = True
         if schedule.other <= now:

@@ -53,6 +53,8 @@ class Membership:
         self.parked = ParkedMembers()
         self.saver = Saver(emit, self._encode)
         self.targets = Targets(limits, self.members, self.schedule, emit, lambda: self.saver.mark(GROUP_ROW))
+        # Members that have missed a deadline while their answers were not durable. Some may have gone since.
+        self._unheard: list[str] = []
 
     # Members --------------------------------------------------------------------------------------------------------
 
@@ -103,6 +105,33 @@ class Membership:
         """The member has shown that it is alive: its session begins anew."""
         timeout_ms = self.limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         self.schedule.set(self.schedule.sessions, member.member_id, now + timeout_ms / 1000)
+
+    def put_off(self, member: ConsumerMember) -> bool:
+        """The member has missed a deadline. True if its answer waits until it is durable: then it has not heard yet what it is to
+        do, and its deadlines begin anew when it does."""
+        if member.saved_in <= self.saver.settled:
+            return False
+        deadlines = (self.schedule.sessions, self.schedule.revocations)
+        if not any(member.member_id in each for each in deadlines):
+            return False
+        for each in deadlines:
+            each.remove(member.member_id)
+        self._unheard.append(member.member_id)
+        return True
+
+    def saved(self, save: SaveRows | BecomeClassic, error: ErrorCode, now: float) -> None:
+        self.saver.saved(save, error)
+        if not self._unheard:
+            return
+        unheard, self._unheard = self._unheard, []
+        for member in map(self.members.get, unheard):
+            if member is None:
+                continue
+            if member.saved_in > self.saver.settled:
+                self._unheard.append(member.member_id)
+                continue
+            self.expect_heartbeat(member, now)
+            self.watch_revocation(member, now)
 
     def are_all_reconciled(self) -> bool:
         return all(member.is_reconciled_to(self.targets.assignment_epoch) for member in self.members)

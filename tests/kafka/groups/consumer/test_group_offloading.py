@@ -60,6 +60,8 @@ def test_a_member_that_is_fenced_while_it_waits_is_told_so() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
+    while driver.saves:
+        driver.save()
     driver.pass_time(50.0)
     assert client.last is not None
     assert client.last.error is ErrorCode.unknown_member_id

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from broker.kafka.groups.consumer.values import ConsumerGroupLimits
+from broker.kafka.groups.consumer.values import ConsumerGroupLimits, HeartbeatResult
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle
 
@@ -57,6 +57,46 @@ def test_heartbeats_do_not_prolong_the_rebalance_timeout_and_giving_up_ends_it()
         settle([slow, other])
         driver.pass_time(10.0)
     assert driver.group.member_count == 2
+
+
+def test_who_has_not_heard_yet_what_to_give_up_is_not_fenced_for_it() -> None:
+    driver = GroupDriver.of(t=2)
+    owner, other = Client(driver, "a", rebalance_timeout_ms=30_000), Client(driver, "b")
+    owner.beat()
+    other.beat()
+    driver.is_lazy = True
+    answers: list[HeartbeatResult] = []
+    driver.heartbeat(owner.request(), answers.append)
+    assert not answers  # it waits for the disk
+    for _ in range(4):
+        driver.pass_time(25.0)
+        driver.heartbeat(other.request(), other.take)
+    assert driver.group.member_count == 2
+    driver.is_lazy = False
+    driver.work()
+    owner.take(answers[0])
+    assert owner.count == 1
+    assert owner.is_report_due
+    owner.is_report_due = False  # the report is lost
+    driver.pass_time(25.0)
+    assert owner.beat().error is ErrorCode.none
+    driver.pass_time(6.0)
+    assert owner.beat().error is ErrorCode.unknown_member_id
+
+
+def test_who_has_not_heard_is_fenced_after_a_session_of_silence_once_it_could_have_heard() -> None:
+    driver = GroupDriver.of(t=2, is_lazy=True)
+    client = Client(driver, "a")
+    driver.heartbeat(client.request(), client.take)
+    driver.pass_time(100.0)
+    assert client.last is None
+    driver.work()
+    assert driver.group.member_count == 1
+    driver.pass_time(44.0)
+    assert driver.group.member_count == 1
+    driver.pass_time(2.0)
+    driver.work()
+    assert driver.group.member_count == 0
 
 
 def test_an_empty_group_has_nothing_to_wake_for() -> None:
