@@ -116,6 +116,7 @@ class SubscriptionLedger:
         self.confirmed_before = -1  # cumulative
         self.confirmed_before_at = 0.0
         self._holder: dict[int, Member] = {}  # who was given it last
+        self._redelivered: dict[tuple[int, int], int] = {}  # by life of the broker and entry: how often before
         self.ever: set[int] = set()  # entries that somebody was given
         self.acked: set[int] = set()
         self.spans: dict[int, int] = {}  # entry -> how many messages
@@ -167,6 +168,9 @@ class SubscriptionLedger:
             early_ms = first.deliver_at_ms - int((self.world.now + self.world.wall_offset_s) * 1000)
             if early_ms > self._early_most_ms:
                 raise Violation(f"{who}: {entry} came {early_ms} ms too early")
+        if redeliveries < self._redelivered.get((member.wire.life, entry), 0):
+            return  # somebody has got a later delivery already: this one was given back while it was on its way
+        self._redelivered[member.wire.life, entry] = redeliveries
         if self._holder.get(entry, member) is not member:
             member.turns[entry] = member.asked[entry] = 0  # it has been elsewhere meanwhile
         again = member.turns[entry] > 0

@@ -42,7 +42,7 @@ from tests.sim.world import Chaos, Violation, World
 # Of the first act.
 DEFAULT_STEPS = 1500
 # Nobody needs more than this to finish when nothing goes wrong any more.
-_QUIET_STEPS = 40_000
+_QUIET_STEPS = 60_000
 # ... and with every scene besides the cast, the processors have so much more to do meanwhile.
 _SCENE_STEPS = 20_000
 _LEAVING_STEPS = 5_000

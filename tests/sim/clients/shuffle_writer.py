@@ -162,7 +162,8 @@ class Writer(ShuffleClient):
         elif whim == 1:  # once more, on the same connection
             self._handle = -1
             self._open(attempt)
-        elif whim == 2:
+        elif whim == 2:  # it comes back, which the broker may hear of only when it has stopped waiting for that
+            attempt.excuse("its writer was closed")
             self.send(encode_close_writer(self._handle))
             self._handle = -1
         else:
