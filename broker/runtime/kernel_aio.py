@@ -15,6 +15,7 @@ import os
 import platform
 import struct
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 
 # Numbers of the system calls io_setup, io_submit, io_getevents and io_destroy.
@@ -42,12 +43,14 @@ class KernelAio:
         numbers = _CALLS.get(platform.machine())
         if not sys.platform.startswith("linux") or sys.maxsize < 1 << 32 or numbers is None or _call is None:
             raise OSError(errno.ENOSYS, "no asynchronous I/O on this system")
-        setup, self._submit, self._get_events, self._destroy = numbers
+        setup, self._submit, self._get_events, destroy = numbers
         self.size = size
         context = ctypes.c_ulong(0)
         if _call(ctypes.c_long(setup), ctypes.c_uint(size), ctypes.byref(context)):
             raise _error()
         self._context = context
+        # It waits for what was not read to its end.
+        weakref.finalize(self, _call, ctypes.c_long(destroy), context).atexit = False
         self._requests = ctypes.create_string_buffer(_IOCB.size * size)
         start = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * size)(*range(start, start + _IOCB.size * size, _IOCB.size))
@@ -73,11 +76,6 @@ class KernelAio:
                 yield number, error
             else:
                 yield number, None
-
-    def __del__(self) -> None:
-        """Waits for what was not read to its end."""
-        if getattr(self, "_context", None):
-            self._call(self._destroy)
 
     def _results(self, first: int, pending: set[int], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
         timeout = struct.pack("=qq", int(patience_s), int(patience_s % 1 * 1e9))
