@@ -90,8 +90,9 @@ class AssignmentTask:
 
 
 def topics_used(names: frozenset[str], topics: TopicsImage) -> dict[str, tuple[UUID, int] | None]:
+    # Sorted, so that what is assigned does not depend on the order of a set of strings, which differs from process to process.
     by_name = topics.by_name
-    return {name: None if (info := by_name.get(name)) is None else (info[0], info[1]) for name in names}
+    return {name: None if (info := by_name.get(name)) is None else (info[0], info[1]) for name in sorted(names)}
 
 
 def hash_of(used: TopicsUsed) -> str:
