@@ -17,7 +17,7 @@ from broker.kafka.groups.share.values import ShareGroupLimits
 
 
 def kinds_of(config: BrokerConfig, configs: GroupConfigs) -> tuple[GroupKind, ...]:
-    return _classic(config), _consumer(config, configs), _share(config)
+    return _classic(config), _consumer(config, configs), _share(config, configs)
 
 
 def classic_limits(config: BrokerConfig) -> GroupLimits:
@@ -35,6 +35,11 @@ def consumer_limits(config: BrokerConfig, configs: GroupConfigs, group_id: str) 
         regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         max_bytes=config.group_max_bytes,
     )
+
+
+def share_limits(config: BrokerConfig, configs: GroupConfigs, group_id: str) -> ShareGroupLimits:
+    session_s = configs.value(group_id, "share.session.timeout.ms") / 1000
+    return ShareGroupLimits(config.group_share_max_size, config.group_max_bytes, session_s)
 
 
 def _classic(config: BrokerConfig) -> GroupKind:
@@ -59,15 +64,11 @@ def _consumer(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
     return GroupKind(GroupType.CONSUMER, make, restore)
 
 
-def _share(config: BrokerConfig) -> GroupKind:
-    limits = ShareGroupLimits(
-        config.group_share_max_size, config.group_max_bytes, config.group_share_max_session_timeout_ms / 1000
-    )
-
+def _share(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
     def make(group_id: str) -> Group:
-        return ShareGroup(group_id, limits)
+        return ShareGroup(group_id, share_limits(config, configs, group_id))
 
     def restore(group_id: str, rows: Rows, now: float) -> Group:
-        return ShareGroup.restore(group_id, limits, rows, now)
+        return ShareGroup.restore(group_id, share_limits(config, configs, group_id), rows, now)
 
     return GroupKind(GroupType.SHARE, make, restore)

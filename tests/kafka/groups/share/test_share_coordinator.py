@@ -126,6 +126,19 @@ def test_the_session_time_out_is_the_group_s_own(harness: GroupHarness, state: F
     assert state.fenced == [("g", "a")]
 
 
+def test_after_a_restart_members_have_a_session_of_the_group_s_own_length(
+    harness: GroupHarness, state: FakeState
+) -> None:
+    harness.groups.configs.alter("g", lambda own, usual: {"share.session.timeout.ms": "50000"})
+    join(harness, "g", "a")
+    harness.restart(clean=False)
+    harness.groups.share.state = state
+    harness.wait(49)
+    assert not state.fenced
+    harness.wait(2)
+    assert state.fenced == [("g", "a")]
+
+
 def test_topics_that_come_and_go_reach_the_groups_that_subscribe_to_them(
     harness: GroupHarness, state: FakeState
 ) -> None:
