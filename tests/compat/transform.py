@@ -34,7 +34,12 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
         messages = consumer.consume(7, 0.2)
         if not messages:
             ends = [consumer.get_watermark_offsets(one)[1] for one in consumer.assignment()]
-            positions = [one.offset for one in consumer.position(consumer.assignment())]
+            # A partition of which this process has consumed nothing has no position. An earlier process may have done all of it.
+            committed = consumer.committed(consumer.assignment(), 30)
+            positions = [
+                max(one.offset, before.offset)
+                for one, before in zip(consumer.position(consumer.assignment()), committed, strict=True)
+            ]
             if ends and sum(ends) == total and ends == positions:
                 return
             continue
