@@ -75,8 +75,8 @@ class Flusher:
         self._lock = Lock()
         # By log, what the next fsync of it is to answer. A log that is queued or being synced has an entry.
         self._waiting: dict[Log, Waiters] = {}
-        # With which no thread has begun. Empty if a thread is idle, unless one was woken, which takes all, or ``_BATCHES`` are
-        # at work, which look here next.
+        # With which no thread has begun. Empty if a thread is idle, unless one was woken, which takes all, or some are at work
+        # that look here next.
         self._queue: deque[Log] = deque()
         self._tasks: deque[Task] = deque()  # what a thread has left to another one; empty if a thread is idle
         self._idle: list[FlusherThread] = []
@@ -126,16 +126,13 @@ class Flusher:
                 waiters.append((offset, callback))
                 return
             self._waiting[log] = [(offset, callback)]
-            self._enqueue(log)
-
-    def _enqueue(self, log: Log) -> None:
-        """Have a thread sync it. ``lock`` is held."""
-        if self._can_wake():
-            self._wake(log)
-        else:
-            self._queue.append(log)
+            if self._can_wake():
+                self._wake(log)
+            else:
+                self._queue.append(log)
 
     def _can_wake(self) -> bool:
+        """``lock`` is held."""
         return bool(self._idle) and not self._woken and self._batches < _BATCHES
 
     def _wake(self, log: Log) -> None:
@@ -254,7 +251,7 @@ class Flusher:
             callback(None if log.durable_offset >= offset else error)
         with self._lock:
             if self._waiting[log]:
-                self._enqueue(log)
+                self._queue.append(log)  # this thread looks there next
             else:
                 del self._waiting[log]
 
