@@ -54,27 +54,39 @@ class _Until:
 
 
 class Retry:
-    """Call ``again`` after each failure: it pauses, or raises the failure if no time is left."""
+    """Call ``again`` after each failure: it pauses, or raises the failure if no time is left.
+
+    The end of the time may also cut an attempt off, whose failure then only says so. If that attempt had less time than all
+    before it, the failure before it is raised instead, because it says more.
+    """
 
     def __init__(self, config: ClientConfig, clock: Clock, total_ms: float, limit: Limit) -> None:
         self._config = config
         self._clock = clock
-        self.deadline = min(clock.monotonic() + total_ms / 1000, limit.deadline)
+        self._began = self._attempt_began = clock.monotonic()
+        self.deadline = min(self._began + total_ms / 1000, limit.deadline)
+        self._previous: KafkaClientError | None = None
         self._pause_s = config.retry_backoff_ms / 1000
         self.unknown_topic_answers = 0
 
     def again(self, failure: KafkaClientError) -> None:
         left_s = self._left_s(failure)
         pause(min(self._pause_s, left_s / 2))  # the other half is for the attempt
+        self._previous = failure
         self._left_s(failure)  # the pause may have taken longer, on a busy machine
+        self._attempt_began = self._clock.monotonic()
         self._pause_s = min(max(self._pause_s * 2, 0.001), self._config.retry_backoff_max_ms / 1000)
 
     def _left_s(self, failure: KafkaClientError) -> float:
         """The time left (s). Raises the failure if it is too short for another attempt."""
-        left_s = self.deadline - self._clock.monotonic()
-        if left_s <= _ATTEMPT_S:
-            raise failure
-        return left_s
+        now = self._clock.monotonic()
+        left_s = self.deadline - now
+        if left_s > _ATTEMPT_S:
+            return left_s
+        had_less_time = now - self._attempt_began < self._attempt_began - self._began
+        if left_s <= 0 and had_less_time and self._previous is not None:
+            raise self._previous
+        raise failure
 
     def shorten(self, total_ms: float) -> None:
         """Give up ``total_ms`` from now, if that is earlier than before."""

@@ -64,6 +64,21 @@ def test_a_failure_is_raised_when_a_pause_has_taken_all_the_time() -> None:
         retry.again(KafkaClientError("refused"))
 
 
+@pytest.mark.parametrize(
+    ("failed_after_s", "named"), [(0.7, "refused"), (0.1, "no answer in time")], ids=["short", "long"]
+)
+def test_an_attempt_that_is_cut_off_hides_the_failure_before_it_only_if_it_had_more_time(
+    failed_after_s: float, named: str
+) -> None:
+    clock = HandClock()
+    retry = Retry(CONFIG, clock, 1000, Limit(clock))
+    clock.now += failed_after_s
+    retry.again(KafkaClientError("refused"))
+    clock.now = 101.001
+    with pytest.raises(KafkaClientError, match=named):
+        retry.again(KafkaClientError("no answer in time"))
+
+
 def test_a_retry_ends_with_the_call_that_it_is_in_and_can_be_shortened() -> None:
     clock = HandClock()
     limit = Limit(clock)
