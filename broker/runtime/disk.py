@@ -142,13 +142,7 @@ class Disk(Protocol):
 
 def sync_each(files: Sequence[File]) -> Iterator[tuple[int, OSError | None]]:
     """``Disk.sync_all``, one after the other."""
-    for number, file in enumerate(files):
-        try:
-            file.sync()
-        except OSError as error:
-            yield number, error
-        else:
-            yield number, None
+    return kernel_aio.one_by_one(file.sync for file in files)
 
 
 def _is_intercepted() -> bool:
@@ -293,10 +287,10 @@ class SystemFile:
 class SystemDisk:
     """The file system of the machine."""
 
-    _give_back: tuple[Callable[[], bool], ...] = ()
-    # Not in use at the moment; None: not tried yet. The first one that cannot be made is the last one that is tried.
-    _aio: list[KernelAio] | None = None
-    _aio_offered = True
+    def __init__(self) -> None:
+        self._give_back: tuple[Callable[[], bool], ...] = ()
+        self._aio: list[KernelAio] = []  # those that nobody uses at the moment
+        self._aio_offered = True  # until one cannot be made
 
     def when_exhausted(self, give_back: Callable[[], bool]) -> None:
         self._give_back = (*self._give_back, give_back)
@@ -368,7 +362,7 @@ class SystemDisk:
         aio = self._take_aio() if not _is_intercepted() else None
         if aio is None:
             return 1
-        self._give_aio(aio)
+        self._aio.append(aio)
         return aio.size
 
     def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
@@ -377,11 +371,9 @@ class SystemDisk:
             yield from sync_each(files)
         else:
             yield from aio.fdatasync([file.fileno() for file in files], patience_s)
-            self._give_aio(aio)
+            self._aio.append(aio)
 
     def _take_aio(self) -> KernelAio | None:
-        if self._aio is None:
-            self._aio = []
         try:
             return self._aio.pop()
         except IndexError:
@@ -392,10 +384,6 @@ class SystemDisk:
             except OSError:
                 self._aio_offered = False
         return None
-
-    def _give_aio(self, aio: KernelAio) -> None:
-        assert self._aio is not None
-        self._aio.append(aio)
 
     def free_bytes(self, path: str) -> int:
         stat = os.statvfs(path)

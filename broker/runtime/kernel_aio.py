@@ -16,7 +16,7 @@ import platform
 import struct
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Numbers of the system calls io_setup, io_submit, io_getevents and io_destroy.
 _CALLS = {"x86_64": (206, 209, 208, 207), "aarch64": (0, 2, 4, 1), "riscv64": (0, 2, 4, 1)}
@@ -69,13 +69,7 @@ class KernelAio:
             _IOCB.pack_into(self._requests, number * _IOCB.size, first + number, 0, 0, _FDSYNC, 0, descriptor)
         taken = max(0, self._call(self._submit, ctypes.c_long(len(descriptors)), self._pointers))
         yield from self._results(first, set(range(taken)), patience_s)
-        for number in range(taken, len(descriptors)):
-            try:
-                os.fdatasync(descriptors[number])
-            except OSError as error:
-                yield number, error
-            else:
-                yield number, None
+        yield from one_by_one([functools.partial(os.fdatasync, each) for each in descriptors[taken:]], taken)
 
     def _results(self, first: int, pending: set[int], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
         timeout = struct.pack("=qq", int(patience_s), int(patience_s % 1 * 1e9))
@@ -100,6 +94,17 @@ class KernelAio:
             result: int = _call(ctypes.c_long(number), self._context, *arguments)  # type: ignore[misc]
             if result >= 0 or ctypes.get_errno() != errno.EINTR:
                 return result
+
+
+def one_by_one(syncs: Iterable[Callable[[], object]], first: int = 0) -> Iterator[tuple[int, OSError | None]]:
+    """Call these one after the other: the number of each, from ``first`` on, and its error."""
+    for number, sync in enumerate(syncs, first):
+        try:
+            sync()
+        except OSError as error:
+            yield number, error
+        else:
+            yield number, None
 
 
 def _error() -> OSError:

@@ -276,6 +276,7 @@ class MoodyDisk(SystemDisk):
     """A disk that can be told to be full, and to wait before it writes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.error: OSError | None = None
         self.gate = threading.Event()
         self.gate.set()

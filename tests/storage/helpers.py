@@ -91,6 +91,7 @@ class FaultyDisk(SystemDisk):
     """The real disk, with errors on demand. ``fail[(what, part of the path)] = errno``; ``room``: bytes until it is full."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fail: dict[tuple[str, str], int] = {}
         self.room: int | None = None
         self.synced: list[str] = []

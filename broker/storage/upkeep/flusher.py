@@ -126,18 +126,14 @@ class Flusher:
                 waiters.append((offset, callback))
                 return
             self._waiting[log] = [(offset, callback)]
-            if self._can_wake():
-                self._wake(log)
-            else:
-                self._queue.append(log)
+            self._queue.append(log)
+            self._wake_one()
 
-    def _can_wake(self) -> bool:
-        """``lock`` is held."""
-        return bool(self._idle) and not self._woken and self._batches < _BATCHES
-
-    def _wake(self, log: Log) -> None:
-        self._woken = self._at_once > 1
-        self._idle.pop().inbox.put(partial(self._flush, log))  # the one that worked last
+    def _wake_one(self) -> None:
+        """Give what is queued to a thread that is idle, unless others take it soon enough. ``lock`` is held."""
+        if self._queue and self._idle and not self._woken and self._batches < _BATCHES:
+            self._woken = self._at_once > 1
+            self._idle.pop().inbox.put(partial(self._flush, self._queue.popleft()))  # the one that worked last
 
     # -- for the threads -----------------------------------------------------------------------------------------------
 
@@ -166,8 +162,7 @@ class Flusher:
                 self._woken = False
                 while self._queue and len(logs) < self._at_once:
                     logs.append(self._queue.popleft())
-                if self._queue and self._can_wake():
-                    self._wake(self._queue.popleft())
+                self._wake_one()
         if len(logs) > 1:
             self._flush_together(logs)
         else:
@@ -198,16 +193,14 @@ class Flusher:
                 files.append(flush[1])
         with self._lock:
             self._batches += 1
-        counted = True
+        counted = 1
         answers: list[tuple[Log, Waiters, StorageError | None]] = []
         for done in self._disk.sync_all(files, _PATIENCE_S):
             if done is None:  # this takes long, and others have to do the rest of the work
-                if counted:
-                    counted = False
-                    with self._lock:
-                        self._batches -= 1
-                        if self._queue and self._can_wake():
-                            self._wake(self._queue.popleft())
+                with self._lock:
+                    self._batches -= counted
+                    counted = 0
+                    self._wake_one()
                 if answers:
                     self._hand_over(partial(self._end_all, answers))
                     answers = []
@@ -221,9 +214,8 @@ class Flusher:
             answers.append((log, waiters, error))
         # Not before: a callback may append to a log of this batch, and wait for the fsync of it that has not ended.
         self._end_all(answers)
-        if counted:
-            with self._lock:
-                self._batches -= 1
+        with self._lock:
+            self._batches -= counted
 
     def _end_all(self, answers: list[tuple[Log, Waiters, StorageError | None]]) -> None:
         for log, waiters, error in answers:

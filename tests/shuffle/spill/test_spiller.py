@@ -212,6 +212,7 @@ class Interrupting(SystemDisk):
     """Does something else whenever it writes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.meanwhile: Any = None
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
@@ -543,6 +544,7 @@ class Recording(SystemDisk):
     """Writes down what was done to it, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.log: list[tuple[str, str]] = []
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
