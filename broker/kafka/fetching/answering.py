@@ -11,8 +11,7 @@ from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.fetching.reading import Reading
 from broker.kafka.metering import Metered
-from broker.network.service import Outbox, Part
-from broker.runtime.disk import FileRegion
+from broker.network.service import Outbox
 from broker.runtime.threads import get_ident
 from protocol.kafka.messages import fetch
 
@@ -33,7 +32,7 @@ def send_records(context: KafkaContext, request: KafkaRequest, outbox: Outbox, r
     if reading.entries:
         reading.translate(context)
     parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results)
-    if type(outbox) is Metered and not outbox.fetched(sum(map(_size, parts)) - 4):
+    if type(outbox) is Metered and not outbox.fetched(sum(map(len, parts)) - 4):
         send(request, outbox, ())
         return
     if warm and not reading.resident:
@@ -51,7 +50,3 @@ def send_records(context: KafkaContext, request: KafkaRequest, outbox: Outbox, r
     if context.traces is not None:
         request.log_calls = reading.log_calls
     outbox.send(request, parts)
-
-
-def _size(part: Part) -> int:
-    return part.size if isinstance(part, FileRegion) else len(part)

@@ -37,7 +37,6 @@ from broker.kafka.share.reading import Cold, Taken, Wanted, available_bytes, tak
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_ENTRIES
-from broker.runtime.disk import FileRegion
 from broker.runtime.threads import get_ident
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
@@ -424,7 +423,7 @@ class FetchCall:
         self._request.connection.data = None
         partitions = self._partitions()
         parts = self._parts(partitions)
-        size = sum(part.size if isinstance(part, FileRegion) else len(part) for part in parts)
+        size = sum(map(len, parts))
         if self._taken and type(self._outbox) is Metered and not self._outbox.fetched(size - 4):
             # The client has used up its quota: it gets the records later.
             for taken in self._taken:
