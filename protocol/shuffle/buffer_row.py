@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
-from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
-from protocol.shuffle.frame import MAGIC
+from protocol.shuffle.data_type import BUFFERS, DATA_TYPES, DataType
+from protocol.shuffle.frame import MAGIC, whole_frame
 
-_DATA = frozenset(int(data_type) for data_type in DataType if IS_BUFFER[data_type])
 # Length, magic, id; receiver, subpartition, number of partial buffers, sequence, backlog, type, compressed, size of the payload.
 _HEADER = ">iIB16siiiiBBi"
 _header = struct.Struct(_HEADER)
 HEADER_BYTES = _header.size
-# Lengths of frames whose structs are kept.
-_LENGTHS = 64
 
 
 class RowBuffer(NamedTuple):
@@ -85,7 +81,7 @@ def _data_frame(view: memoryview, pos: int, end: int, max_payload: int) -> int:
         return 0
     length: int
     length, magic, frame_id, _, _, partials, _, _, data_type, compressed, size = _header.unpack_from(view, pos)
-    if magic != MAGIC or frame_id or partials or compressed or data_type not in _DATA or not 0 < size <= max_payload:
+    if magic != MAGIC or frame_id or partials or compressed or data_type not in BUFFERS or not 0 < size <= max_payload:
         return 0
     return length if length == HEADER_BYTES + size and length <= end - pos else 0
 
@@ -96,7 +92,7 @@ def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
     payload_size = length - HEADER_BYTES
     last: bytes | None = None
     row = BufferRow(b"", 0)
-    frames = _frames_of(length).iter_unpack(view)
+    frames = whole_frame(_HEADER, length).iter_unpack(view)
     for (
         total,
         magic,
@@ -113,7 +109,7 @@ def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
     ) in frames:
         if total != length or magic != MAGIC or frame_id or partials or size != payload_size:
             break
-        if compressed or data_type not in _DATA or number < 0 or backlog < 0:
+        if compressed or data_type not in BUFFERS or number < 0 or backlog < 0:
             break
         if receiver != last:
             last = receiver
@@ -128,8 +124,3 @@ def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
         row.backlog = backlog
         count += 1
     return count
-
-
-@lru_cache(_LENGTHS)
-def _frames_of(length: int) -> struct.Struct:
-    return struct.Struct(f"{_HEADER}{length - HEADER_BYTES}s")

@@ -64,6 +64,8 @@ def _flags(*types: DataType) -> tuple[bool, ...]:
 DATA_TYPES = tuple(DataType)
 
 IS_BUFFER = _flags(DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END)
+# The same as a set of ordinals, for bytes that may be no ordinal at all.
+BUFFERS = frozenset(int(data_type) for data_type in DataType if IS_BUFFER[data_type])
 IS_EVENT = tuple(
     data_type is not DataType.NONE and not is_buffer for data_type, is_buffer in zip(DataType, IS_BUFFER, strict=True)
 )

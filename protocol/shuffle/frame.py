@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
@@ -18,6 +19,8 @@ HEADER_BYTES = HEADER.size
 FIRST_WRITER_ID = 64
 
 _LENGTH_AND_MAGIC = struct.Struct(">iI")
+# Lengths of frames, of both kinds, whose structs are kept. A peer that sends full buffers has one or two.
+_LENGTHS = 128
 
 
 def frame_size(view: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> int:
@@ -44,3 +47,9 @@ def _check_beginning(view: BytesLike, limit: int) -> None:
             raise ProtocolError(f"a frame of {length} bytes: {HEADER_BYTES} to {limit} are allowed")
         if not MAGIC_BYTES.startswith(bytes(view[4:])):
             raise ProtocolError(f"a frame whose magic number begins with {bytes(view[4:]).hex()}")
+
+
+@lru_cache(_LENGTHS)
+def whole_frame(header: str, length: int) -> struct.Struct:
+    """Of frames of this length: the fields of ``header``, which are a struct's format, and the payload in one piece."""
+    return struct.Struct(f"{header}{length - struct.calcsize(header)}s")

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
-from protocol.shuffle.data_type import IS_BUFFER, DataType
-from protocol.shuffle.frame import MAGIC
+from protocol.shuffle.data_type import BUFFERS
+from protocol.shuffle.frame import MAGIC, whole_frame
 from protocol.shuffle.writer_frames import PUSH_HEADER_BYTES, parse_push
 from protocol.shuffle.writer_values import PushBuffer, WriterId
 from protocol.wire import BytesLike
 
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
-_DATA = frozenset(int(data_type) for data_type in DataType if IS_BUFFER[data_type])
 # Length, magic, id and handle; subpartition, sequence, type, compressed, size of the payload.
 _HEADER = ">iIBiiiBBi"
 _header = struct.Struct(_HEADER)
-# Lengths of frames whose structs are kept. A writer of full buffers has one or two.
-_LENGTHS = 64
 
 
 class PushRun(NamedTuple):
@@ -75,10 +71,10 @@ class PushRow:
             flag,
             size,
             payload,
-        ) in _frames_of(length).iter_unpack(view):
+        ) in whole_frame(_HEADER, length).iter_unpack(view):
             if size_of_frame != length or magic != MAGIC or frame_id != _PUSH_BUFFER or number != handle:
                 break
-            if data_type not in _DATA:
+            if data_type not in BUFFERS:
                 break
             subpartitions(subpartition)
             sequences(sequence)
@@ -178,7 +174,7 @@ def _push_of_data(data: memoryview, pos: int, end: int) -> int:
         return 0
     length: int
     length, magic, frame_id, _, _, _, data_type, _, _ = _header.unpack_from(data, pos)
-    if magic != MAGIC or frame_id != _PUSH_BUFFER or data_type not in _DATA:
+    if magic != MAGIC or frame_id != _PUSH_BUFFER or data_type not in BUFFERS:
         return 0
     return length if PUSH_HEADER_BYTES <= length <= end - pos else 0
 
@@ -202,8 +198,3 @@ def push_frames(
     ]
     parts[1::2] = payloads
     return parts
-
-
-@lru_cache(_LENGTHS)
-def _frames_of(length: int) -> struct.Struct:
-    return struct.Struct(f"{_HEADER}{length - PUSH_HEADER_BYTES}s")

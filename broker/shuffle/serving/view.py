@@ -22,7 +22,14 @@ from broker.shuffle.partition.subpartition import COMPRESSED, Cursor
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.read_ahead import Located, ReadAhead, Taken
 from protocol.shuffle.buffer_response import HeaderTemplate
-from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
+from protocol.shuffle.data_type import (
+    AS_KNOWN_BY,
+    BUFFERS,
+    IS_BLOCKING_UPSTREAM,
+    IS_BUFFER,
+    IS_PARTIAL_RECORD,
+    DataType,
+)
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
 
@@ -30,9 +37,7 @@ from protocol.shuffle.ids import IndexSet
 AT_ONCE = 2048
 
 # By the kind of a buffer: whether it holds records.
-_IS_BUFFER_KIND = tuple(
-    (kind & ~COMPRESSED) in (DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END) for kind in range(256)
-)
+_IS_BUFFER_KIND = tuple((kind & ~COMPRESSED) in BUFFERS for kind in range(256))
 
 # What ``take_frames`` has taken: buffers, bytes of payloads, and whether the caller is to give them back to the budget.
 Frames = tuple[int, int, bool]
