@@ -19,19 +19,11 @@ from collections.abc import Sequence
 import attrs
 
 from broker.client import Broker
-from broker.network.memory_pool import MemoryPool
-from broker.network.new_connection import NewConnection
-from broker.network.outbox import ProcessorOutbox
-from broker.network.processor import Processor, ProcessorSettings
-from broker.network.quota import ConnectionQuotas
-from broker.network.request_channel import RequestChannel
-from broker.network.service import Peer
-from broker.network.unsent import Unsent
-from broker.runtime.net import SystemSocket
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from tests.bench.stepped import SteppedProcessor, connected
 
 # Each round is measured in so many pieces, of which the cheapest counts.
 _PIECES = 20
@@ -78,16 +70,6 @@ _CASES = [
     Case("waits for 50 partitions, 1 consumer", partitions=50, tail=True, steps=400),
     Case("waits, 16 KB, 10 consumers", records=16, size=1000, connections=10, tail=True, steps=400),
 ]
-
-
-def _connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
-    for each in (client, server):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server.setblocking(False)
-    return client, server
 
 
 class Reader:
@@ -164,23 +146,8 @@ class Bench:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         server = broker.server
-        runtime = server.runtime
-        self._service = server._parts["kafka"].service(server.config.listeners[0])
-        self._quotas = ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
-        config = server.config
-        self._processor = Processor(
-            0,
-            settings=ProcessorSettings(600.0, config.outgoing_high_water_bytes, config.outgoing_low_water_bytes),
-            poller=runtime.new_poller(),
-            clock=runtime.clock,
-            threads=runtime.threads,
-            channel=RequestChannel(10),
-            memory=MemoryPool(1 << 28),
-            outbox=ProcessorOutbox(),
-            quotas=self._quotas,
-            on_room=lambda: None,
-            unsent=Unsent(1 << 28),
-        )
+        service = server._parts["kafka"].service(server.config.listeners[0])
+        self._processor = SteppedProcessor(server.config, server.runtime, service, "kafka")
         self._topics = 0
 
     def measure(self, case: Case, rounds: int) -> float:
@@ -200,12 +167,7 @@ class Bench:
                 log.append(memoryview(bytearray(records)), now_ms=now_ms)
         readers = []
         for _ in range(case.connections):
-            client, server = _connected()
-            self._quotas.open("127.0.0.1", "kafka")
-            address = ("127.0.0.1", 1)
-            self._processor.offer(
-                NewConnection(SystemSocket(server), Peer(*address, "kafka", address), self._service, 1 << 20)
-            )
+            client = self._processor.connect()
             self._processor.step(0)
             reader = Reader(client, info.topic_id if case.version >= 13 else name, case, len(records))
             reader.end = count * case.records
@@ -256,7 +218,7 @@ def bare(case: Case, path: str, rounds: int) -> float:
     for number in range(case.batches):
         os.pwrite(fd, records, number * len(records))
     header = b"h" * 60
-    pairs = [_connected() for _ in range(case.connections)]
+    pairs = [connected() for _ in range(case.connections)]
     sink = memoryview(bytearray(1 << 20))
     pieces = []
     steps = max(1, case.steps // _PIECES)

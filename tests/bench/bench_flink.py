@@ -19,25 +19,23 @@ Needs java, javac and Flink's jar (``tests/compat/flink/jars.py``; BROKER_FLINK_
 
 import argparse
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from tests.bench.bench_shuffle import BLOCKING, PIPELINED, Frames, Process, connect, new_id, w, write
 from tests.bench.process import cpu_s, figure
 from tests.compat.flink import jars
+from tests.compat.flink.flink_program import FlinkProgram
 from tests.compat.flink.flink_reader import FlinkReader
 
 RELEASE = "2.3.0"
 _SOURCE = Path(__file__).parent / "java" / "ServeBuffers.java"
 _MAIN = "org.apache.flink.runtime.io.network.partition.ServeBuffers"
 _READER_MEMORY_MB = 1024
-_STOP_S = 10.0
 # A round: enough that requests and first credits do not count for much, few enough that several rounds take seconds.
 _ROUND_BYTES = 128 << 20
 _ROUND_BUFFERS_MAX = 65536
@@ -62,47 +60,24 @@ class Server(Protocol):
     def empty(self) -> None: ...
 
 
-class FlinkServer:
+class FlinkServer(FlinkProgram):
     def __init__(self, size: int, directory: str, stack: ExitStack) -> None:
         self.name = "flink"
         most = max(_ROUND_BYTES // size, _EACH_MIN * 256) * 2
-        command = ["java", "-Xshare:auto", "-XX:MaxDirectMemorySize=2g"]
-        command += ["-cp", jars.classpath(RELEASE, _SOURCE), _MAIN, directory, str(size), str(most)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-        )
+        options = ("-XX:MaxDirectMemorySize=2g",)
+        super().__init__(RELEASE, _SOURCE, _MAIN, directory, str(size), str(most), options=options)
         stack.push(self)
         self.address = f"127.0.0.1:{self._line()}"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(_STOP_S)
 
     @property
     def cpu_s(self) -> float:
         return cpu_s(self._process.pid)
 
     def fill(self, kind: str, count: int, size: int, each: int) -> list[bytes]:
-        return [bytes.fromhex(each) for each in self._ask(f"make {kind} {count} {each}").split()]
+        return [bytes.fromhex(each) for each in self._ask_line(f"make {kind} {count} {each}").split()]
 
     def empty(self) -> None:
-        assert self._ask("drop") == "dropped"
-
-    def _ask(self, command: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-        return self._line()
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the JVM has ended"
-        return line.strip()
+        assert self._ask_line("drop") == "dropped"
 
 
 class OurServer:

@@ -19,20 +19,12 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from broker.client import Broker
-from broker.network.memory_pool import MemoryPool
-from broker.network.new_connection import NewConnection
-from broker.network.outbox import ProcessorOutbox
-from broker.network.processor import Processor, ProcessorSettings
-from broker.network.quota import ConnectionQuotas
-from broker.network.request_channel import RequestChannel
-from broker.network.service import Peer
-from broker.network.unsent import Unsent
-from broker.runtime.net import SystemSocket
 from broker.storage.log import append
 from protocol.checksum import crc32c
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from tests.bench.stepped import SteppedProcessor, connected
 
 _SEQUENCE = struct.Struct(">i")
 _SEQUENCE_AT = 53  # in a batch
@@ -68,16 +60,6 @@ _CASES = [
     Case("16 KB, 5 together", records=16, size=1000, sent=5, steps=500),
     Case("16 KB, 20 connections", connections=20, records=16, size=1000, steps=150),
 ]
-
-
-def _connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
-    for each in (client, server):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server.setblocking(False)
-    return client, server
 
 
 class Client:
@@ -134,23 +116,8 @@ class Bench:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         server = broker.server
-        runtime = server.runtime
-        self._service = server._parts["kafka"].service(server.config.listeners[0])
-        self._quotas = ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
-        config = server.config
-        self._processor = Processor(
-            0,
-            settings=ProcessorSettings(600.0, config.outgoing_high_water_bytes, config.outgoing_low_water_bytes),
-            poller=runtime.new_poller(),
-            clock=runtime.clock,
-            threads=runtime.threads,
-            channel=RequestChannel(10),
-            memory=MemoryPool(1 << 28),
-            outbox=ProcessorOutbox(),
-            quotas=self._quotas,
-            on_room=lambda: None,
-            unsent=Unsent(1 << 28),
-        )
+        service = server._parts["kafka"].service(server.config.listeners[0])
+        self._processor = SteppedProcessor(server.config, server.runtime, service, "kafka")
         self._topics = 0
 
     def measure(self, case: Case) -> float:
@@ -161,12 +128,7 @@ class Bench:
         info = logs.create_topic(topic, case.partitions)
         clients = []
         for number in range(case.connections):
-            client, server = _connected()
-            self._quotas.open("127.0.0.1", "kafka")
-            address = ("127.0.0.1", 1)
-            self._processor.offer(
-                NewConnection(SystemSocket(server), Peer(*address, "kafka", address), self._service, 1 << 20)
-            )
+            client = self._processor.connect()
             clients.append((client, Client(client, topic, case, 1000 + number)))
         for _ in range(4):
             self._processor.step(0)
@@ -205,7 +167,7 @@ def bare(case: Case, path: str) -> float:
     servers = {}
     with select.epoll() as poller:
         for _ in range(case.connections):
-            client, server = _connected()
+            client, server = connected()
             clients.append((client, Client(client, "bench", case, 1)))
             poller.register(server, select.EPOLLIN)
             servers[server.fileno()] = server

@@ -16,16 +16,7 @@ import time
 from collections.abc import Callable
 
 from broker.config import load
-from broker.network.memory_pool import MemoryPool
-from broker.network.new_connection import NewConnection
-from broker.network.outbox import ProcessorOutbox
-from broker.network.processor import Processor, ProcessorSettings
-from broker.network.quota import ConnectionQuotas
-from broker.network.request_channel import RequestChannel
-from broker.network.service import Peer
-from broker.network.unsent import Unsent
 from broker.runtime import system_runtime
-from broker.runtime.net import SystemSocket
 from broker.runtime.timers import Timer
 from broker.shuffle.assembly import ShufflePart
 from protocol.shuffle import messages as m
@@ -33,6 +24,7 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from tests.bench.stepped import SteppedProcessor, connected
 
 _BUFFER = struct.Struct(">iIB16siiiiB?i")
 _HEADER_BYTES = 47
@@ -52,16 +44,6 @@ _CASES = [
 ]
 
 
-def connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
-    for each in (client, server):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        each.setblocking(False)
-    return client, server
-
-
 class Bench:
     def __init__(self, directory: str) -> None:
         config = load(
@@ -73,21 +55,8 @@ class Bench:
         runtime = system_runtime()
         self.shuffle = ShufflePart(config, runtime, Timer(runtime.clock))
         self.shuffle.open()
-        self.service = self.shuffle.service(config.listeners[0])
-        self.quotas = ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
-        self.processor = Processor(
-            0,
-            settings=ProcessorSettings(600.0, config.outgoing_high_water_bytes, config.outgoing_low_water_bytes),
-            poller=runtime.new_poller(),
-            clock=runtime.clock,
-            threads=runtime.threads,
-            channel=RequestChannel(10),
-            memory=MemoryPool(1 << 28),
-            outbox=ProcessorOutbox(),
-            quotas=self.quotas,
-            on_room=lambda: None,
-            unsent=Unsent(1 << 28),
-        )
+        service = self.shuffle.service(config.listeners[0])
+        self.processor = SteppedProcessor(config, runtime, service, "shuffle")
         self.spent_ns = 0
 
     def step(self) -> None:
@@ -100,12 +69,8 @@ class Bench:
         partition = ResultPartitionID.of(os.urandom(16))
         kind = w.PartitionType.PIPELINED
         stored = self.shuffle.partitions.open(w.OpenPartition(os.urandom(16), partition, subpartitions, kind, -1, ""))
-        client, server = connected()
-        self.quotas.open("127.0.0.1", "shuffle")
-        address = ("127.0.0.1", 1)
-        self.processor.offer(
-            NewConnection(SystemSocket(server), Peer(*address, "shuffle", address), self.service, 1 << 20)
-        )
+        client = self.processor.connect()
+        client.setblocking(False)
         receivers = [os.urandom(16) for _ in range(subpartitions)]
         for index, receiver in enumerate(receivers):
             request = (Generation.V2_0, partition, IndexSet(index, index), receiver, credit)
@@ -148,6 +113,7 @@ class Bench:
 def bare(size: int, subpartitions: int, credit: int, rounds: int) -> float:
     """us of CPU a buffer of nothing but system calls, for as many buffers at a time as the credit allows (at most 1 MB)."""
     client, server = connected()
+    client.setblocking(False)
     poll = select.epoll()
     poll.register(server, select.EPOLLIN)
     at_a_time = max(1, min(subpartitions * credit, (1 << 20) // size))

@@ -2,18 +2,15 @@
 
 import json
 import struct
-import subprocess
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.compat.flink import jars
+from tests.compat.flink.flink_program import FlinkProgram
 
 _SOURCE = Path(__file__).parent / "java" / "ReadPartitions.java"
 _MAIN = "org.apache.flink.runtime.io.network.partition.consumer.ReadPartitions"
-_STOP_S = 10.0
 _RECORD = struct.Struct(">ii")
 
 
@@ -96,25 +93,10 @@ class Gate:
         self._reader.ask("close", self._number)
 
 
-class FlinkReader:
+class FlinkReader(FlinkProgram):
     def __init__(self, release: str, options: Sequence[str] = ("-XX:TieredStopAtLevel=1",)) -> None:
         """``options``: of the JVM."""
-        self.release = release
-        command = ["java", "-Xshare:auto", *options, "-cp", jars.classpath(release, _SOURCE), _MAIN]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-        )
-
-    def __enter__(self) -> "FlinkReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(_STOP_S)
+        super().__init__(release, _SOURCE, _MAIN, options=options)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """A new environment, with these of Flink's ``taskmanager.network`` settings."""
@@ -136,12 +118,6 @@ class FlinkReader:
         return found
 
     def ask(self, *words: str) -> Any:
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("\t".join(words) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert line, "the JVM has ended"
-        answer = json.loads(line)
+        answer = json.loads(self._ask_line(*words))
         assert "ok" in answer, answer["error"]
         return answer["ok"]

@@ -1,16 +1,13 @@
 """Flink's own encoders and decoders, in a JVM that answers questions (java/FrameTool.java)."""
 
 import base64
-import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
-from tests.compat.flink.jars import classpath
+from tests.compat.flink.flink_program import FlinkProgram
 
 _SOURCE = Path(__file__).parent / "java" / "FrameTool.java"
 _MAIN = "org.apache.flink.runtime.io.network.netty.FrameTool"
-_STOP_S = 10.0
 
 
 class FlinkError(Exception):
@@ -32,24 +29,9 @@ class ReadEvent(NamedTuple):
     serialized: bytes
 
 
-class FrameTool:
+class FrameTool(FlinkProgram):
     def __init__(self, release: str) -> None:
-        self.release = release
-        command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", classpath(release, _SOURCE), _MAIN]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-        )
-
-    def __enter__(self) -> "FrameTool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(_STOP_S)
+        super().__init__(release, _SOURCE, _MAIN)
 
     def received_by_server(self, frames: bytes, piece: int = 1 << 20) -> list[Received]:
         return self._received("from-client", frames, piece)
@@ -80,13 +62,7 @@ class FrameTool:
         return found
 
     def _ask(self, *words: str) -> list[str]:
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("\t".join(words) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert line, "the JVM has ended"
-        outcome, *answer = line.rstrip("\n").split("\t")
+        outcome, *answer = self._ask_line(*words).split("\t")
         if outcome != "ok":
             raise FlinkError(answer[0], text_of(answer[1]))
         return answer
