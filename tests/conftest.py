@@ -52,3 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes a worker longest comes first."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _SPARK not in item.path.parents)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were run again: such a test passes in the end, but its first failure may have been the broker's."""
+    for report in terminalreporter.stats.get("rerun", []):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else report.longreprtext
+        terminalreporter.write_line(f"RERUN {report.nodeid} ({report.when}): {reason[:2000]}")
