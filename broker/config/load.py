@@ -11,9 +11,11 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
 
+import attrs
 import cattrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
+from broker.config.kafka_setting import LONG_MAX
 from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
@@ -67,7 +69,7 @@ class _Collected:
             return True
         if key in COARSER:
             name, factor, rank = COARSER[key]
-            number = _structure(_BY_NAME[name], value, source)
+            number = _in_other_unit(key, value, source)
             self._coarse.setdefault(name, {})[rank] = number * factor if number > 0 else number
             return True
         if is_without_effect(key):
@@ -81,6 +83,21 @@ class _Collected:
         if self._ignored:
             values["ignored_kafka_settings"] = {**values.get("ignored_kafka_settings", {}), **self._ignored}
         return values
+
+
+def _in_other_unit(key: str, value: Any, source: str) -> int:
+    """The value of a setting in ``COARSER``, in Kafka's unit. Raises ConfigError, which names the setting as Kafka does."""
+    name, factor, _ = COARSER[key]
+    info = _BY_NAME[name]
+    least = info.least
+    assert least is not None
+    assert least <= 1  # which is the same in every unit
+    most = LONG_MAX // factor if info.most is None else int(info.most) // factor
+    info = attrs.evolve(info, name=key, most=most if factor > 1 else info.most)
+    number: int = _structure(info, value, source)
+    if not least <= number <= most:
+        raise info.refusal(value, source)
+    return number
 
 
 def _plain(value: Any) -> str:
@@ -147,9 +164,7 @@ def _structure(info: SettingInfo, value: Any, source: str) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # cattrs raises what the conversion raised, or a group of that
-        raise ConfigError(f"Set {info.name} in {source} to {info.expected}{info.shown(value)}.") from (
-            None if info.secret else error  # which has the value, too
-        )
+        raise info.refusal(value, source) from (None if info.secret else error)  # which has the value, too
 
 
 def _whole_number(value: Any, _type: Any) -> int:

@@ -68,6 +68,10 @@ class SettingInfo:
         """What the value is, for the end of such a sentence; nothing if it is a secret."""
         return "" if self.secret else f": it is {value!r}"
 
+    def refusal(self, value: Any, source: str) -> ConfigError:
+        """The error for a value that cannot be taken from ``source``."""
+        return ConfigError(f"Set {self.name} in {source} to {self.expected}{self.shown(value)}.")
+
 
 def setting(
     default: Any,
