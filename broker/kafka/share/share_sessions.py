@@ -15,8 +15,8 @@ After 2147483647 comes 1. A ShareAcknowledge cannot open a session: its epoch 0 
 with the connection on which it was opened; what its member holds goes to others then, as when it is closed. A new session of
 the same member keeps what the member holds.
 
-Bounds: ``max_sessions``, beyond which a new one is SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and
-``ALL_PARTITIONS_MAX`` in all.
+Bounds: ``max_sessions``, and ``CONNECTION_MAX`` of one connection (a consumer opens one), beyond which a new one is
+SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and ``ALL_PARTITIONS_MAX`` in all.
 
 Any thread; the lock guards the tables, the epochs and the counts. A session's own partitions are changed by its requests. These
 come one at a time; a client that sends several at once harms only itself.
@@ -36,6 +36,7 @@ from protocol.kafka.messages.share_fetch import TopicPartition
 
 OPEN_EPOCH, CLOSE_EPOCH = 0, -1
 MAX_SESSIONS = 2_000
+CONNECTION_MAX = 50
 PARTITIONS_MAX = 10_000
 ALL_PARTITIONS_MAX = 200_000
 
@@ -94,6 +95,12 @@ class ShareSessions:
                 raise RequestError(
                     ErrorCode.share_session_limit_reached,
                     f"The broker has {len(self._sessions)} share sessions already.",
+                )
+            of_connection = self._of_connection.get(connection, {})
+            if len(of_connection) >= CONNECTION_MAX and old not in of_connection:
+                raise RequestError(
+                    ErrorCode.share_session_limit_reached,
+                    f"The connection has {CONNECTION_MAX} share sessions already.",
                 )
             if old is not None:
                 self._remove(old)

@@ -6,7 +6,7 @@ import pytest
 
 from broker.errors import RequestError
 from broker.kafka.share import share_sessions
-from broker.kafka.share.share_sessions import PARTITIONS_MAX, ShareSessions, next_epoch
+from broker.kafka.share.share_sessions import CONNECTION_MAX, PARTITIONS_MAX, ShareSessions, next_epoch
 from protocol.kafka.errors import ErrorCode
 
 ROWS = re.findall(
@@ -67,6 +67,21 @@ def test_there_are_only_so_many_sessions() -> None:
     assert sessions.close(again)
     assert not sessions.close(again), "once is enough"
     sessions.open("g", "c", 1)
+
+
+def test_a_connection_has_only_so_many_sessions() -> None:
+    sessions = ShareSessions()
+    opened = [sessions.open("g", f"m{number}", 1)[0] for number in range(CONNECTION_MAX)]
+    there, _ = sessions.open("g", "there", 2)
+    for member in ("new", "there"):
+        with pytest.raises(RequestError) as caught:
+            sessions.open("g", member, 1)
+        assert ErrorCode.share_session_limit_reached == caught.value.code
+    assert not there.closed
+    _, old = sessions.open("g", "m0", 1)
+    assert opened[0] is old
+    sessions.close(opened[1])
+    assert there is sessions.open("g", "there", 1)[1]
 
 
 def test_a_session_belongs_to_the_connection_that_has_opened_it() -> None:
