@@ -26,6 +26,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 
 READ_COMMITTED = 1
+# Files that a response sends from; the partitions that come later in the request get nothing this time. A client that does not
+# read its response holds all of them open.
+FILES_MAX = 1000
 NO_TOPICS: frozenset[str | bytes] = frozenset()
 _NO_ENTRIES: dict[tuple[str | bytes, int], tuple[Log, int]] = {}
 _Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
@@ -44,7 +47,7 @@ class Seen(NamedTuple):
 class Reading:
     """One pass over the partitions of a request, and what there is to send at that moment."""
 
-    __slots__ = ("committed", "entries", "failed", "limit", "log_calls", "logs", "resident", "results", "size")
+    __slots__ = ("committed", "entries", "failed", "files", "limit", "log_calls", "logs", "resident", "results", "size")
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Reading:
         self.results: list[tuple[str | bytes, list[fetch.PartitionData]]] = []
         self.logs: list[Seen] = []
         self.size = 0
+        self.files = 0
         self.failed = False
         self.resident = True
         # Logs that may have entries among what is to be sent, each with the most bytes to send of it.
@@ -93,7 +97,7 @@ class Reading:
             if epoch >= 0 and epoch != target.leader_epoch:
                 older = epoch < target.leader_epoch
                 raise RequestError(ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch)
-            most = max(0, min(left, wanted.max_bytes))
+            most = max(0, min(left, wanted.max_bytes)) if self.files < FILES_MAX else 0
             aborted: list[tuple[int, int]] | None = None
             # KIP-74: the first partition that has something sends at least one batch, whatever the limits say.
             if self.committed:
@@ -114,6 +118,7 @@ class Reading:
         size = read.size
         self.logs.append(_new(Seen, (target, wanted, read.high_watermark, size)))
         self.size += size
+        self.files += len(read.regions)
         self.resident = self.resident and read.resident
         if size and target.state.has_entries:
             if self.entries is _NO_ENTRIES:
@@ -146,8 +151,14 @@ class Reading:
             self.log_calls.append(call)
 
     def enough(self, request: fetch.FetchRequest) -> bool:
-        """The response can be sent: it has ``min_bytes`` or an error, or the client does not wait."""
-        return self.failed or self.size >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions
+        """The response can be sent: it has ``min_bytes``, an error or all it may have, or the client does not wait."""
+        return (
+            self.failed
+            or self.size >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or not request.partitions
+            or self.files >= FILES_MAX
+        )
 
     def translate(self, context: KafkaContext) -> None:
         """Put records in the place of entries. It takes time: for handler threads only."""

@@ -22,6 +22,8 @@ T = TypeVar("T")
 HOT_BYTES = 16 * 1024 * 1024
 # Positions that are kept for readers that go on where they stopped. One reader needs one, so this is the number of readers.
 READ_ENDS = 256
+# Segments that one read goes through. Each is a file that stays open until its records are sent.
+READ_SEGMENTS = 100
 # How often a look-up begins again because segments were deleted meanwhile.
 ATTEMPTS = 20
 
@@ -53,6 +55,7 @@ class LogReader:
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None) -> ReadResult:
         """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first one even if it does not.
+        They come from at most ``READ_SEGMENTS`` segments.
 
         The result ends at the high watermark, or at ``up_to`` if that is less. At the high watermark it is empty. Raises
         OffsetOutOfRange, StorageError.
@@ -133,7 +136,7 @@ class LogReader:
                     size += stop - position
                 if next_offset >= 0:
                     self._remember(next_offset, segment, stop)
-            if last:
+            if last or len(regions) == READ_SEGMENTS:
                 break
             number += 1
             position = 0

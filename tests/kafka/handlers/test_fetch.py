@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
+from broker.kafka.fetching import reading
 from broker.kafka.fetching.reading import Reading
 from broker.kafka.handlers import fetch
 from broker.network.service import Handover
@@ -110,6 +111,16 @@ def test_the_first_batch_is_sent_whatever_the_limits_say_and_no_other(kafka: Kaf
     assert (len(first.records), len(second.records)) == (2 * size, size)
     first, second = results(ask(kafka, 12, topic, {"partition_max_bytes": size}, {"partition": 1}))
     assert (len(first.records), len(second.records)) == (size, 2 * size)
+
+
+def test_a_response_sends_from_a_bounded_number_of_files(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes at once then, however many bytes the client waits for."""
+    monkeypatch.setattr(reading, "FILES_MAX", 2)
+    topic = kafka.topic(4)
+    sizes = [write(kafka, topic, number) if number != 1 else 0 for number in range(4)]
+    wanted = [{"partition": number} for number in range(4)]
+    answer = ask(kafka, 12, topic, *wanted, max_wait=60_000, min_bytes=1 << 20)
+    assert [len(result.records or b"") for result in results(answer)] == [sizes[0], 0, sizes[2], 0]
 
 
 @pytest.mark.parametrize("version", [7, 12])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import Refusal, StorageError
-from broker.storage.log import append_rules
+from broker.storage.log import append_rules, reading
 from broker.storage.log.append import AppendInfo
 from broker.storage.refusals import (
     BatchesTooLarge,
@@ -264,6 +264,15 @@ def test_a_full_segment_is_followed_by_another(storage: Storage) -> None:
     assert max(sizes) <= 300
     assert storage.files(".log") == [f"{base:020d}.log" for base in log.view.bases]
     assert offsets(read_records(log)) == list(range(10))
+
+
+def test_one_read_goes_through_a_bounded_number_of_segments(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "READ_SEGMENTS", 2)
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    first = log.read(0, 1 << 20)
+    assert [segment.size for segment in log.view.segments[:2]] == [region.size for region in first.regions]
+    assert list(range(10)) == offsets(read_records(log))
 
 
 def test_a_segment_ends_when_its_first_record_is_old_enough(storage: Storage) -> None:
