@@ -75,9 +75,12 @@ class ReduceTask:
 def decoded(
     blocks: Iterable[tuple[object, bytes | bytearray | memoryview]], codec: Codec, schema: pa.Schema
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Each batch with the bytes that it takes in memory."""
+    """Each batch with the bytes that it takes in memory. Raises ExchangeError for other bytes than a Splitter's."""
     for _, block in blocks:
-        batch = codec.decode(block, schema)
+        try:
+            batch = codec.decode(block, schema)
+        except (ValueError, OSError) as error:  # which Arrow raises, too
+            raise ExchangeError(f"A block of the exchange is not one that an exchange writes: {error}") from error
         # A compressed block may hold hundreds of times its size.
         yield batch, max(len(block), batch.get_total_buffer_size())
 

@@ -7,6 +7,7 @@ with its uncompressed size: an int64, little-endian.
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,30 @@ class Codec:
             if not 0 <= size <= _BLOCK_MAX:
                 raise ValueError(f"a compressed block of {size} bytes")
             message = self._codec.decompress(message.slice(_SIZE.size), size)
+        # Otherwise offsets could point beyond the block. It takes a few microseconds for a megabyte.
+        pa.ipc.read_record_batch(message, _with_bytes_for_texts(schema)).validate(full=True)
         return pa.ipc.read_record_batch(message, schema)
+
+
+@lru_cache
+def _with_bytes_for_texts(schema: pa.Schema) -> pa.Schema:
+    """A schema with the same layout, whose validation lets texts pass that are not UTF-8, which Spark's may be."""
+    return pa.schema([_as_bytes(field) for field in schema])
+
+
+def _as_bytes(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_string(kind):
+        kind = pa.binary()
+    elif pa.types.is_large_string(kind):
+        kind = pa.large_binary()
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_as_bytes(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_as_bytes(kind.key_field), _as_bytes(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_as_bytes(kind.field(number)) for number in range(kind.num_fields)])
+    return field.with_type(kind)
 
 
 class Splitter:

@@ -1,5 +1,7 @@
 """A splitter returns all rows, bucket by bucket and in order, for all types."""
 
+import contextlib
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.spark.exchanges.plan import ExchangeError
 from broker.spark.exchanges.reduce_task import decoded, merge_small
 from broker.spark.exchanges.split import BLOCK_BYTES, Codec, Splitter
 
@@ -87,6 +90,35 @@ def test_blocks_have_about_a_megabyte_each() -> None:
 def test_what_is_no_compressed_block_is_an_error(block: bytes) -> None:
     with pytest.raises((ValueError, OSError)):
         Codec("lz4").decode(block, pa.schema([]))
+
+
+def test_a_block_whose_offsets_go_beyond_its_bytes_is_an_error() -> None:
+    batch = pa.record_batch({"v": pa.array(["abc", "de"])})
+    block = bytearray(Codec(None).encode(batch))
+    offsets = block.index(struct.pack("<3i", 0, 3, 5))
+    block[offsets + 8 : offsets + 12] = struct.pack("<i", 1 << 30)
+    with pytest.raises(ExchangeError, match="is not one that an exchange writes"):
+        list(decoded([(0, block)], Codec(None), batch.schema))
+
+
+def test_texts_need_not_be_utf_8() -> None:
+    """Spark's need not."""
+    texts = pa.StringArray.from_buffers(2, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"\xff\xfe"))
+    nested = pa.StructArray.from_arrays([texts, pa.MapArray.from_arrays([0, 1, 2], texts, texts)], ["t", "m"])
+    batch = pa.record_batch({"v": texts, "l": pa.ListArray.from_arrays([0, 1, 2], texts), "s": nested})
+    [(found, _)] = decoded([(0, Codec(None).encode(batch))], Codec(None), batch.schema)
+    assert batch.equals(found)
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_changed_block_is_read_whole_or_is_an_error(changes: list[tuple[int, int]]) -> None:
+    batch = pa.record_batch({"v": pa.array(["abc", None] * 9), "l": pa.array([[1, 2], None] * 9)})
+    block = bytearray(Codec(None).encode(batch))
+    for position, byte in changes:
+        block[position % len(block)] = byte
+    with contextlib.suppress(ExchangeError, UnicodeDecodeError):
+        for found, _ in decoded([(0, block)], Codec(None), batch.schema):
+            found.to_pydict()
 
 
 @given(sizes=st.lists(st.integers(1, 3 * BLOCK_BYTES)))
