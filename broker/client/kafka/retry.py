@@ -69,6 +69,11 @@ class Retry:
         self._pause_s = config.retry_backoff_ms / 1000
         self.unknown_topic_answers = 0
 
+    def begin_another(self) -> None:
+        """The call has succeeded, and the time that is left is for another one."""
+        self._previous = None
+        self.unknown_topic_answers = 0
+
     def again(self, failure: KafkaClientError) -> None:
         left_s = self._left_s(failure)
         pause(min(self._pause_s, left_s / 2))  # the other half is for the attempt

@@ -356,7 +356,7 @@ class Sender:
         waiting = deque(batches)
         while waiting:
             batch = waiting.popleft()
-            retry.unknown_topic_answers = 0
+            retry.begin_another()
             if not batch.too_large:
                 self._routing.retrying(lambda batch=batch: self._send_alone(batch), retry)  # type: ignore[misc]
             if batch.too_large:

@@ -79,6 +79,17 @@ def test_an_attempt_that_is_cut_off_hides_the_failure_before_it_only_if_it_had_m
         retry.again(KafkaClientError("no answer in time"))
 
 
+def test_the_failures_of_a_call_are_not_those_of_the_next_one() -> None:
+    clock = HandClock()
+    retry = Retry(CONFIG, clock, 1000, Limit(clock))
+    clock.now += 0.7
+    retry.again(KafkaClientError("refused"))
+    retry.begin_another()
+    clock.now = 101.001
+    with pytest.raises(KafkaClientError, match="no answer in time"):
+        retry.again(KafkaClientError("no answer in time"))
+
+
 def test_a_retry_ends_with_the_call_that_it_is_in_and_can_be_shortened() -> None:
     clock = HandClock()
     limit = Limit(clock)
