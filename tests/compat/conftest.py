@@ -29,7 +29,7 @@ def _clients_are_collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("compat"), *SETTINGS) as broker:
         yield broker
@@ -38,7 +38,7 @@ def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
         assert [] == broker.errors
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(broker_process: BrokerProcess) -> str:
     """What clients call ``bootstrap.servers``."""
     return broker_process.address
@@ -55,12 +55,12 @@ def new_name(prefix: str = "t") -> str:
     return f"{plain[:60]}-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(servers: str) -> AdminClient:
     return AdminClient(settings(servers))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def make_topic(admin: AdminClient) -> Callable[..., str]:
     """Makes a topic and gives its name: ``make_topic(partitions=3, **{"cleanup.policy": "compact"})``."""
 

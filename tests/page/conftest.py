@@ -15,7 +15,7 @@ LISTENERS = ("http://127.0.0.1:0", "shuffle://127.0.0.1:0", "pulsar://127.0.0.1:
 Open = Callable[..., Tab]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Chromium]:
     path = find()
     if path is None:
@@ -24,7 +24,7 @@ def chromium() -> Iterator[Chromium]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory, chromium: Chromium) -> Iterator[BrokerProcess]:
     """``chromium`` comes first: without it nothing needs a broker."""
     with BrokerProcess(tmp_path_factory.mktemp("page"), more_listeners=LISTENERS) as process:
@@ -50,7 +50,7 @@ def open_page(chromium: Chromium, broker: BrokerProcess) -> Iterator[Open]:
     assert [] == [complaint for tab in tabs for complaint in tab.complaints]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where they are written: for the docs by `make screenshots`, else where nobody keeps them."""
     chosen = os.environ.get("BROKER_SCREENSHOTS")

@@ -6,12 +6,12 @@ Some of what they send is hostile: names, keys and values that are markup, value
 import json
 import os
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
 import pulsar
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client import InputGate, ResultPartitionID, ShuffleWriter
@@ -125,6 +125,8 @@ class Traffic:
         producer.begin_transaction()
         producer.produce(PAYMENTS, b"not committed yet")
         producer.flush(30)
+        # After ten minutes the broker aborts it.
+        self._stack.enter_context(suppress(KafkaException))
         self._stack.callback(producer.abort_transaction, 30)
 
     def _subscription(self) -> None:

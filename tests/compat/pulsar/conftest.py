@@ -12,7 +12,7 @@ from tests.process.broker_process import BrokerProcess
 NAMESPACES = ("public/default", "public/other")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(
         tmp_path_factory.mktemp("pulsar"),
@@ -26,22 +26,22 @@ def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
         assert [] == broker.errors
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service_url(pulsar_broker: BrokerProcess) -> str:
     return f"pulsar://{pulsar_broker.addresses['pulsar']}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def web_url(pulsar_broker: BrokerProcess) -> str:
     return f"http://{pulsar_broker.addresses['http']}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka_servers(pulsar_broker: BrokerProcess) -> str:
     return pulsar_broker.addresses["kafka"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rest(web_url: str) -> Admin:
     return Admin(web_url)
 

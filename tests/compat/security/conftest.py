@@ -50,7 +50,7 @@ def jwks(key: rsa.RSAPrivateKey) -> str:
     return json.dumps({"keys": [{**public, "kid": "test", "alg": "RS256", "use": "sig"}]})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("security")
     server = certificates.server().write(directory, "server")
