@@ -74,6 +74,17 @@ def test_pkcs12() -> None:
             "certificate that cannot be read",
         ),
     ],
+    # The keys are new in each process, and workers must agree on the names of tests.
+    ids=[
+        "nothing",
+        "java",
+        "no key",
+        "no certificate",
+        "another's certificate",
+        "two keys",
+        "damaged key",
+        "damaged certificate",
+    ],
 )
 def test_what_is_no_key_store_is_refused_in_one_sentence_without_its_content(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words) as raised:

@@ -219,7 +219,9 @@ def test_a_good_token_ends_the_exchange() -> None:
         assert (b"", Principal("User", "alice")) == (step.token, step.identity.principal)
 
 
-@pytest.mark.parametrize("then", [b"\x01", b"", message("again"), message(token())])
+@pytest.mark.parametrize(
+    "then", [b"\x01", b"", message("again"), message(token())], ids=["as it should", "nothing", "bad", "good"]
+)
 def test_a_bad_token_is_told_as_the_standard_says_and_the_login_is_over(then: bytes) -> None:
     login = exchange()
     step = login.evaluate(message(token(exp=1)))
