@@ -7,6 +7,7 @@ import pytest
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
+from broker.kafka.share import share_sessions
 from broker.kafka.share.partition_entry import ignore
 from broker.kafka.share.share_state import ShareState, decode
 from broker.kafka.share.share_store import KIND, Key
@@ -195,7 +196,10 @@ def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
     assert 0 == sessions.partitions.taken
 
 
-def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(stage: Stage) -> None:
+def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_sessions, "CONNECTION_MAX", 1001)
     stage.write(1)
     member = stage.member("first")
     for number in range(1000):

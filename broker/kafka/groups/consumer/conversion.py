@@ -25,6 +25,10 @@ from broker.kafka.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
 
+# The assignors of Kafka's clients: nobody needs the user data of their assignments. librdkafka sends back what a member has said
+# for cooperative-sticky. Kafka takes any user data for a custom assignor's, and refuses such groups.
+_USUAL_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+
 
 def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsImage, now: float) -> None:
     """Put the members of a classic group into an empty membership.
@@ -43,7 +47,7 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
             assigned, has_user_data = read_assignment(each.assignment, topics)
         except ProtocolError as error:
             raise _no_upgrade(core, "the embedded consumer protocol is malformed") from error
-        if has_user_data:
+        if has_user_data and classic.protocol_name not in _USUAL_ASSIGNORS:
             raise _no_upgrade(
                 core,
                 "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "

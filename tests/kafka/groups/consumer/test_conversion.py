@@ -26,8 +26,8 @@ def member(member_id: str, *partitions: int, **changed: object) -> MemberSnapsho
     return attrs.evolve(made, **changed)
 
 
-def classic_group(*members: MemberSnapshot, protocol_type: str = "consumer") -> ClassicGroup:
-    snapshot = GroupSnapshot(protocol_type, 7, "range", members[0].member_id if members else None, members)
+def classic_group(*members: MemberSnapshot, protocol_type: str = "consumer", assignor: str = "range") -> ClassicGroup:
+    snapshot = GroupSnapshot(protocol_type, 7, assignor, members[0].member_id if members else None, members)
     return ClassicGroup.restore("group", GroupLimits(), snapshot, 0.0)
 
 
@@ -109,7 +109,10 @@ def test_parked_joins_of_the_classic_group_are_told_to_join_again() -> None:
         ),
         (
             ConsumerGroupLimits(),
-            classic_group(member("a", assignment=encode_assignment({}, user_data=b"mine"))),
+            classic_group(
+                member("a", protocols=(("ours", SUBSCRIPTION),), assignment=encode_assignment({}, user_data=b"mine")),
+                assignor="ours",
+            ),
             "an unsupported custom assignor is in use",
         ),
     ],
@@ -125,6 +128,17 @@ def test_a_group_that_cannot_be_upgraded_stays_as_it_is(
     assert error.value.code == ErrorCode.group_id_not_found
     assert group.describe() == before
     assert group.take_effects() == []
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_a_group_of_a_usual_assignor_is_upgraded_whatever_its_leader_has_added(assignor: str) -> None:
+    driver = GroupDriver.of(t=2)
+    assignment = encode_assignment({"t": [0, 1]}, user_data=b"what the member said")
+    upgrade(
+        driver,
+        classic_group(member("a", protocols=((assignor, SUBSCRIPTION),), assignment=assignment), assignor=assignor),
+    )
+    assert driver.group.member_count == 1
 
 
 def test_a_partition_that_clients_have_given_to_two_members_has_one_owner() -> None:
