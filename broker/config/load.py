@@ -69,8 +69,7 @@ class _Collected:
             return True
         if key in COARSER:
             name, factor, rank = COARSER[key]
-            number = _in_other_unit(key, value, source)
-            self._coarse.setdefault(name, {})[rank] = number * factor if number > 0 else number
+            self._coarse.setdefault(name, {})[rank] = _converted(_BY_NAME[name], key, factor, value, source)
             return True
         if is_without_effect(key):
             self._ignored[key] = "" if is_secret(key) else _plain(value)
@@ -85,19 +84,15 @@ class _Collected:
         return values
 
 
-def _in_other_unit(key: str, value: Any, source: str) -> int:
-    """The value of a setting in ``COARSER``, in Kafka's unit. Raises ConfigError, which names the setting as Kafka does."""
-    name, factor, _ = COARSER[key]
-    info = _BY_NAME[name]
-    least = info.least
-    assert least is not None
-    assert least <= 1  # which is the same in every unit
-    most = LONG_MAX // factor if info.most is None else int(info.most) // factor
-    info = attrs.evolve(info, name=key, most=most if factor > 1 else info.most)
+def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str) -> int:
+    """The value of a setting in ``COARSER``, in the unit of ``info``. Raises ConfigError, which names it and its bounds as Kafka
+    does. -1, 0 and 1, the least values, are the same in every unit."""
+    most = info.most if factor == 1 else int(info.most or LONG_MAX) // factor
+    info = attrs.evolve(info, name=key, most=most)
     number: int = _structure(info, value, source)
-    if not least <= number <= most:
+    if not info.accepts(number):
         raise info.refusal(value, source)
-    return number
+    return number * factor if number > 0 else number
 
 
 def _plain(value: Any) -> str:

@@ -68,9 +68,27 @@ class SettingInfo:
         """What the value is, for the end of such a sentence; nothing if it is a secret."""
         return "" if self.secret else f": it is {value!r}"
 
-    def refusal(self, value: Any, source: str) -> ConfigError:
-        """The error for a value that cannot be taken from ``source``."""
-        return ConfigError(f"Set {self.name} in {source} to {self.expected}{self.shown(value)}.")
+    def accepts(self, value: Any) -> bool:
+        """Whether a value has the right type and is within the bounds."""
+        if value is None and self.optional:
+            return True
+        accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(self.plain_type, object)
+        # To Python a bool is an int; to an operator it is not.
+        good = isinstance(value, accepted) and isinstance(value, bool) <= (self.plain_type is bool)
+        if good and self.plain_type is int:
+            good = abs(value) <= LONG_MAX  # the protocol and the files have 64 bits
+        if good and self.choices:
+            good = value in self.choices
+        if good and self.least is not None:
+            good = value >= self.least
+        if good and self.most is not None:
+            good = value <= self.most
+        return good
+
+    def refusal(self, value: Any, source: str = "") -> ConfigError:
+        """The error for a value that cannot be taken, from ``source`` if it is known."""
+        where = f" in {source}" if source else ""
+        return ConfigError(f"Set {self.name}{where} to {self.expected}{self.shown(value)}.")
 
 
 def setting(
@@ -172,18 +190,5 @@ def _info(field: "attrs.Attribute[Any]", section: str = "") -> SettingInfo:
 
 def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
     info = _info(field)
-    if value is None and info.optional:
-        return
-    accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(info.plain_type, object)
-    # To Python a bool is an int; to an operator it is not.
-    good = isinstance(value, accepted) and isinstance(value, bool) <= (info.plain_type is bool)
-    if good and info.plain_type is int:
-        good = abs(value) <= LONG_MAX  # the protocol and the files have 64 bits
-    if good and info.choices:
-        good = value in info.choices
-    if good and info.least is not None:
-        good = value >= info.least
-    if good and info.most is not None:
-        good = value <= info.most
-    if not good:
-        raise ConfigError(f"Set {info.name} to {info.expected}{info.shown(value)}.")
+    if not info.accepts(value):
+        raise info.refusal(value)
