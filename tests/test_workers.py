@@ -1,7 +1,6 @@
 """How tests are divided among workers (`conftest.py`)."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -10,4 +9,4 @@ import pytest
 def test_the_tests_of_a_file_run_in_one_worker(request: pytest.FixtureRequest) -> None:
     """pytest-xdist takes the group from the id; if it is not there, each test is a group of its own, and nothing says so."""
     if request.config.getvalue("loadgroup"):
-        assert request.node.nodeid.endswith(f"@{Path(__file__)}")
+        assert request.node.nodeid.endswith(f"@{__file__}")

@@ -223,7 +223,7 @@ def send_all(ends: Ends, parts: list[Buffer | FileRegion], room: int) -> bytes:
             continue
         while sent:
             head = parts[0]
-            size = head.size if isinstance(head, FileRegion) else len(head)
+            size = len(head)
             if size <= sent:
                 parts.pop(0)
                 sent -= size

@@ -72,7 +72,7 @@ class Bench:
 
     def _push(self, connection: Any, parts: list[Any]) -> None:
         self.parts += parts
-        connection.outgoing_bytes += sum(p.size if type(p) is FileRegion else len(p) for p in parts)
+        connection.outgoing_bytes += sum(map(len, parts))
 
     def push(self, subpartition: int, *payloads: bytes) -> None:
         for payload in payloads:
