@@ -7,6 +7,7 @@ import base64
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -40,6 +41,7 @@ from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.metrics import StorageMetrics
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
+from broker.storage.upkeep.processor_flusher import processor_flusher
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
@@ -243,7 +245,10 @@ class BrokerServer:
         self._sockets.resize_handlers(live.in_force.io_threads)
         self._configure_quotas(self._sockets.quotas, live.in_force)
         storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
-        logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
+        logs = self._logs = LogManager(
+            runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue, runtime.threads.get_ident
+        )
+        self._sockets.attach(partial(processor_flusher, logs.flusher, runtime.disk))
         logs.open(self._directory)
         StorageMetrics(logs, runtime.clock).register(self.metrics)
         reconfiguration.register(live, self._sockets, logs, tls, self._configure_quotas)

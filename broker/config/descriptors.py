@@ -9,8 +9,8 @@ import attrs
 # What a broker holds as long as it runs, with a margin: standard streams, listening sockets, the three files of the catalogue,
 # the lock, the control plane, an event loop of the user's.
 _LASTING = 32
-# A processor has a poller and a wake-up descriptor; so has an acceptor.
-_PER_PROCESSOR = 2
+# A processor has a poller, a wake-up descriptor and one that tells of fsyncs; an acceptor has the first two.
+_PER_PROCESSOR = 3
 # A handler opens a file or a directory, and one more while the first is evicted from the cache. So do the flusher's threads, the
 # housekeeper, the catalogue writer, the marker writer and the spiller.
 _PER_WORKER = 2

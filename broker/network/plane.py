@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from broker.log import get_logger
 from broker.network.acceptor import Acceptor, Endpoint
+from broker.network.attachment import Attachment
 from broker.network.handler_pool import Handler
 from broker.network.memory_pool import MemoryPool
 from broker.network.processor import Processor, ProcessorSettings
@@ -45,8 +46,12 @@ class Plane:
         handlers: int,
         memory: MemoryPool,
         quotas: ConnectionQuotas,
+        attach: Callable[[], Attachment | None] = lambda: None,
     ) -> None:
-        """``name`` begins the names of its threads. ``queue``: requests that may wait for a handler."""
+        """``name`` begins the names of its threads. ``queue``: requests that may wait for a handler.
+
+        ``attach`` makes what is attached to a processor, for each one.
+        """
         self.name = name
         self._runtime = runtime
         self._outbox = outbox
@@ -55,6 +60,7 @@ class Plane:
         self._memory = memory
         self._unsent = Unsent(memory.capacity)  # as much for answers as for requests
         self._quotas = quotas
+        self._attach = attach
         self.channel = RequestChannel(queue, lane_width=_lane_width(handlers))
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
@@ -184,6 +190,7 @@ class Plane:
             quotas=self._quotas,
             outbox=self._outbox,
             on_room=on_room,
+            attachment=self._attach(),
         )
 
     def _spawn(self, name: str, body: Body) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 
 from broker.log import EventLimit, get_logger
+from broker.network.attachment import Attachment
 from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry
@@ -135,6 +136,7 @@ class Processor:
         quotas: ConnectionQuotas,
         on_room: Callable[[], None],
         times: RequestTimes | None = None,
+        attachment: Attachment | None = None,
     ) -> None:
         """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed.
 
@@ -153,6 +155,8 @@ class Processor:
         self._monotonic = clock.monotonic
         self._get_ident = threads.get_ident
         self._ident = -1  # of the thread that runs step()
+        self._attachment = attachment
+        self._attached = False
         self._channel = channel
         self._memory = memory
         self._unsent = unsent
@@ -269,6 +273,8 @@ class Processor:
 
     def step(self, timeout: float | None) -> bool:
         self._ident = self._get_ident()
+        if self._attachment is not None and not self._attached:
+            self._attach(self._attachment)
         if self._heirs is not None and self.departure.over:  # all that is in the inbox is passed on by its senders
             self.poll(timeout)
             return False
@@ -287,6 +293,18 @@ class Processor:
         if self._heirs is not None:
             self._hand_over_connections(self._heirs)
         return bool(ready)
+
+    def _attach(self, attachment: Attachment) -> None:
+        self._attached = True
+        self._poller.register(attachment.source, READ, attachment)
+        attachment.attach()
+
+    def _detach(self) -> None:
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            if self._attached:
+                self._poller.unregister(attachment.source)
+            attachment.detach()
 
     def configure_new_connections(self) -> None:
         """Register connections that the acceptor has queued."""
@@ -352,6 +370,8 @@ class Processor:
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for a wake-up."""
+        if self._attachment is not None and self._attachment.due:
+            self._attachment.begin_due()
         self._poller.arm()
         work = self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room
         if work or self._handshake_turns:
@@ -378,10 +398,13 @@ class Processor:
 
     def process_completed_receives(self, ready: Sequence[tuple[Ready, int]]) -> None:
         """Read from readable sockets and dispatch every complete frame."""
+        attachment = self._attachment
         for key, events in ready:
             if events & READ:
                 connection = key.data
-                if not connection.closed:
+                if connection is attachment and attachment is not None:
+                    attachment.ready()
+                elif not connection.closed:
                     self._receive(connection)
         if self._handshake_turns:
             self.handshakes.run()
@@ -444,6 +467,7 @@ class Processor:
             self._memory.forget(buffer)
         self._lent = {}
         self.departure.end()
+        self._detach()
         self._unsent.report(self.number, 0)
         self._poller.close()
         self._ident = -1  # this is no longer the thread of anything
@@ -488,6 +512,7 @@ class Processor:
             except Exception as error:  # the seam, as in `process_new_responses`
                 self._failed(target, error)
         self.process_disconnected()
+        self._detach()
 
     def take_over(self, moved: Moved, _: None) -> None:
         """Continue a connection of a processor that goes."""

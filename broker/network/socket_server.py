@@ -13,6 +13,7 @@ from broker.errors import ConfigError
 from broker.log import get_logger
 from broker.metrics import Registry
 from broker.network.acceptor import Endpoint
+from broker.network.attachment import Attachment
 from broker.network.memory_pool import MemoryPool
 from broker.network.metrics import NetworkMetrics
 from broker.network.outbox import ProcessorOutbox
@@ -82,6 +83,7 @@ class SocketServer:
         self.outbox = ProcessorOutbox()
         self.memory = MemoryPool(settings.queued_max_request_bytes)
         self.timer = Timer(runtime.clock)
+        self._attach: Callable[[], Attachment | None] | None = None
         self._data = self._plane(
             "",
             queue=settings.queued_max_requests,
@@ -89,6 +91,7 @@ class SocketServer:
             handlers=settings.io_threads,
             memory=self.memory,
             quotas=quotas,
+            attach=self._attached,
         )
         self._control: Plane | None = None
         self._timer_thread: ThreadHandle | None = None
@@ -115,6 +118,13 @@ class SocketServer:
         for _, listener in self._bound:
             listener.close()
         self._bound = []
+
+    def _attached(self) -> Attachment | None:
+        return None if self._attach is None else self._attach()
+
+    def attach(self, attach: Callable[[], Attachment | None]) -> None:
+        """What is made here is attached to a processor of the data plane, for each one. Before the start."""
+        self._attach = attach
 
     def start(self, services: Mapping[str, Service]) -> None:
         """Begin to accept. ``services``: by the names that the bindings use."""
@@ -195,7 +205,15 @@ class SocketServer:
             self._timer_left_behind = True
 
     def _plane(
-        self, name: str, *, queue: int, processors: int, handlers: int, memory: MemoryPool, quotas: ConnectionQuotas
+        self,
+        name: str,
+        *,
+        queue: int,
+        processors: int,
+        handlers: int,
+        memory: MemoryPool,
+        quotas: ConnectionQuotas,
+        attach: Callable[[], Attachment | None] = lambda: None,
     ) -> Plane:
         settings = self.settings
         return Plane(
@@ -215,6 +233,7 @@ class SocketServer:
             handlers=handlers,
             memory=memory,
             quotas=quotas,
+            attach=attach,
         )
 
     def _bind(self, binding: Binding) -> Listener:

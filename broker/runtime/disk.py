@@ -9,10 +9,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from broker.runtime import kernel_aio
-from broker.runtime.kernel_aio import KernelAio
+from broker.runtime.kernel_aio import HasDescriptor, KernelAio, KernelSyncQueue
 
 T = TypeVar("T")
 
@@ -81,6 +81,33 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class SyncQueue(Protocol):
+    """``sync`` of files while the thread goes on. For one thread, or several one after the other."""
+
+    @property
+    def pending(self) -> int:
+        """How many have begun whose results were not taken."""
+
+    @property
+    def room(self) -> int:
+        """How many more can begin."""
+
+    def fileno(self) -> int:
+        """For a poller: readable when results can be taken."""
+
+    def start(self, requests: Sequence[tuple[Any, File]]) -> int:
+        """Begin to sync these files, at most ``room``, each with a name of any kind. Returns how many have begun, the first ones.
+
+        The files may be closed then.
+        """
+
+    def results(self, patience_s: float = 0.0) -> Sequence[tuple[Any, OSError | None]]:
+        """The names of those that are done, with their errors. Waits for one for up to ``patience_s``."""
+
+    def close(self) -> None:
+        """The results of those that are pending are lost."""
+
+
 class Disk(Protocol):
     def when_exhausted(self, give_back: Callable[[], bool]) -> None:
         """Have ``give_back`` called, from any thread, where no descriptor is left for an ``open`` or a directory.
@@ -128,6 +155,9 @@ class Disk(Protocol):
 
         None whenever none was done for ``patience_s``, if the disk can tell. Read it to its end.
         """
+
+    def sync_queue(self) -> "SyncQueue | None":
+        """For a thread that goes on with other work meanwhile; None if every ``sync`` needs a thread."""
 
     def free_bytes(self, path: str) -> int: ...
 
@@ -284,6 +314,11 @@ class SystemFile:
             os.close(fd)
 
 
+class _SystemSyncQueue(KernelSyncQueue[Any]):
+    def start(self, requests: Sequence[tuple[Any, HasDescriptor]]) -> int:
+        return 0 if _is_intercepted() else super().start(requests)
+
+
 class SystemDisk:
     """The file system of the machine."""
 
@@ -372,6 +407,14 @@ class SystemDisk:
         else:
             yield from aio.fdatasync([file.fileno() for file in files], patience_s)
             self._aio.append(aio)
+
+    def sync_queue(self) -> SyncQueue | None:
+        if self._aio_offered and not _is_intercepted():
+            try:
+                return _SystemSyncQueue(SYNCS_AT_ONCE)
+            except OSError:
+                pass
+        return None
 
     def _take_aio(self) -> KernelAio | None:
         try:

@@ -1,9 +1,11 @@
-"""Several files are fsynced at once by one thread, with Linux's asynchronous I/O.
+"""Fsyncs that the kernel does for a thread, with Linux's asynchronous I/O: many at once, or one while the thread does other work.
 
 A thread that calls ``fdatasync`` gives the interpreter's lock up before and waits for it afterwards. With many files on several
 threads, this costs more than the fsyncs do. The kernel can be given many fsyncs with one call instead (``io_submit`` with
 ``IOCB_CMD_FDSYNC``, since Linux 4.18); its own threads do them, all at once. 100 files with a new record each took 2.3 ms this
 way, and 4 us of this process's CPU time a file; with 8 or 16 threads they took 5 ms and 45 us.
+
+A thread that waits for sockets, too, is told by a descriptor that an fsync is done (``KernelSyncQueue``).
 
 Source: the kernel's include/uapi/linux/aio_abi.h. Neither Python nor the C library has these calls.
 """
@@ -17,19 +19,28 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 # Numbers of the system calls io_setup, io_submit, io_getevents and io_destroy.
 _CALLS = {"x86_64": (206, 209, 208, 207), "aarch64": (0, 2, 4, 1), "riscv64": (0, 2, 4, 1)}
 
 _FDSYNC = 3
-# struct iocb: data, key, rw_flags, opcode, priority, descriptor, then what only reads and writes use.
-_IOCB = struct.Struct("=QIIHhI40x")
+# struct iocb: data, key, rw_flags, opcode, priority, descriptor, then what only reads and writes use; flags, and the eventfd that
+# is told of the end if the flag says so.
+_IOCB = struct.Struct("=QIIHhI32xII")
+_RESFD = 1
 # struct io_event: data, obj, res, res2.
 _EVENT = struct.Struct("=QQqq")
+
+T = TypeVar("T")
 
 _call = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
 if _call is not None:
     _call.restype = ctypes.c_long
+
+
+class HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
 
 
 class KernelAio:
@@ -66,34 +77,120 @@ class KernelAio:
         self._turn += self.size  # tells the events of this call from those of one that was not read to its end
         first = self._turn
         for number, descriptor in enumerate(descriptors):
-            _IOCB.pack_into(self._requests, number * _IOCB.size, first + number, 0, 0, _FDSYNC, 0, descriptor)
-        taken = max(0, self._call(self._submit, ctypes.c_long(len(descriptors)), self._pointers))
+            self._prepare(number, first + number, descriptor, 0, 0)
+        taken = self._start(len(descriptors))
         yield from self._results(first, set(range(taken)), patience_s)
         yield from one_by_one([functools.partial(os.fdatasync, each) for each in descriptors[taken:]], taken)
 
     def _results(self, first: int, pending: set[int], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
-        timeout = struct.pack("=qq", int(patience_s), int(patience_s % 1 * 1e9))
         while pending:
-            count = self._call(self._get_events, ctypes.c_long(1), ctypes.c_long(self.size), self._events, timeout)
-            if count < 0:
-                # What the kernel did with them will never be known, and another fsync need not report an error a second time.
-                error = _error()
+            try:
+                done = self._wait(1, patience_s)
+            except OSError as error:
                 for number in pending:
-                    yield number, OSError(error.errno, f"the result of an fsync is unknown: {error.strerror}")
+                    yield number, error
                 return
-            if count == 0:
+            if not done:
                 yield None
-            for data, _, result, _ in _EVENT.iter_unpack(memoryview(self._events)[: count * _EVENT.size]):
+            for data, failed in done:
                 number = data - first
                 if number in pending:
                     pending.remove(number)
-                    yield number, OSError(-result, os.strerror(-result)) if result < 0 else None
+                    yield number, failed
+
+    def _prepare(self, number: int, data: int, descriptor: int, flags: int, bell: int) -> None:
+        """The request in this place of the next call."""
+        _IOCB.pack_into(self._requests, number * _IOCB.size, data, 0, 0, _FDSYNC, 0, descriptor, flags, bell)
+
+    def _start(self, count: int) -> int:
+        """Give the kernel so many requests. How many it took, the first ones."""
+        return max(0, self._call(self._submit, ctypes.c_long(count), self._pointers))
+
+    def _wait(self, least: int, patience_s: float) -> list[tuple[int, OSError | None]]:
+        """The data and the error of each request that is done, ``least`` of them unless that takes longer than ``patience_s``.
+
+        Raises OSError if what the kernel did will never be known. Another fsync need not report an error a second time.
+        """
+        timeout = struct.pack("=qq", int(patience_s), int(patience_s % 1 * 1e9))
+        count = self._call(self._get_events, ctypes.c_long(least), ctypes.c_long(self.size), self._events, timeout)
+        if count < 0:
+            error = _error()
+            raise OSError(error.errno, f"the result of an fsync is unknown: {error.strerror}")
+        return [
+            (data, OSError(-result, os.strerror(-result)) if result < 0 else None)
+            for data, _, result, _ in _EVENT.iter_unpack(memoryview(self._events)[: count * _EVENT.size])
+        ]
 
     def _call(self, number: int, *arguments: object) -> int:
         while True:
             result: int = _call(ctypes.c_long(number), self._context, *arguments)  # type: ignore[misc]
             if result >= 0 or ctypes.get_errno() != errno.EINTR:
                 return result
+
+
+class KernelSyncQueue(Generic[T]):
+    """Fsyncs that the kernel does while the thread goes on. For one thread, or several one after the other.
+
+    Raises OSError where it is not available, as ``KernelAio`` does.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._aio = KernelAio(size)
+        if not hasattr(os, "eventfd"):
+            raise OSError(errno.ENOSYS, "no eventfd on this system")
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._pending: dict[int, T] = {}
+        self._last = 0
+
+    @property
+    def pending(self) -> int:
+        """Fsyncs whose results were not taken."""
+        return len(self._pending)
+
+    @property
+    def room(self) -> int:
+        """How many more can be started."""
+        return self._aio.size - len(self._pending)
+
+    def fileno(self) -> int:
+        """Readable when an fsync is done."""
+        return self._bell
+
+    def start(self, requests: Sequence[tuple[T, HasDescriptor]]) -> int:
+        """``fdatasync`` these, at most ``room``, each with the name by which ``results`` calls it.
+
+        Returns how many were taken, the first ones. They may be closed then.
+        """
+        aio, first = self._aio, self._last + 1
+        for number, (_, file) in enumerate(requests):
+            aio._prepare(number, first + number, file.fileno(), _RESFD, self._bell)
+        taken = aio._start(len(requests))
+        for number, (name, _) in enumerate(requests[:taken], first):
+            self._pending[number] = name
+        self._last += taken
+        return taken
+
+    def results(self, patience_s: float = 0.0) -> list[tuple[T, OSError | None]]:
+        """What is done, with its error. Waits for something for up to ``patience_s``."""
+        try:
+            os.read(self._bell, 8)
+        except BlockingIOError:
+            pass  # not a word of it yet, or this was called without being told
+        pending = self._pending
+        if not pending:
+            return []
+        try:
+            done = self._aio._wait(1 if patience_s else 0, patience_s)
+        except OSError as error:
+            self._pending = {}
+            return [(name, error) for name in pending.values()]
+        return [(pending.pop(number), error) for number, error in done]
+
+    def close(self) -> None:
+        """``pending`` should be 0: the results of the others are lost."""
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
 
 
 def one_by_one(syncs: Iterable[Callable[[], object]], first: int = 0) -> Iterator[tuple[int, OSError | None]]:

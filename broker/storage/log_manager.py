@@ -24,7 +24,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
-from broker.runtime.threads import Lock, Threads
+from broker.runtime.threads import Lock, Threads, get_ident
 from broker.storage import data_directory, partition_dir
 from broker.storage import topic as topics
 from broker.storage.config import StorageConfig
@@ -52,7 +52,16 @@ class LogManager:
     ``housekeeper`` and each of ``flusher.threads`` is the body of a thread that the assembly runs between ``open`` and ``close``.
     """
 
-    def __init__(self, disk: Disk, clock: Clock, entropy: Entropy, config: StorageConfig, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        entropy: Entropy,
+        config: StorageConfig,
+        catalogue: Catalogue,
+        get_ident: Callable[[], int] = get_ident,
+    ) -> None:
+        """``get_ident`` tells threads apart."""
         self.disk = disk
         self.clock = clock
         self.entropy = entropy
@@ -65,7 +74,7 @@ class LogManager:
         self.generation = 0
         self.files = OpenFiles(disk, config.max_open_files)
         self.checkpoints = LogCheckpoints(disk, config.data_dir, self.partitions)
-        self.flusher = Flusher(clock, disk, self._with_flush_ms)
+        self.flusher = Flusher(clock, disk, self._with_flush_ms, get_ident)
         self.housekeeper = Housekeeper(clock, disk, config, self.partitions, self.checkpoints, self.files.close_idle)
         # Called with the name after a topic was made or has got more partitions, on that thread and with no lock held.
         self.on_topic_changed: list[Callable[[str], None]] = []

@@ -1,5 +1,6 @@
 """What every Disk does: the real one and the simulator's."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,29 @@ def test_several_files_can_be_synced_at_once(disk: Disk, root: str) -> None:
     assert sorted(number for number, _ in done) == list(range(len(files)))
     assert {error for _, error in done} == {None}
     assert list(disk.sync_all([], 1.0)) == []
+
+
+def test_files_can_be_synced_while_the_thread_goes_on(disk: Disk, root: str) -> None:
+    queue = disk.sync_queue()
+    if queue is None:
+        pytest.skip("not offered here")
+    with contextlib.closing(queue):
+        left = {number: make(disk, f"{root}/{number}", b"abc") for number in range(10)}
+        assert queue.fileno() >= 0
+        assert list(queue.results()) == []
+        while left or queue.pending:
+            room, requests = queue.room, list(left.items())[: queue.room]
+            taken = queue.start(requests)
+            assert 0 <= taken <= len(requests)
+            assert (queue.pending, queue.room) == (queue.pending, room - taken)
+            for number, file in requests[:taken]:
+                file.close()
+                del left[number]
+            before = queue.pending
+            done = queue.results(30.0)
+            assert {error for _, error in done} <= {None}
+            assert queue.pending == before - len(done)
+    assert not left
 
 
 def test_what_was_just_written_is_in_memory(disk: Disk, root: str) -> None:

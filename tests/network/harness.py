@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from broker.network import memory_pool, processor, receive_buffer
+from broker.network.attachment import Attachment
 from broker.network.connection import ProcessorConnection
 from broker.network.handler_pool import Handler
 from broker.network.memory_pool import MemoryPool
@@ -228,6 +229,7 @@ class Bench:
         send_buffer: int = -1,
         receive_buffer: int = -1,
         tls: TlsListener | None = None,
+        attach: Callable[[], Attachment | None] = lambda: None,
         client: type[Client] = Client,
         handshake_timeout: float = 10.0,
     ) -> None:
@@ -241,6 +243,7 @@ class Bench:
         self.frame_max = frame_max
         self.rooms = 0  # times the acceptor was told that there is room
         self._settings = ProcessorSettings(idle, high, low, handshake_timeout)
+        self._attach = attach
         self.processor = self._new_processor()
         self._ident = id(self)
         self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
@@ -260,6 +263,7 @@ class Bench:
             outbox=self.outbox,
             quotas=self.quotas,
             on_room=self._room,
+            attachment=self._attach(),
         )
 
     def replace(self, *heirs: Processor) -> Processor:

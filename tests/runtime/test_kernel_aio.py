@@ -2,16 +2,18 @@
 
 import errno
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from broker.runtime import kernel_aio
 from broker.runtime.disk import SystemDisk
-from broker.runtime.kernel_aio import KernelAio
+from broker.runtime.kernel_aio import KernelAio, KernelSyncQueue
 from tests.process.failing_disk import FailingDisk
 
 
@@ -123,20 +125,117 @@ def test_an_error_of_the_kernel_is_not_taken_for_a_success(
     assert {number: error and error.errno for number, error in done.items()} == dict.fromkeys(range(3), errno.EFAULT)
 
 
+class Descriptor(NamedTuple):
+    number: int
+
+    def fileno(self) -> int:
+        return self.number
+
+
+@pytest.fixture
+def queue(aio: KernelAio) -> Iterator[KernelSyncQueue[str]]:
+    queue = KernelSyncQueue[str](8)
+    yield queue
+    queue.close()
+
+
+def bell(queue: KernelSyncQueue[str]) -> bool:
+    return bool(select.select([queue], [], [], 30.0)[0])
+
+
+def test_a_thread_is_told_of_each_end(
+    queue: KernelSyncQueue[str], descriptors: list[int], one_by_one: list[int]
+) -> None:
+    for count in (1, 8, 3):
+        names = {f"{number}" for number in range(count)}
+        requests = [(name, Descriptor(descriptors[int(name)])) for name in sorted(names)]
+        assert queue.start(requests) == count
+        assert (queue.pending, queue.room) == (count, 8 - count)
+        while names:
+            assert bell(queue)
+            for name, error in queue.results():
+                assert error is None
+                names.remove(name)
+        assert (queue.pending, queue.room) == (0, 8)
+    assert one_by_one == []
+
+
+def test_it_takes_no_more_than_there_is_room_for(queue: KernelSyncQueue[str], descriptors: list[int]) -> None:
+    requests = [(str(number), Descriptor(descriptors[number])) for number in range(5)]
+    assert queue.start([*requests, ("bad", Descriptor(1 << 20)), requests[0]]) == 5
+    got: list[str] = []
+    while queue.pending:
+        got += [name for name, _ in queue.results(30.0)]
+    assert sorted(got) == ["0", "1", "2", "3", "4"]
+    assert queue.start([("bad", Descriptor(1 << 20))]) == 0
+    assert queue.pending == 0
+    assert queue.results(30.0) == []
+
+
+def test_a_file_may_be_closed_while_it_is_synced(queue: KernelSyncQueue[str], tmp_path: Path) -> None:
+    for number in range(50):
+        descriptor = os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT)
+        os.write(descriptor, b"abc")
+        assert queue.start([("file", Descriptor(descriptor))]) == 1
+        os.close(descriptor)
+        other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        assert bell(queue)
+        while queue.pending:
+            assert queue.results(30.0) == [("file", None)]
+        os.close(other)
+
+
+def test_an_unknown_result_is_an_error_of_all_that_are_pending(
+    queue: KernelSyncQueue[str], descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert queue.start([(str(number), Descriptor(descriptors[number])) for number in range(3)]) == 3
+    right = queue._aio._call
+
+    def call(number: int, *arguments: object) -> int:
+        if number != queue._aio._get_events:
+            return right(number, *arguments)
+        kernel_aio.ctypes.set_errno(errno.EFAULT)
+        return -1
+
+    monkeypatch.setattr(queue._aio, "_call", call)
+    done = queue.results(30.0)
+    assert {name: error and error.errno for name, error in done} == dict.fromkeys("012", errno.EFAULT)
+    assert queue.pending == 0
+
+
+def test_an_error_of_the_file_is_its_own(queue: KernelSyncQueue[str], descriptors: list[int]) -> None:
+    read, write = os.pipe()  # has no fsync
+    try:
+        assert queue.start([("pipe", Descriptor(write)), ("file", Descriptor(descriptors[0]))]) in (0, 2)
+        done: dict[str, OSError | None] = {}
+        while queue.pending:
+            done.update(queue.results(30.0))
+        assert done == {} or (done["pipe"] is not None and done["file"] is None)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_where_it_is_not_offered_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_aio.platform, "machine", lambda: "pdp11")
     with pytest.raises(OSError, match="asynchronous"):
         KernelAio(64)
     disk = SystemDisk()
+    assert disk.sync_queue() is None
     assert disk.syncs_at_once() == 1
 
 
 def test_who_replaces_fdatasync_gets_every_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SystemDisk()
     files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(3)]
+    queue = disk.sync_queue()
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append, raising=False)
     assert disk.syncs_at_once() == 1
+    assert disk.sync_queue() is None
+    if queue is not None:
+        assert queue.start([("file", files[0])]) == 0
+        queue.close()
     assert list(disk.sync_all(files, 1.0)) == [(0, None), (1, None), (2, None)]
     assert synced == [file.fileno() for file in files]
 

@@ -6,6 +6,7 @@ count as clean and are never written (as Linux does it), and slow operations, wh
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from broker.runtime.disk import Buffer, File, sync_each
 from tests.sim.medium import Change, Directory, DiskFaults, Inode, Medium
@@ -87,8 +88,16 @@ class SimFile:
 
     def sync(self, data_only: bool = True) -> None:
         self._start("sync", 0)
+        self.finish_sync(self.written)
+
+    @property
+    def written(self) -> int:
+        """What an fsync that begins now makes durable: what is written while it runs may or may not be in it, and is not."""
+        return self._inode.position
+
+    def finish_sync(self, position: int) -> None:
+        """An fsync that began when ``written`` was this. The file may be closed: the kernel keeps it open."""
         inode, medium = self._inode, self._medium
-        position = inode.position  # what is written while it runs may or may not be in it: it is not
         medium.world.wait_for_disk(self._process, medium.rng.choice((0.0002, 0.002, 0.02)) * medium.rng.random())
         if medium.faults.sync_error and medium.rng.random() < medium.faults.sync_error:
             medium.world.note(f"  sync fails {self.path}")
@@ -133,6 +142,58 @@ class SimFile:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.forget()
+
+
+class SimSyncQueue:
+    """The results come in any order. Whoever takes them waits for the disk, which a kernel would not make him do."""
+
+    writable = False
+
+    def __init__(self, disk: "SimDisk") -> None:
+        self._disk = disk
+        self._fd = disk.process.world.next_descriptor()
+        self._pending: list[tuple[Any, SimFile, int]] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    @property
+    def room(self) -> int:
+        return 4 - len(self._pending)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self._pending)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def start(self, requests: Sequence[tuple[Any, File]]) -> int:
+        """Sometimes the kernel does not take all of them."""
+        self._disk.pass_time(0)
+        rng = self._disk.medium.rng
+        taken = len(requests) if rng.random() < 0.9 else rng.randrange(len(requests) + 1)
+        for name, file in requests[:taken]:
+            assert isinstance(file, SimFile)
+            self._pending.append((name, file, file.written))
+        return taken
+
+    def results(self, patience_s: float = 0.0) -> list[tuple[Any, OSError | None]]:
+        done: list[tuple[Any, OSError | None]] = []
+        rng = self._disk.medium.rng
+        for _ in range(rng.randint(1, len(self._pending)) if self._pending else 0):
+            name, file, position = self._pending.pop(rng.randrange(len(self._pending)))
+            try:
+                file.finish_sync(position)
+            except OSError as error:
+                done.append((name, error))
+            else:
+                done.append((name, None))
+        return done
+
+    def close(self) -> None:
+        assert not self._pending
 
 
 class SimDisk:
@@ -305,6 +366,9 @@ class SimDisk:
 
     def syncs_at_once(self) -> int:
         return 4
+
+    def sync_queue(self) -> "SimSyncQueue":
+        return SimSyncQueue(self)
 
     def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None]]:
         return sync_each(files)

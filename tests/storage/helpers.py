@@ -145,6 +145,7 @@ class Storage:
         self.entropy = CountingEntropy()
         self.disk = FaultyDisk()
         self.settings = settings
+        self.ident = 0  # of the thread that the test plays
         self.manager: LogManager
         self.catalogue: SqliteCatalogue
         self.open()
@@ -155,7 +156,7 @@ class Storage:
             self.settings["defaults"] = LogConfig.from_overrides(LogConfig(), defaults)
         self.catalogue = SqliteCatalogue(f"{self.directory}/catalogue.sqlite")
         config = StorageConfig(data_dir=self.directory, **self.settings)
-        self.manager = LogManager(self.disk, self.clock, self.entropy, config, self.catalogue)
+        self.manager = LogManager(self.disk, self.clock, self.entropy, config, self.catalogue, lambda: self.ident)
         try:
             self.manager.open()
         except BaseException:

@@ -6,12 +6,16 @@ many logs are synced at the same time: the kernel joins the commands that make a
 longer than one, where one after the other they took 25 to 50 times as long. A log with much to write does not keep the others
 waiting either. Appends that do not wait for an fsync (``acks=1``) are never queued here.
 
+A processor that appends has the kernel sync the log, if the disk offers that, and goes on with other connections
+(``processor_flusher.py``): no other thread takes part. The threads are for everything else: appends on other threads, systems
+without asynchronous I/O, and logs that need more than the fsync of one file, because they have a new segment or are to be given
+a hint.
+
 If the disk can sync many files for one thread (``Disk.sync_all``), a thread takes all logs that wait. This costs half the CPU
-time that a thread for each log does. Logs that need more than the fsync of one file, because they have a new segment or are to be
-given a hint, are left to a thread of their own.
+time that a thread for each log does. Logs that need more than the fsync of one file are left to a thread of their own.
 
 ``Flusher`` may be used from any thread. Its ``lock`` guards what waits and which threads are idle; no other lock is taken under
-it. A callback runs on the flusher thread that has synced its log, with callbacks of other logs at the same time on others.
+it. A callback runs on the thread that has synced its log, with callbacks of other logs at the same time on others.
 """
 
 from collections import deque
@@ -23,7 +27,7 @@ from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
-from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
+from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue, get_ident
 from broker.storage.log.durability import Sync
 from broker.storage.log.log import Log
 
@@ -64,9 +68,23 @@ def _is_append(offset: int, callback: Callback) -> bool:
     return offset > 0 and callback is not _nobody
 
 
+def _end_flush(log: Log, sync: Sync, error: OSError | None) -> StorageError | None:
+    try:
+        log.end_flush(sync, error)
+    except StorageError as failed:
+        return failed
+    return None
+
+
 class Flusher:
-    def __init__(self, clock: Clock, disk: Disk, with_flush_ms: Callable[[], list[Log]] = list) -> None:
-        """``with_flush_ms`` returns the logs whose flush.ms is set."""
+    def __init__(
+        self,
+        clock: Clock,
+        disk: Disk,
+        with_flush_ms: Callable[[], list[Log]] = list,
+        get_ident: Callable[[], int] = get_ident,
+    ) -> None:
+        """``with_flush_ms`` returns the logs whose flush.ms is set; ``get_ident`` tells threads apart."""
         self._clock = clock
         self._disk = disk
         self._at_once = disk.syncs_at_once()
@@ -78,6 +96,8 @@ class Flusher:
         # With which no thread has begun. Empty if a thread is idle, unless one was woken, which takes all, or some are at work
         # that look here next.
         self._queue: deque[Log] = deque()
+        self._get_ident = get_ident
+        self._of_processors: dict[int, deque[Log]] = {}  # by the processor's thread, what it is to sync itself
         self._tasks: deque[Task] = deque()  # what a thread has left to another one; empty if a thread is idle
         self._idle: list[FlusherThread] = []
         self._batches = 0  # how many threads have several logs synced, except those for which that takes long
@@ -96,7 +116,8 @@ class Flusher:
     def wait_durable(self, log: Log, offset: int, callback: Callback) -> None:
         """Call ``callback(None)`` once every record before ``offset`` is durable, or ``callback(error)`` if that failed.
 
-        It runs on a flusher thread, or at once on the caller's if the records are durable already. It must be quick.
+        It runs on a flusher thread or a processor's, or at once on the caller's if the records are durable already. It must be
+        quick.
         """
         if log.durable_offset >= offset:
             callback(None)
@@ -126,6 +147,11 @@ class Flusher:
                 waiters.append((offset, callback))
                 return
             self._waiting[log] = [(offset, callback)]
+            if self._of_processors:
+                due = self._of_processors.get(self._get_ident())
+                if due is not None:
+                    due.append(log)
+                    return
             self._queue.append(log)
             self._wake_one()
 
@@ -166,7 +192,7 @@ class Flusher:
         if len(logs) > 1:
             self._flush_together(logs)
         else:
-            self._flush_alone(log, self._begin(log))
+            self._flush_alone(log, self.begin(log))
 
     def _flush_alone(self, log: Log, waiters: Waiters) -> None:
         error: StorageError | None = None
@@ -176,18 +202,16 @@ class Flusher:
             error = failed
         except Refusal as deleted:  # the topic was deleted
             error = StorageError(str(deleted))
-        self._end(log, waiters, error)
+        self.end(log, waiters, error)
 
     def _flush_together(self, logs: list[Log]) -> None:
         begun: list[tuple[Log, Waiters, Sync]] = []
         files: list[File] = []
         for log in logs:
-            waiters = self._begin(log)
-            # 0: a hint, which may wait for the disk, or watchers.
-            offsets = [offset for offset, _ in waiters]
-            flush = log.begin_flush(max(offsets)) if min(offsets) else None
+            waiters = self.begin(log)
+            flush = self.begin_sync(log, waiters)
             if flush is None:
-                self._hand_over(partial(self._flush_alone, log, waiters))
+                self.hand_over(partial(self._flush_alone, log, waiters))
             else:
                 begun.append((log, waiters, flush[0]))
                 files.append(flush[1])
@@ -202,16 +226,11 @@ class Flusher:
                     counted = 0
                     self._wake_one()
                 if answers:
-                    self._hand_over(partial(self._end_all, answers))
+                    self.hand_over(partial(self._end_all, answers))
                     answers = []
                 continue
             log, waiters, sync = begun[done[0]]
-            error: StorageError | None = None
-            try:
-                log.end_flush(sync, done[1])
-            except StorageError as what:
-                error = what
-            answers.append((log, waiters, error))
+            answers.append((log, waiters, _end_flush(log, sync, done[1])))
         # Not before: a callback may append to a log of this batch, and wait for the fsync of it that has not ended.
         self._end_all(answers)
         with self._lock:
@@ -219,9 +238,9 @@ class Flusher:
 
     def _end_all(self, answers: list[tuple[Log, Waiters, StorageError | None]]) -> None:
         for log, waiters, error in answers:
-            self._end(log, waiters, error)
+            self.end(log, waiters, error)
 
-    def _hand_over(self, task: Task) -> None:
+    def hand_over(self, task: Task) -> None:
         """To a thread that has nothing else to do."""
         with self._lock:
             if self._idle:
@@ -229,23 +248,57 @@ class Flusher:
             else:
                 self._tasks.append(task)
 
-    def _begin(self, log: Log) -> Waiters:
+    def begin(self, log: Log) -> Waiters:
         """Who waits for the fsync that begins now."""
         with self._lock:
             waiters, self._waiting[log] = self._waiting[log], []
         return waiters
 
-    def _end(self, log: Log, waiters: Waiters, error: StorageError | None) -> None:
-        """Answer them. Those who have come meanwhile are queued behind the other logs."""
+    def begin_sync(self, log: Log, waiters: Waiters) -> tuple[Sync, File] | None:
+        """None if they need more than the fsync of one file, or have to wait before it begins."""
+        offsets = [offset for offset, _ in waiters]
+        # 0: a hint, which may wait for the disk, or watchers.
+        return log.begin_flush(max(offsets)) if min(offsets) else None
+
+    def end_sync(
+        self, log: Log, waiters: Waiters, sync: Sync, error: OSError | None, queue: deque[Log] | None = None
+    ) -> None:
+        """The fsync of the file is done, or has failed: ``end``."""
+        self.end(log, waiters, _end_flush(log, sync, error), queue)
+
+    def end(self, log: Log, waiters: Waiters, error: StorageError | None, queue: deque[Log] | None = None) -> None:
+        """Answer them. Those who have come meanwhile are queued behind the other logs, there or for the threads."""
         if any(_is_append(offset, callback) for offset, callback in waiters):
             self._last_wait = self._clock.monotonic()
         for offset, callback in waiters:
             callback(None if log.durable_offset >= offset else error)
         with self._lock:
             if self._waiting[log]:
-                self._queue.append(log)  # this thread looks there next
+                # The thread that calls this looks there next.
+                (self._queue if queue is None else queue).append(log)
             else:
                 del self._waiting[log]
+
+    # -- for processors --------------------------------------------------------------------------------------------------
+
+    def join(self, due: deque[Log]) -> None:
+        """From now on, logs to which the calling thread has appended are put there, and it syncs them."""
+        with self._lock:
+            self._of_processors[self._get_ident()] = due
+
+    def leave(self, due: deque[Log]) -> None:
+        """Nothing is put there any more. Any thread."""
+        with self._lock:
+            self._of_processors = {ident: each for ident, each in self._of_processors.items() if each is not due}
+
+    def leave_to_threads(self, log: Log, waiters: Waiters) -> None:
+        """Have one of the threads sync this log, for them and for those who come before it begins."""
+        with self._lock:
+            self._waiting[log][:0] = waiters
+            self._queue.append(log)
+            self._wake_one()
+
+    # -- for logs with flush.ms ------------------------------------------------------------------------------------------
 
     def until_check(self, timeout: float | None) -> float:
         """How long to wait at most, because logs with flush.ms have to be looked at then."""
