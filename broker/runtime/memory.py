@@ -6,6 +6,7 @@ every page again, which takes several times as long as copying the piece.
 """
 
 import ctypes
+import os
 
 # From glibc's malloc.h.
 _TRIM_THRESHOLD = -1
@@ -15,13 +16,19 @@ _MMAP_THRESHOLD_MAX = 32 * 1024 * 1024
 
 # macOS and musl do not have it.
 _mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+_kept = 0
 
 
 def keep_freed_memory(size: int) -> bool:
-    """Keep up to ``size`` bytes of freed memory (in each of the allocator's heaps) for what is allocated next.
+    """Keep up to ``size`` bytes of freed memory (in each of the allocator's heaps) for what is allocated next. The largest size
+    that was asked for counts.
 
-    Returns False if the C library cannot do that.
+    Returns False if the C library cannot do that, or if the user has set it up (``MALLOC_...``).
     """
-    if _mallopt is None:
+    global _kept
+    if _mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
         return False
+    if size <= _kept:
+        return True
+    _kept = size
     return bool(_mallopt(_TRIM_THRESHOLD, size)) and bool(_mallopt(_MMAP_THRESHOLD, min(size, _MMAP_THRESHOLD_MAX)))

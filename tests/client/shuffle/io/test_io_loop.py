@@ -1,5 +1,8 @@
 """The I/O thread belongs to all writers and gates of the process: what goes wrong with one of them is its own affair."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +12,7 @@ from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, Sh
 from broker.client.shuffle.errors import LocalTransportError, ProducerFailedError, ShuffleError
 from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.local.exchange import LocalExchange
+from broker.runtime import memory
 from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames
 from protocol.shuffle.events import EndOfSuperstep, OtherEvent, UnknownEvent
@@ -194,3 +198,27 @@ def test_what_belongs_to_nobody_ends_the_loop_and_everybody_hears_of_it(
     writer.close()
     with ShuffleWriter(server.address, partition.with_attempt(1), 1) as another:
         another.push(0, b"on a thread of its own")
+
+
+FAULTS = """
+import resource
+from broker.client.shuffle.io import io_loop
+
+loop = io_loop.acquire()
+for rounds in (50, 500):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(rounds):
+        pieces = [bytes(32768) for _ in range(64)]
+        del pieces
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+io_loop.release(loop)
+"""
+
+
+@pytest.mark.skipif(memory._mallopt is None, reason="the C library has no mallopt")
+def test_the_memory_of_payloads_that_were_dropped_is_used_for_the_next() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    run = subprocess.run(
+        [sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert int(run.stdout) < 1000  # of 256,000 pages
