@@ -260,13 +260,13 @@ TESTS: dict[str, Callable[[int, float, float], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", default=list(TESTS), choices=list(TESTS))
+    parser.add_argument("tests", nargs="*", default=[], choices=[*TESTS, []], help="all of them if none is given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rate", type=float, default=4000)
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
-    for name in options.tests:
+    for name in options.tests or TESTS:
         TESTS[name](options.rounds, options.seconds, options.rate)
 
 
