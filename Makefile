@@ -101,6 +101,7 @@ fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 
 bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
 	@$(BIN)/python -m tests.bench.bench_broker
+	@$(BIN)/python -m tests.bench.bench_produce
 	@$(BIN)/python -m tests.bench.bench_fsync
 	@$(BIN)/python -m tests.bench.bench_shuffle --quick
 	@$(BIN)/python -m tests.bench.bench_tls
