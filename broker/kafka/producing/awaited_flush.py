@@ -1,6 +1,7 @@
 """Produce requests with ``acks=all`` wait for an fsync, without a thread.
 
-Begun on the thread that has appended; the answer comes on the flusher's thread, or on the timer's if the request times out.
+Begun on the thread that has appended; the answer comes on the one that has synced the log, or on the timer's if the request times
+out.
 
 Tests: tests/kafka/handlers/test_produce.py, tests/kafka/test_ack_deadlines.py.
 """

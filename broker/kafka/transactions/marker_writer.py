@@ -30,9 +30,9 @@ _PART = 32
 
 @attrs.frozen(eq=False)
 class Markers:
-    """What to write. ``done`` gets the partitions whose marker is not durable; it is called on the flusher's or the marker
-    writer's thread and must not block. ``if_open``: write only where the transaction is still open, because some of the markers
-    may have been written before a crash."""
+    """What to write. ``done`` gets the partitions whose marker is not durable; it is called on the thread that has synced the
+    last log, or on the marker writer's, and must not block. ``if_open``: write only where the transaction is still open, because
+    some of the markers may have been written before a crash."""
 
     partitions: frozenset[Partition]
     producer_id: int

@@ -2,7 +2,7 @@
 
 All SENDs that came with one receive are one call. Those to one topic become one append, one look at the consumers who wait, one
 wait for the flusher, and as a rule one push of receipts. It runs on the connection's processor, or on a handler while the disk
-is slow. The flusher's thread sends the receipts.
+is slow. The thread that has synced the log sends the receipts.
 
 Of the errors only ``ChecksumError`` and ``NotAllowedError`` are a message's own. After any other the client begins anew:
 nothing more of that producer is taken, so that what it sends again keeps its order.
@@ -363,7 +363,7 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
 
 
 def _durable(producers: list[Producer], error: StorageError | None) -> None:
-    """On the flusher's thread, or at once."""
+    """On the thread that has synced the log, or at once."""
     for producer in producers:
         producer.pay()
         if error is not None:

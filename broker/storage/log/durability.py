@@ -1,8 +1,9 @@
 """Making a log durable: fsync, and the checkpoint from which the next start goes on.
 
-It waits for the disk, so it runs on the flusher, the background thread, or a handler that may wait. ``sync_lock`` lets one thread
-at a time fsync the data of a log; a thread that waited for it usually finds that its records are durable by now. ``lock`` is held
-to note what is to be synced, and in a checkpoint to write the newest index entries, but never during an fsync.
+It waits for the disk, so it runs on the flusher, the background thread, or a handler that may wait. Only ``begin_flush`` and
+``end_flush``, which do not wait, run on processors, too. ``sync_lock`` lets one thread at a time have the data of a log fsynced;
+a thread that waited for it usually finds that its records are durable by now. ``lock`` is held to note what is to be synced, and
+in a checkpoint to write the newest index entries, but never during an fsync.
 """
 
 from collections.abc import Mapping
