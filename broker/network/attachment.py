@@ -11,7 +11,10 @@ from broker.runtime.poller import Pollable
 
 
 class Attachment(Protocol):
-    """For one processor. Every method but ``detach`` is called on its thread, and none of them may wait."""
+    """For one processor. Every method but ``detach`` is called on its thread. None of them waits for the disk.
+
+    What they submit to the processor goes through its inbox, as from another thread, so that an error costs one connection.
+    """
 
     @property
     def due(self) -> object:
@@ -31,4 +34,4 @@ class Attachment(Protocol):
         """The processor has handled what it has read, and is about to wait."""
 
     def detach(self) -> None:
-        """The processor has no connections any more. Called once, on its thread or after that has ended. It may wait a second."""
+        """The processor has no connections any more. Called once, on its thread or after that has ended."""

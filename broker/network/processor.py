@@ -295,9 +295,20 @@ class Processor:
         return bool(ready)
 
     def _attach(self, attachment: Attachment) -> None:
+        try:
+            self._poller.register(attachment.source, READ, attachment)
+        except OSError:  # the system has a bound on these; what is attached can be done without this thread
+            self._detach()
+            return
         self._attached = True
-        self._poller.register(attachment.source, READ, attachment)
         attachment.attach()
+
+    def _run_attached(self, work: Callable[[], None]) -> None:
+        self._ident = -1
+        try:
+            work()
+        finally:
+            self._ident = self._get_ident()
 
     def _detach(self) -> None:
         attachment, self._attachment = self._attachment, None
@@ -371,7 +382,7 @@ class Processor:
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for a wake-up."""
         if self._attachment is not None and self._attachment.due:
-            self._attachment.begin_due()
+            self._run_attached(self._attachment.begin_due)
         self._poller.arm()
         work = self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room
         if work or self._handshake_turns:
@@ -403,7 +414,7 @@ class Processor:
             if events & READ:
                 connection = key.data
                 if connection is attachment and attachment is not None:
-                    attachment.ready()
+                    self._run_attached(attachment.ready)
                 elif not connection.closed:
                     self._receive(connection)
         if self._handshake_turns:

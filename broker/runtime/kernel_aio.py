@@ -184,7 +184,7 @@ class KernelSyncQueue(Generic[T]):
         except OSError as error:
             self._pending = {}
             return [(name, error) for name in pending.values()]
-        return [(pending.pop(number), error) for number, error in done]
+        return [(pending.pop(number), error) for number, error in done if number in pending]
 
     def close(self) -> None:
         """``pending`` should be 0: the results of the others are lost."""

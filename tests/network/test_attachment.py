@@ -1,5 +1,6 @@
 """What another part of the broker does on a processor's thread."""
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -105,6 +106,46 @@ def test_a_processor_that_leaves_detaches_it_on_its_own_thread(made: tuple[Bench
     attached.source.ring()
     bench.step()
     assert attached.names == ["attach", "detach"]
+
+
+def test_what_it_submits_goes_through_the_inbox_and_an_error_costs_one_connection(made: tuple[Bench, Attached]) -> None:
+    bench, attached = made
+    unlucky, other = bench.connect(), bench.connect()
+    connection = bench.connection_of(unlucky)
+    done: list[str] = []
+
+    def fail(target: object, argument: object) -> None:
+        done.append("failed")
+        raise RuntimeError("as it is")
+
+    def begin_due() -> None:
+        attached.due.clear()
+        bench.processor.submit(fail, connection, None)
+        done.append("began")
+
+    attached.begin_due = begin_due  # type: ignore[method-assign]
+    attached.due.append("x")
+    bench.step(3)
+    assert done == ["began", "failed"]
+    other.send(frame(b"e", b"hello"))
+    bench.until(lambda: other.frames)
+    bench.until(lambda: unlucky.eof)
+
+
+def test_a_poller_that_refuses_it_is_no_reason_to_end(made: tuple[Bench, Attached]) -> None:
+    bench, attached = made
+    right = bench.poller.register
+
+    def register(source: object, events: int, data: object) -> None:
+        if source is attached.source:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        right(source, events, data)
+
+    bench.poller.register = register  # type: ignore[method-assign, assignment]
+    client = bench.connect()
+    client.send(frame(b"e", b"hello"))
+    bench.until(lambda: client.frames)
+    assert attached.names == ["detach"]
 
 
 def test_closing_detaches_it(made: tuple[Bench, Attached]) -> None:

@@ -237,7 +237,8 @@ class TransactionExecutor:
         self._markers.write(Markers(partitions, state.producer_id, state.epoch, commit, done, if_open))
 
     def _marked(self, entry: TransactionEntry, failed: frozenset[Partition]) -> None:
-        """The markers are durable, except in the partitions ``failed``. On the flusher's or the marker writer's thread."""
+        """The markers are durable, except in the partitions ``failed``. On the thread that has synced the last log, or on the
+        marker writer's."""
         if not failed:
             self._complete(entry)
             return

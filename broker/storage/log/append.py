@@ -69,8 +69,8 @@ class Appender:
         "_begin_soon",
         "_config",
         "_ended",
+        "_flush_appended",
         "_flush_messages",
-        "_flush_to",
         "_index_interval",
         "_large",
         "_max_batch",
@@ -89,7 +89,7 @@ class Appender:
         rolling: Rolling,
         transactions: Transactions,
         watchers: Watchers,
-        flush_to: Callable[[int], None],
+        flush_appended: Callable[[int], None],
         large: Lock,
         allow_entries: Callable[[], None],
         begin_soon: Callable[[], None],
@@ -100,7 +100,7 @@ class Appender:
         self._rolling = rolling
         self._transactions = transactions
         self._watchers = watchers
-        self._flush_to = flush_to
+        self._flush_appended = flush_appended
         self._large = large
         self._allow_entries = allow_entries
         self._begin_soon = begin_soon
@@ -233,7 +233,7 @@ class Appender:
         if state.appended_bytes >= self._begin_at:
             self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
-            self._flush_to(offset)
+            self._flush_appended(offset)
         if self._watchers.callbacks:
             self._watchers.wake()
         return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
@@ -327,7 +327,7 @@ class Appender:
         if state.appended_bytes >= self._begin_at:
             self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
-            self._flush_to(offset)
+            self._flush_appended(offset)
         if self._watchers.callbacks:
             self._watchers.wake()
         return bases, state.log_start_offset

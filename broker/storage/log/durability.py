@@ -2,14 +2,16 @@
 
 It waits for the disk, so it runs on the flusher, the background thread, or a handler that may wait. Only ``begin_flush`` and
 ``end_flush``, which do not wait, run on processors, too. ``sync_lock`` lets one thread at a time have the data of a log fsynced;
-a thread that waited for it usually finds that its records are durable by now. ``lock`` is held to note what is to be synced, and
-in a checkpoint to write the newest index entries, but never during an fsync.
+a thread that waited for it usually finds that its records are durable by now. A processor keeps it until the kernel tells it
+that the log is synced, and does other work meanwhile; so nothing on a processor may wait for it. ``lock`` is held to note what is
+to be synced, and in a checkpoint to write the newest index entries, but never during an fsync.
 """
 
 from collections.abc import Mapping
 
 import attrs
 
+from broker.config.topic_settings import FLUSH_MESSAGES
 from broker.errors import StorageError
 from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES, File
 from broker.runtime.threads import Lock
@@ -37,11 +39,23 @@ class Durability:
     offsets of the snapshot files. Checkpoints are made by one thread at a time: the background thread, or after it has ended the
     threads that close the logs."""
 
-    __slots__ = ("_aborted_saved", "_begun", "_state", "aborted_sums", "last_flush_ms", "snapshots", "sync_lock")
+    __slots__ = (
+        "_aborted_saved",
+        "_begun",
+        "_is_apart",
+        "_state",
+        "aborted_sums",
+        "last_flush_ms",
+        "snapshots",
+        "sync_lock",
+    )
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.sync_lock = Lock()
+        self._is_apart = (
+            False  # an fsync has begun (``begin_flush``) for which the thread that has begun it need not wait
+        )
         self.last_flush_ms = 0
         self.snapshots: set[int] = set()
         # Which entries of the indexes of aborted transactions are durable, and what the checkpoint file says of them.
@@ -90,8 +104,16 @@ class Durability:
                 raise self._failed(sync, error) from error
             self._done(sync)
 
+    def flush_appended(self, offset: int) -> None:
+        """``flush_to`` for an append to a log with flush.messages. It may be on the processor that has to end an fsync.
+
+        Such a log is not synced apart (``begin_flush``). If flush.messages was set while that was done, the next append flushes.
+        """
+        if not self._is_apart:
+            self.flush_to(offset)
+
     def begin_flush(self, offset: int) -> tuple[Sync, File] | None:
-        """Begin what ``flush_to`` does. The caller syncs the file, then calls ``end_flush`` from the same thread.
+        """Begin what ``flush_to`` does. The caller has the file synced; then any thread calls ``end_flush``.
 
         None if ``flush_to`` has to be called instead: to wait for another thread, to do more than sync one file, or to say what
         is wrong.
@@ -99,8 +121,10 @@ class Durability:
         state = self._state
         if state.durable_offset >= offset or not self.sync_lock.acquire(blocking=False):
             return None
-        begun = self._begin_one(offset)
+        self._is_apart = True  # before the settings are read, which change before appends see them
+        begun = self._begin_one(offset) if state.config.flush_messages == FLUSH_MESSAGES.default else None
         if begun is None:
+            self._is_apart = False
             self.sync_lock.release()
         return begun
 
@@ -112,8 +136,8 @@ class Durability:
             segments = state.segments_from(state.durable_offset)
             if state.durable_offset >= offset or state.offline is not None or state.dir_dirty or len(segments) != 1:
                 return None
-            file = segments[0].log.get()
-            return self._note(segments), file
+            file = segments[0].log.file
+            return None if file is None else (self._note(segments), file)  # to open it might take the disk a while
         except OSError:
             return None
         finally:
@@ -126,6 +150,7 @@ class Durability:
                 raise self._failed(sync, error) from error
             self._done(sync)
         finally:
+            self._is_apart = False
             self.sync_lock.release()
 
     def _begin(self) -> Sync:

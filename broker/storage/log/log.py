@@ -143,7 +143,7 @@ class Log:
             self._rolling,
             self._transactions,
             self._watchers,
-            self._durability.flush_to,
+            self._durability.flush_appended,
             around.large,
             self.allow_entries,
             partial(around.begin_soon, self),

@@ -174,6 +174,11 @@ class Flusher:
                 self._idle.append(idle)
             return None
 
+    def take_left(self) -> Task | None:
+        """What a thread, or a processor that has gone, has left to another one."""
+        with self._lock:
+            return self._tasks.popleft() if self._tasks else None
+
     def not_idle(self, thread: "FlusherThread") -> None:
         """It does not wait any more. It may have got a log before this returns, but gets none afterwards."""
         with self._lock:
@@ -338,6 +343,9 @@ class FlusherThread:
         if task is None:
             return False
         task()
+        # Even if this thread is to end: others have begun what they have left to it.
+        while (left := flusher.take_left()) is not None:
+            left()
         return True
 
     def _wait(self, timeout: float | None) -> Task | None:

@@ -11,9 +11,7 @@ Tests: tests/storage/upkeep/test_processor_flusher.py.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from broker.runtime.disk import Disk, File, SyncQueue
 from broker.storage.log.durability import Sync
@@ -23,9 +21,8 @@ from broker.storage.upkeep.flusher import Flusher, Waiters
 # Of a log: who waits for the fsync that has begun.
 _Begun = tuple[Log, Waiters, Sync]
 
-# How long (s) a processor that goes waits for the fsyncs that have begun. Afterwards a flusher thread waits for them.
-_PATIENCE_S = 1.0
-_LONG_S = 60.0
+# How long (s) a flusher thread waits at a time for the fsyncs of a processor that has gone.
+_PATIENCE_S = 60.0
 
 
 def processor_flusher(flusher: Flusher, disk: Disk) -> "ProcessorFlusher | None":
@@ -65,30 +62,24 @@ class ProcessorFlusher:
             flusher.hand_over(partial(self._sync, begun, file))
 
     def ready(self) -> None:
-        self._end(self._syncs.results())
+        for (log, waiters, sync), error in self._syncs.results():
+            self._flusher.end_sync(log, waiters, sync, error, self.due)
 
     def detach(self) -> None:
         self._flusher.leave(self.due)
-        while self._syncs.pending:
-            done = self._syncs.results(_PATIENCE_S)
-            if not done:  # the disk hangs, and others are not to wait for it
-                self._flusher.hand_over(self._finish)
-                break
-            self._end(done)
-        else:
-            self._syncs.close()
-        self._leave_due()
-
-    def _finish(self) -> None:
-        """On a flusher thread: the processor has gone."""
-        while self._syncs.pending:
-            self._end(self._syncs.results(_LONG_S))
-            self._leave_due()
-        self._syncs.close()
-
-    def _leave_due(self) -> None:
         while self.due:
             self._flusher.leave_to_threads(self.due.popleft(), [])
+        if self._syncs.pending:
+            self._flusher.hand_over(self._finish)
+        else:
+            self._syncs.close()
+
+    def _finish(self) -> None:
+        """On a flusher thread, which looks at what has come meanwhile next: the processor has gone."""
+        while self._syncs.pending:
+            for (log, waiters, sync), error in self._syncs.results(_PATIENCE_S):
+                self._flusher.end_sync(log, waiters, sync, error)
+        self._syncs.close()
 
     def _sync(self, begun: _Begun, file: File) -> None:
         """On a flusher thread, instead of the kernel, which did not take it."""
@@ -98,7 +89,3 @@ class ProcessorFlusher:
         except OSError as failed:
             error = failed
         self._flusher.end_sync(*begun, error)
-
-    def _end(self, done: Sequence[tuple[Any, OSError | None]]) -> None:
-        for (log, waiters, sync), error in done:
-            self._flusher.end_sync(log, waiters, sync, error, self.due)

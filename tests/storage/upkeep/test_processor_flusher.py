@@ -234,7 +234,7 @@ def test_the_threads_get_what_the_queue_has_no_room_for(storage: Storage) -> Non
     assert answers.by_name == {"c": None}
 
 
-def test_a_processor_that_goes_waits_for_what_has_begun_and_leaves_the_rest(storage: Storage) -> None:
+def test_a_processor_that_goes_leaves_all_to_the_threads(storage: Storage) -> None:
     begun, due, answers, queue = create(storage, "begun"), create(storage, "due"), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(begun, b"x")
@@ -244,33 +244,72 @@ def test_a_processor_that_goes_waits_for_what_has_begun_and_leaves_the_rest(stor
     storage.manager.flusher.wait_durable(begun, 3, answers.to(2))
     append(due, b"x")
     storage.manager.flusher.wait_durable(due, 2, answers.to("due"))
-    queue.complete()
     flusher.detach()
-    assert answers.by_name == {1: None}
-    assert queue.closed
+    assert (answers.by_name, queue.closed, queue.waited) == ({}, False, [])
+    queue.complete()
     threads_work(storage)
     assert answers.by_name == {1: None, 2: None, "due": None}
+    assert queue.closed
     append(due, b"x")
     storage.manager.flusher.wait_durable(due, 3, answers.to("after"))
     threads_work(storage)
     assert answers.by_name["after"] is None
 
 
-def test_a_processor_does_not_wait_for_a_disk_that_hangs(storage: Storage) -> None:
-    log, answers, queue = create(storage), Answers(), HandQueue()
+def test_a_processor_that_goes_and_has_begun_nothing_closes_its_queue(storage: Storage) -> None:
+    queue = HandQueue()
+    attached(storage, queue).detach()
+    assert queue.closed
+    assert not storage.manager.flusher.threads[0].step(0)
+
+
+def test_a_thread_that_is_to_end_finishes_what_a_processor_has_left(storage: Storage) -> None:
+    log, other, answers, queue = create(storage, "a"), create(storage, "b"), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
     storage.manager.flusher.wait_durable(log, 2, answers.to(1))
     flusher.begin_due()
-    flusher.detach()
-    assert queue.waited == [1.0]
-    assert not queue.closed
     queue.complete()
-    append(log, b"x")
-    storage.manager.flusher.wait_durable(log, 3, answers.to(2))
-    threads_work(storage)
-    assert answers.by_name == {1: None, 2: None}
+    storage.ident = 1
+    append(other, b"x")
+
+    def leave(_: object) -> None:
+        flusher.detach()  # while the thread is at work and no other one is idle
+
+    storage.manager.flusher.wait_durable(other, 2, leave)
+    assert storage.manager.flusher.threads[0].step(0)  # its last step
+    assert answers.by_name == {1: None}
     assert queue.closed
+
+
+def test_a_log_with_flush_messages_is_left_to_the_threads(storage: Storage) -> None:
+    """Its appends wait for fsyncs, so a processor must not have to end one."""
+    log, answers, queue = create(storage, flush_messages=3), Answers(), HandQueue()
+    flusher = attached(storage, queue)
+    append(log, b"x")
+    storage.manager.flusher.wait_durable(log, 2, answers.to(2))
+    flusher.begin_due()
+    assert not queue.started
+    append_many(log, 2)
+    assert log.durable_offset == 4
+    threads_work(storage)
+    assert answers.by_name == {2: None}
+
+
+def test_flush_messages_may_be_set_while_the_kernel_syncs(storage: Storage) -> None:
+    log, answers, queue = create(storage), Answers(), HandQueue()
+    flusher = attached(storage, queue)
+    append(log, b"x")
+    storage.manager.flusher.wait_durable(log, 2, answers.to(2))
+    flusher.begin_due()
+    storage.manager.alter_topic_configs("t", {"flush.messages": "1"})
+    append(log, b"x")  # on the thread that has to end the fsync
+    assert log.durable_offset == 1
+    queue.complete()
+    flusher.ready()
+    assert (answers.by_name, log.durable_offset) == ({2: None}, 2)
+    append(log, b"x")
+    assert log.durable_offset == 4
 
 
 def test_a_checkpoint_meanwhile_waits_and_a_topic_may_be_deleted(storage: Storage) -> None:
@@ -308,6 +347,7 @@ def test_with_the_system_the_poller_is_told(storage: Storage) -> None:
     storage.manager.flusher.wait_durable(logs[0], 21, answers.to("last"))
     flusher.begin_due()
     flusher.detach()
+    threads_work(storage)
     assert answers.by_name["last"] is None
 
 
