@@ -153,9 +153,17 @@ class SelectorPoller:
         self._selector.register(self._alarm, READ, None)
         self._armed = False
         self._woken = False
-        self.register = self._selector.register
         self.modify = self._selector.modify
         self.unregister = self._selector.unregister
+
+    def register(self, source: Pollable, events: int, data: Any) -> None:
+        try:
+            self._selector.register(source, events, data)
+        except (
+            OSError
+        ):  # it has noted the descriptor before it asked the system, and would refuse the next one of that number
+            self._selector.unregister(source)
+            raise
 
     def arm(self) -> None:
         self._armed = True

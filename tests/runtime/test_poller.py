@@ -2,15 +2,25 @@
 
 import collections
 import os
+import select
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from broker.runtime import poller as poller_module
 from broker.runtime.poller import READ, WRITE, SelectorPoller
 from tests.network.harness import descriptors, wait_for
+
+
+class Descriptor(NamedTuple):
+    number: int
+
+    def fileno(self) -> int:
+        return self.number
 
 
 @pytest.fixture
@@ -95,6 +105,22 @@ def test_what_one_wait_does_not_report_the_next_one_does(
         poller.unregister(a)
         a.close()
         b.close()
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="other systems take files")
+def test_what_the_system_refuses_is_not_registered(poller: SelectorPoller, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:  # epoll takes none
+        number = file.fileno()
+        with pytest.raises(PermissionError):
+            poller.register(file, READ, "file")
+    reader, writer = os.pipe()  # one of them has that number now
+    try:
+        assert number in (reader, writer)
+        poller.register(Descriptor(number), READ | WRITE, "pipe")
+    finally:
+        poller.unregister(Descriptor(number))
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_wakeup_ends_the_wait_and_is_not_reported(poller: SelectorPoller) -> None:

@@ -53,9 +53,8 @@ class Durability:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.sync_lock = Lock()
-        self._is_apart = (
-            False  # an fsync has begun (``begin_flush``) for which the thread that has begun it need not wait
-        )
+        # An fsync has begun (``begin_flush``), and the thread that has begun it does not wait for it.
+        self._is_apart = False
         self.last_flush_ms = 0
         self.snapshots: set[int] = set()
         # Which entries of the indexes of aborted transactions are durable, and what the checkpoint file says of them.
@@ -112,6 +111,9 @@ class Durability:
         if not self._is_apart:
             self.flush_to(offset)
 
+    def _flushes_appends(self) -> bool:
+        return self._state.config.flush_messages != FLUSH_MESSAGES.default
+
     def begin_flush(self, offset: int) -> tuple[Sync, File] | None:
         """Begin what ``flush_to`` does. The caller has the file synced; then any thread calls ``end_flush``.
 
@@ -119,10 +121,10 @@ class Durability:
         is wrong.
         """
         state = self._state
-        if state.durable_offset >= offset or not self.sync_lock.acquire(blocking=False):
+        if state.durable_offset >= offset or self._flushes_appends() or not self.sync_lock.acquire(blocking=False):
             return None
-        self._is_apart = True  # before the settings are read, which change before appends see them
-        begun = self._begin_one(offset) if state.config.flush_messages == FLUSH_MESSAGES.default else None
+        self._is_apart = True  # before the settings are read again, which change before appends see them
+        begun = None if self._flushes_appends() else self._begin_one(offset)
         if begun is None:
             self._is_apart = False
             self.sync_lock.release()

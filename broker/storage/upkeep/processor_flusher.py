@@ -67,19 +67,23 @@ class ProcessorFlusher:
 
     def detach(self) -> None:
         self._flusher.leave(self.due)
-        while self.due:
-            self._flusher.leave_to_threads(self.due.popleft(), [])
+        self._leave_due()
         if self._syncs.pending:
             self._flusher.hand_over(self._finish)
         else:
             self._syncs.close()
 
     def _finish(self) -> None:
-        """On a flusher thread, which looks at what has come meanwhile next: the processor has gone."""
+        """On a flusher thread: the processor has gone."""
         while self._syncs.pending:
             for (log, waiters, sync), error in self._syncs.results(_PATIENCE_S):
-                self._flusher.end_sync(log, waiters, sync, error)
+                self._flusher.end_sync(log, waiters, sync, error, self.due)
+            self._leave_due()  # not after those for which this thread still waits
         self._syncs.close()
+
+    def _leave_due(self) -> None:
+        while self.due:
+            self._flusher.leave_to_threads(self.due.popleft(), [])
 
     def _sync(self, begun: _Begun, file: File) -> None:
         """On a flusher thread, instead of the kernel, which did not take it."""

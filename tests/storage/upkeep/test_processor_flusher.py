@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from broker.errors import StorageError
 from broker.runtime.disk import File, SyncQueue
+from broker.runtime.threads import SystemThreads
 from broker.storage.log.log import Log
 from broker.storage.upkeep.processor_flusher import ProcessorFlusher, processor_flusher
+from tests.network.harness import wait_for
 from tests.storage.helpers import Storage, append, append_many
 
 
@@ -254,6 +256,41 @@ def test_a_processor_that_goes_leaves_all_to_the_threads(storage: Storage) -> No
     storage.manager.flusher.wait_durable(due, 3, answers.to("after"))
     threads_work(storage)
     assert answers.by_name["after"] is None
+
+
+def test_who_came_meanwhile_does_not_wait_for_other_logs_of_a_processor_that_has_gone(storage: Storage) -> None:
+    log, hanging, answers, queue = create(storage, "a"), create(storage, "b"), Answers(), HandQueue()
+    flusher = attached(storage, queue)
+    for one in (log, hanging):
+        append(one, b"x")
+        storage.manager.flusher.wait_durable(one, 2, answers.to(one.topic))
+    flusher.begin_due()
+    append(log, b"x")
+    storage.manager.flusher.wait_durable(log, 3, answers.to("meanwhile"))
+    flusher.detach()
+    queue.complete()
+    first_thread = storage.manager.flusher.take_left()
+    assert first_thread is not None
+    second = storage.manager.flusher.threads[1]
+    right = queue.results
+
+    def results(patience_s: float = 0.0) -> Sequence[tuple[Any, OSError | None]]:
+        done = right(patience_s)
+        if not done:  # the first thread waits for the disk, and has woken the second one
+            wait_for(lambda: "meanwhile" in answers.by_name)
+            queue.complete()
+        return done
+
+    queue.results = results  # type: ignore[method-assign]
+    crashes: list[BaseException] = []
+    handle = SystemThreads().spawn("flusher", second, on_crash=crashes.append)
+    try:
+        wait_for(lambda: second in storage.manager.flusher._idle)
+        first_thread()
+    finally:
+        assert handle.stop(30)
+    assert not crashes
+    assert answers.by_name == {"a": None, "meanwhile": None, "b": None}
 
 
 def test_a_processor_that_goes_and_has_begun_nothing_closes_its_queue(storage: Storage) -> None:
