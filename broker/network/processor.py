@@ -304,6 +304,7 @@ class Processor:
         attachment.attach()
 
     def _run_attached(self, work: Callable[[], None]) -> None:
+        """What it submits waits in the inbox, where an error costs the connection that it was about, and not this thread."""
         self._ident = -1
         try:
             work()
