@@ -61,7 +61,7 @@ def test_records_go_in_and_come_out(tmp_path: Path, files: Files) -> None:
         with contextlib.closing(
             KafkaConsumer("topic", auto_offset_reset="earliest", consumer_timeout_ms=30_000, **settings)
         ) as consumer:
-            received = [record.value for record, _ in zip(consumer, sent, strict=False)]
+            received = [record.value for _, record in zip(sent, consumer, strict=False)]
             principals = {str(c.principal) for each in server.sockets.processors for c in each.connections.copy()}
         assert received == sent
         assert principals == {"User:CN=alice"}

@@ -31,6 +31,7 @@ from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
 from broker.security.tls_listener import TlsListener
 from tests.network.echo import EchoService, frame
+from tests.open_files import open_files, wait_for_files
 
 # Generous: only a hang gets there.
 DEADLINE_S = 20.0
@@ -436,7 +437,7 @@ def serving(
     **changes: Any,
 ) -> Iterator[Served]:
     """A server with an ``echo`` listener (and a ``control`` one); afterwards nothing of it may be left."""
-    threads_before, descriptors_before = threading.active_count(), descriptors()
+    threads_before, files_before = threading.active_count(), open_files()
     crashes: list[BaseException] = []
     services = {"echo": service or EchoService()}
     bindings = [Binding("echo", "echo", "127.0.0.1", 0, 0, frame_max)]
@@ -463,4 +464,4 @@ def serving(
     wait_for(lambda: server.memory.in_use == 0, "request memory was not given back")
     # The last threads and descriptors go a moment after they were told to.
     wait_for(lambda: threading.active_count() <= threads_before, "threads are left")
-    wait_for(lambda: descriptors() <= descriptors_before, "descriptors are left")
+    wait_for_files(files_before)

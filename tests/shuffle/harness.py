@@ -4,7 +4,6 @@
 partition is released and the accounts of memory and disk must be at zero.
 """
 
-import gc
 import os
 import socket
 import struct
@@ -33,6 +32,7 @@ from protocol.shuffle.errors import ErrorResponse
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
+from tests.open_files import open_files, wait_for_files
 
 V1_16, V1_19, V2_0 = Generation.V1_16, Generation.V1_19, Generation.V2_0
 PIPELINED, BLOCKING = PartitionType.PIPELINED, PartitionType.BLOCKING
@@ -352,7 +352,7 @@ def serving(
     **changes: Any,
 ) -> Iterator[Served]:
     """``leave``: do not release the partitions at the end, another server will find them."""
-    threads_before, descriptors_before = threading.active_count(), descriptors()
+    threads_before, files_before = threading.active_count(), open_files()
     config = load(data_dir=str(data_dir), listeners=["shuffle://127.0.0.1:0"], **changes)
     disk = MoodyDisk()
     runtime: Runtime = attrs.evolve(system_runtime(), disk=disk)
@@ -404,9 +404,4 @@ def serving(
         assert served.partitions._winners == {}
     assert len(served.partitions._deadlines) == 0
     wait_for(lambda: threading.active_count() <= threads_before, "threads are left")
-    wait_for(lambda: descriptors() <= descriptors_before, "descriptors are left")
-
-
-def descriptors() -> int:
-    gc.collect()  # a file that a caught error's traceback still names is closed when that goes
-    return len(os.listdir("/proc/self/fd"))
+    wait_for_files(files_before)

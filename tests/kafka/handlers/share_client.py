@@ -85,19 +85,27 @@ class Member:
         self.group, self.member_id = group, member_id
         self.epoch = 0
         self.socket = socket.create_connection(self._address)
-        if isinstance(kafka, Kafka):
-            kafka.inside.groups.share.begin_alter(group)
-        else:  # somebody joins it and leaves it
-            for epoch, names in ((0, ["topic"]), (-1, None)):
-                heartbeat = {
-                    "group_id": group,
-                    "member_id": f"maker-{member_id}",
-                    "member_epoch": epoch,
-                    "rack_id": None,
-                    "subscribed_topic_names": names,
-                }
-                self.send(control.encode_request(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 7, "test", heartbeat))
-                assert not control.parse_response(ApiKey.SHARE_GROUP_HEARTBEAT, 1, self.receive())[1].error_code
+        try:
+            if isinstance(kafka, Kafka):
+                kafka.inside.groups.share.begin_alter(group)
+            else:
+                self._make_group()
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _make_group(self) -> None:
+        """Somebody joins it and leaves it."""
+        for epoch, names in ((0, ["topic"]), (-1, None)):
+            heartbeat = {
+                "group_id": self.group,
+                "member_id": f"maker-{self.member_id}",
+                "member_epoch": epoch,
+                "rack_id": None,
+                "subscribed_topic_names": names,
+            }
+            self.send(control.encode_request(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 7, "test", heartbeat))
+            assert not control.parse_response(ApiKey.SHARE_GROUP_HEARTBEAT, 1, self.receive())[1].error_code
 
     def __enter__(self) -> "Member":
         return self

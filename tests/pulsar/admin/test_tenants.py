@@ -74,7 +74,7 @@ def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
     admin.do("PUT", path + "-2", shown)
     assert shown == admin.get(path + "-2")
     assert policies == admin.context.policies.namespace("public/other-2")
-    with client(admin.service_url) as pulsar, pytest.raises(PulsarException):
+    with client(admin.service_url, operation_timeout_seconds=3) as pulsar, pytest.raises(PulsarException):
         pulsar.create_producer("persistent://public/other/t")
 
 

@@ -1,0 +1,28 @@
+"""What this process has open, so that a test can tell that something was left open, and what."""
+
+import gc
+import os
+import time
+
+# Generous: only a hang gets there.
+DEADLINE_S = 20.0
+
+
+def open_files() -> dict[str, str]:
+    """By descriptor, the file, or the kind and the number of the socket."""
+    gc.collect()  # a file that a caught error's traceback still names is closed when that goes
+    found = {}
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+        except FileNotFoundError:
+            pass  # the directory itself
+    return found
+
+
+def wait_for_files(before: dict[str, str]) -> None:
+    """Until not more are open than before. The last ones may go a moment after they were told to."""
+    deadline = time.monotonic() + DEADLINE_S
+    while len(left := open_files()) > len(before):
+        assert time.monotonic() < deadline, f"left open: {dict(left.items() - before.items())}"
+        time.sleep(0.002)
