@@ -18,7 +18,7 @@ class Waiting(Protocol):
     deadline: float  # Clock.monotonic() s
 
     def expire(self) -> None:
-        """The deadline has passed. Called on the timer's thread, perhaps while another thread answers the request."""
+        """The deadline has passed, and the request has been removed here. Called on the timer's thread."""
 
 
 class AckDeadlines:
@@ -39,9 +39,9 @@ class AckDeadlines:
         if not self._ticking:
             self._tick_on()
 
-    def remove(self, waiting: Waiting) -> None:
-        """The request was answered. Does nothing if it was removed before."""
-        self._waiting.pop(waiting, None)
+    def remove(self, waiting: Waiting) -> bool:
+        """The request is answered. False if it was removed before: of all who call this, one may answer."""
+        return self._waiting.pop(waiting, self) is None
 
     def _tick_on(self) -> None:
         with self._lock:
@@ -52,8 +52,7 @@ class AckDeadlines:
     def _tick(self) -> None:
         now = self._clock.monotonic()
         for waiting in self._waiting.copy():
-            if waiting.deadline <= now:
-                self.remove(waiting)
+            if waiting.deadline <= now and self.remove(waiting):
                 waiting.expire()
         self._ticking = False  # cleared first: a request that is added after the next line starts the timer itself
         if self._waiting:

@@ -20,6 +20,7 @@ from broker.network.request_times import RequestTimes
 from broker.network.service import Outbox
 from broker.network.unsent import Unsent
 from broker.runtime import Runtime
+from broker.runtime.run_token import TokenHolder
 from broker.runtime.threads import Body, Lock, ThreadHandle
 
 log = get_logger("network")
@@ -61,6 +62,7 @@ class Plane:
         self._unsent = Unsent(memory.capacity)  # as much for answers as for requests
         self._quotas = quotas
         self._attach = attach
+        self._token = runtime.run_token()
         self.channel = RequestChannel(queue, lane_width=_lane_width(handlers))
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
@@ -190,6 +192,7 @@ class Plane:
             quotas=self._quotas,
             outbox=self._outbox,
             on_room=on_room,
+            token=None if self._token is None else TokenHolder(self._token),
             attachment=self._attach(),
         )
 

@@ -53,6 +53,7 @@ from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ, WRITE, Poller, Ready
+from broker.runtime.run_token import TokenHolder
 from broker.runtime.threads import Threads
 from protocol.errors import ProtocolError
 
@@ -77,6 +78,11 @@ _LEAST_TURN_REQUESTS = 4
 
 # Turns of a stream whose peer has closed, for what that has sent before. It sends little when it goes.
 _LAST_TURNS = 64
+
+# The kernel copies what is larger than this (bytes) for so long that another processor should work meanwhile.
+_LARGE_BYTES = 64 * 1024
+# How long (s) a processor that has something to do keeps the run token although another one waits. To wake that takes 30-50 us.
+_KEEP_S = 0.0003
 
 _WHOLE_TURN = range(_TURN_REQUESTS)
 # A request was answered: what remains of a connection's holds.
@@ -136,6 +142,7 @@ class Processor:
         quotas: ConnectionQuotas,
         on_room: Callable[[], None],
         times: RequestTimes | None = None,
+        token: TokenHolder | None = None,
         attachment: Attachment | None = None,
     ) -> None:
         """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed.
@@ -155,6 +162,7 @@ class Processor:
         self._monotonic = clock.monotonic
         self._get_ident = threads.get_ident
         self._ident = -1  # of the thread that runs step()
+        self._token = token
         self._attachment = attachment
         self._attached = False
         self._channel = channel
@@ -203,6 +211,7 @@ class Processor:
         self._next_sweep = 0.0
         self._draining = False
         self._now = clock.monotonic()
+        self._began = self._took_at = self._now
         self._dispatching: ProcessorConnection | None = None
         self._at_once = self.times.at_once
         # What is measured in this step (see `request_times.py`); None: nothing is, before a certain time.
@@ -390,14 +399,29 @@ class Processor:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
+        token, only_looks = self._token, False
+        if token is not None and token.waiting and token.held:
+            if self._monotonic() - self._took_at < _KEEP_S:
+                only_looks, timeout = timeout > 0.0, 0.0
+            else:
+                token.give()
         if timeout:
+            if token is not None:
+                token.give()
             began = self._monotonic()
             ready = self._poller.poll(timeout)
-            self._now = now = self._monotonic()
+            self._now = self._began = now = self._monotonic()
             self.idle_s += now - began
         else:
             ready = self._poller.poll(timeout)
-            self._now = now = self._monotonic()
+            self._now = self._began = now = self._monotonic()
+        if token is not None:
+            if not token.held:
+                if token.take():
+                    self._began = self._monotonic()
+                self._took_at = self._began
+            elif only_looks and not ready:
+                token.give()  # nothing to do: the next step waits
         if now >= self._measure_from:
             self._measure_from = inf
             self._measured = []
@@ -481,6 +505,8 @@ class Processor:
         self.departure.end()
         self._detach()
         self._unsent.report(self.number, 0)
+        if self._token is not None:
+            self._token.give()
         self._poller.close()
         self._ident = -1  # this is no longer the thread of anything
 
@@ -742,6 +768,8 @@ class Processor:
                 if not own.make_room(connection.frame_size, self._room_came):
                     self._wait_for_memory(connection)
                     return
+                if connection.frame_size > _LARGE_BYTES and self._token is not None:
+                    self._token.give()
                 got = connection.socket.recv_into(own.space(connection.frame_size))
             elif self._memory.exhausted:
                 # Small requests are still served. Of a large one, no more is read than may be kept in any case.
@@ -830,6 +858,8 @@ class Processor:
                 if sequential:
                     connection.in_flight = request
                     connection.holds |= RESPONSE_PENDING
+                if size > _LARGE_BYTES and self._token is not None:
+                    self._token.give()
                 prepared = service.inline(request)
                 if type(prepared) is not Handover:
                     service.handle(request, outbox, prepared)
@@ -838,7 +868,7 @@ class Processor:
                             kind = connection.kind = request.kind
                             at_once[kind] += count
                             if measured is not None:
-                                taken_at = measured[-1] if measured else self._now
+                                taken_at = measured[-1] if measured else self._began
                                 measured += kind, taken_at, self._clock.monotonic()
                                 if self._traces is not None:
                                     self._traces.offer(request, self.number, taken_at, measured[-1], measured[-1])
@@ -950,6 +980,8 @@ class Processor:
 
     def _flush(self, connection: ProcessorConnection) -> None:
         before = connection.outgoing_bytes
+        if before > _LARGE_BYTES and self._token is not None:
+            self._token.give()
         try:
             done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:
@@ -1036,7 +1068,7 @@ class Processor:
 
     def _note_parked(self, connection: ProcessorConnection, request: Request) -> None:
         """A request was handled and is not answered, or not sent."""
-        request.taken_at = self._measured[-1] if self._measured else self._now
+        request.taken_at = self._measured[-1] if self._measured else self._began
         request.handled_at = self._clock.monotonic()
         if connection.holds & RESPONSE_UNSENT:
             self._note_answered(connection, request)

@@ -70,12 +70,16 @@ class RequestTimes:
         self.later[kind] += count
         times = self.times.get(kind) or self.of(kind)
         counts, sums = times.counts, times.sums
-        began = received_at
-        for part, ended in ((QUEUE, taken_at), (LOCAL, handled_at), (WAIT, now)):
-            seconds = ended - began if ended > began else 0.0  # the times of two threads may cross
-            counts[part][bisect_left(_BOUNDS, seconds)] += count
-            sums[part] += seconds * count
-            began = ended
+        # The times of two threads may cross. No loop: requests that wait for an fsync all come here.
+        queue = taken_at - received_at if taken_at > received_at else 0.0
+        local = handled_at - taken_at if handled_at > taken_at else 0.0
+        wait = now - handled_at if now > handled_at else 0.0
+        counts[QUEUE][bisect_left(_BOUNDS, queue)] += count
+        counts[LOCAL][bisect_left(_BOUNDS, local)] += count
+        counts[WAIT][bisect_left(_BOUNDS, wait)] += count
+        sums[QUEUE] += queue * count
+        sums[LOCAL] += local * count
+        sums[WAIT] += wait * count
 
     def answered_at_once(self, measured: Sequence[Any], began: float, ended: float) -> None:
         """All of one step, which has begun and ended then: in their order the kind of each, the time when its handling has begun,

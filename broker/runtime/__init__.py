@@ -13,6 +13,7 @@ from broker.runtime.disk import Disk, SystemDisk
 from broker.runtime.entropy import Entropy, SystemEntropy
 from broker.runtime.net import Network, SystemNetwork
 from broker.runtime.poller import Poller, SelectorPoller
+from broker.runtime.run_token import RunToken, new_run_token
 from broker.runtime.threads import SystemThreads, Threads
 from broker.runtime.web import Fetcher, SystemFetcher
 
@@ -32,6 +33,8 @@ class Runtime:
     fetcher: Fetcher = attrs.field(factory=SystemFetcher)
     # How many descriptors the process may have.
     descriptor_limit: Callable[[], int] = lambda: UNLIMITED
+    # For threads that gain nothing by running at the same time. None: they do gain, or are simulated.
+    run_token: Callable[[], RunToken | None] = lambda: None
 
 
 def system_runtime() -> Runtime:
@@ -44,4 +47,5 @@ def system_runtime() -> Runtime:
         network=SystemNetwork(),
         new_poller=SelectorPoller,
         descriptor_limit=descriptor_limit,
+        run_token=new_run_token,
     )

@@ -37,3 +37,23 @@ def test_each_is_told_once_and_those_that_were_answered_never() -> None:
     clock.now += 1
     timer.step(0)
     assert again.expired == 1
+
+
+def test_one_that_is_answered_while_others_are_told_is_not_told() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    deadlines = AckDeadlines(clock, timer)
+    other = Produce(clock.now + 1)
+
+    class First(Produce):
+        def expire(self) -> None:
+            super().expire()
+            assert deadlines.remove(other)  # another thread answers it meanwhile
+            assert not deadlines.remove(other)
+
+    first = First(clock.now + 1)
+    deadlines.add(first)
+    deadlines.add(other)
+    clock.now += 2
+    timer.step(0)
+    assert (first.expired, other.expired) == (1, 0)

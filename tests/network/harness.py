@@ -29,6 +29,7 @@ from broker.network.unsent import Unsent
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
+from broker.runtime.run_token import RunToken, TokenHolder
 from broker.security.tls_listener import TlsListener
 from tests.network.echo import EchoService, frame
 from tests.open_files import open_files, wait_for_files
@@ -231,6 +232,7 @@ class Bench:
         receive_buffer: int = -1,
         tls: TlsListener | None = None,
         attach: Callable[[], Attachment | None] = lambda: None,
+        token: RunToken | None = None,
         client: type[Client] = Client,
         handshake_timeout: float = 10.0,
     ) -> None:
@@ -245,6 +247,7 @@ class Bench:
         self.rooms = 0  # times the acceptor was told that there is room
         self._settings = ProcessorSettings(idle, high, low, handshake_timeout)
         self._attach = attach
+        self._token = token
         self.processor = self._new_processor()
         self._ident = id(self)
         self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
@@ -264,6 +267,7 @@ class Bench:
             outbox=self.outbox,
             quotas=self.quotas,
             on_room=self._room,
+            token=None if self._token is None else TokenHolder(self._token),
             attachment=self._attach(),
         )
 

@@ -17,7 +17,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.producing.appending import append, is_transactional, partitions_of
-from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
+from broker.kafka.producing.awaited_flush import AwaitedAppend, AwaitedFlush, Failed, Written, failure
 from broker.kafka.transactions import first_batches
 from broker.kafka.transactions.first_batches import FirstBatches
 from broker.kafka.transactions.transaction import Claim
@@ -91,14 +91,34 @@ def _handle(
                 first.add(context.transactions.version_2, parsed.transactional_id, missing, go_on)
                 return
     acks = parsed.acks
-    if acks == 1 and len(parsed.topics) == 1 and not refused and first is None:  # the usual request
+    if acks != 0 and len(parsed.topics) == 1 and not refused and first is None:  # the usual request
         topic, partition, records = parsed.topics[0]
         result, written = append(context, request, topic, partition, records, acks, parsed.transactional_id)
         if written is None:
             context.errors.add(API.label, result.error)
+        elif acks == -1:
+            answer = partial(_answer_durable, context, request, outbox, result, written)
+            AwaitedAppend(context.ack_deadlines, answer).begin(context, request, written, parsed.timeout_ms)
+            return
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
     _several(context, request, outbox, parsed, refused, {} if first is None else first.errors)
+
+
+def _answer_durable(
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    result: produce.PartitionResult,
+    log: Log,
+    error: ErrorCode | None,
+    message: str | None,
+) -> None:
+    """``result`` is right unless there is an error."""
+    if error is not None:
+        context.errors.add(API.label, error)
+        result = failure(log, result.topic, error, message)
+    outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
 
 
 def _unauthorized(
@@ -140,7 +160,7 @@ def _several(
     refused: Mapping[str | bytes, int] | None,
     errors: Mapping[tuple[str | bytes, int], int],
 ) -> None:
-    """A request of several partitions, one that waits for an fsync, or one with ``acks=0``, which gets no answer.
+    """A request of several partitions, or one with ``acks=0``, which gets no answer.
 
     ``refused``, ``errors``: topics and partitions to which nothing is appended, with their errors."""
     acks, topics = parsed.acks, parsed.topics

@@ -1,4 +1,4 @@
-"""Produce requests with ``acks=all`` wait for an fsync, without a thread.
+"""How Produce requests with ``acks=all`` wait for an fsync, without a thread.
 
 Begun on the thread that has appended; the answer comes on the one that has synced the log, or on the timer's if the request times
 out.
@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.errors import StorageError
+from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.runtime.threads import Lock
@@ -21,6 +22,9 @@ from protocol.kafka.messages.produce import PartitionResult
 # Results that take the place of those that were due if the records had become durable in time, by their index.
 Failed = Mapping[int, PartitionResult]
 
+# Called with an error and a message for the client, which are None if the records are durable.
+Answer = Callable[[ErrorCode | None, str | None], None]
+
 
 class Written(NamedTuple):
     """What was appended to one log: the indexes of the results, and the topic as the request calls it."""
@@ -30,8 +34,37 @@ class Written(NamedTuple):
     log: Log
 
 
+class AwaitedAppend:
+    """A request that has appended to one log, as nearly all do. ``answer`` is called once: by whoever has removed this from the
+    deadlines."""
+
+    __slots__ = ("_answer", "_deadlines", "deadline")
+
+    def __init__(self, deadlines: AckDeadlines, answer: Answer) -> None:
+        self._deadlines = deadlines
+        self._answer = answer
+        self.deadline = 0.0
+
+    def begin(self, context: KafkaContext, request: KafkaRequest, log: Log, timeout_ms: int) -> None:
+        """The log is to become durable as far as it goes now."""
+        self.deadline = request.received_at + timeout_ms / 1000
+        self._deadlines.add(self)
+        context.flusher.wait_durable(log, log.log_end_offset, self._flushed)
+
+    def _flushed(self, error: StorageError | None) -> None:
+        if self._deadlines.remove(self):
+            if error is None:
+                self._answer(None, None)
+            else:
+                self._answer(ErrorCode.kafka_storage_error, str(error))
+
+    def expire(self) -> None:
+        """The request has timed out. As in Kafka, the records may become durable all the same."""
+        self._answer(ErrorCode.request_timed_out, None)
+
+
 class AwaitedFlush:
-    """What was appended becomes durable, or does not, or not in time. Then ``send`` is called, once."""
+    """A request of several partitions, or several requests that are answered together: ``send`` is called once."""
 
     def __init__(self, context: KafkaContext, request: KafkaRequest, send: Callable[[Failed], None]) -> None:
         self._context = context
@@ -74,6 +107,9 @@ class AwaitedFlush:
         self._send(self._failed)
 
     def _fail(self, one: Written, error: ErrorCode, message: str | None) -> None:
-        start_offset = one.log.log_start_offset
-        result = PartitionResult(one.topic, one.log.partition, error, -1, -1, start_offset, message)
-        self._failed.update(dict.fromkeys(one.indexes, result))
+        self._failed.update(dict.fromkeys(one.indexes, failure(one.log, one.topic, error, message)))
+
+
+def failure(log: Log, topic: str | bytes, error: ErrorCode, message: str | None) -> PartitionResult:
+    """``topic``: as the request calls it."""
+    return PartitionResult(topic, log.partition, error, -1, -1, log.log_start_offset, message)

@@ -13,7 +13,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, denied, denied_ids
 from broker.kafka.context import KafkaContext
 from broker.kafka.producing.appending import SLOW_FOR_S, append, is_transactional
-from broker.kafka.producing.awaited_flush import AwaitedFlush, Failed, Written
+from broker.kafka.producing.awaited_flush import AwaitedAppend, AwaitedFlush, Failed, Written, failure
 from broker.kafka.producing.run_finder import RUN_BYTES_MAX, Group, RunRequest
 from broker.network.service import Outbox
 from broker.security.acl import Operation, ResourceType
@@ -38,7 +38,11 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
         for group in groups:
             for index, answer in zip(group.indexes, _store(context, request, group, refused, written), strict=True):
                 answers[index] = answer
-    if written:
+    if len(written) == 1 and len(groups) == 1:
+        send_one = partial(_send_one, context, request, outbox, groups[0].correlation_ids, answers, written[0])
+        awaited = AwaitedAppend(context.ack_deadlines, send_one)
+        awaited.begin(context, request, written[0].log, request.timeout_ms)
+    elif written:
         correlation_ids: dict[int, int] = {}
         for group in groups:
             correlation_ids.update(zip(group.indexes, group.correlation_ids, strict=True))
@@ -103,7 +107,7 @@ def _send(
     context: KafkaContext,
     request: RunRequest,
     outbox: Outbox,
-    correlation_ids: Mapping[int, int],
+    correlation_ids: Mapping[int, int] | Sequence[int],  # by the index
     answers: list[bytes],
     failed: Failed,
 ) -> None:
@@ -111,6 +115,23 @@ def _send(
     for index, result in failed.items():
         answers[index] = _answer(context, request, correlation_ids[index], result)
     outbox.send(request, [b"".join(answers)])
+
+
+def _send_one(
+    context: KafkaContext,
+    request: RunRequest,
+    outbox: Outbox,
+    correlation_ids: Sequence[int],
+    answers: list[bytes],
+    written: Written,
+    error: ErrorCode | None,
+    message: str | None,
+) -> None:
+    """As ``_send``, for a run of one group that has written to one log. ``error``: it is not durable."""
+    failed: Failed = {}
+    if error is not None:
+        failed = dict.fromkeys(written.indexes, failure(written.log, written.topic, error, message))
+    _send(context, request, outbox, correlation_ids, answers, failed)
 
 
 def _refused(context: KafkaContext, request: RunRequest, groups: Sequence[Group]) -> frozenset[str | bytes]:

@@ -275,8 +275,9 @@ class Flusher:
         """Answer them. Those who have come meanwhile are queued behind the other logs, there or for the threads."""
         if any(_is_append(offset, callback) for offset, callback in waiters):
             self._last_wait = self._clock.monotonic()
+        durable = log.durable_offset
         for offset, callback in waiters:
-            callback(None if log.durable_offset >= offset else error)
+            callback(None if durable >= offset else error)
         with self._lock:
             if self._waiting[log]:
                 # The thread that calls this looks there next.

@@ -1,11 +1,13 @@
 """The time-outs that requests bring: who changes topics, or waits for an fsync, is told when his time is over."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from broker.errors import StorageError
+from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
@@ -19,11 +21,11 @@ def kafka() -> Iterator[Kafka]:
         yield kafka
 
 
-def produce(kafka: Kafka, topic: str, *, timeout: int) -> Any:
+def produce(kafka: Kafka, topic: str, *, timeout: int, partitions: int = 2) -> Any:
     batch = bytes(build_batch([(b"key", b"value", [], 1_700_000_000_000)]))
-    partitions = [{"index": number, "records": batch} for number in range(2)]
+    data = [{"index": number, "records": batch} for number in range(partitions)]
     answer = kafka.ask(
-        ApiKey.PRODUCE, 8, acks=-1, timeout=timeout, topic_data=[{"name": topic, "partition_data": partitions}]
+        ApiKey.PRODUCE, 8, acks=-1, timeout=timeout, topic_data=[{"name": topic, "partition_data": data}]
     )
     return [one.error_code for one in answer.responses[0].partition_responses]
 
@@ -42,12 +44,29 @@ def test_a_produce_whose_fsync_does_not_come_is_told_so_and_its_records_stay(kaf
     assert began.wait(60)
     try:
         assert produce(kafka, topic, timeout=50) == [ErrorCode.request_timed_out, ErrorCode.none]
+        assert produce(kafka, topic, timeout=50, partitions=1) == [ErrorCode.request_timed_out]
     finally:
         free.set()
-    wait_for(lambda: log.durable_offset == 2)
+    wait_for(lambda: log.durable_offset == 3)
     assert produce(kafka, topic, timeout=30_000) == [ErrorCode.none] * 2
-    assert log.log_end_offset == 3
+    assert log.log_end_offset == 4
     assert len(kafka.inside.ack_deadlines) == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("compression", ["producer", "gzip"])  # gzip: a handler stores it, and not the processor
+def test_a_produce_whose_fsync_fails_is_told_so(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, compression: str, partitions: int
+) -> None:
+    topic = kafka.topic(partitions, compression_type=compression)
+
+    def fail(log: Log, offset: int, callback: Callable[[StorageError | None], None]) -> None:
+        callback(StorageError("no fsync"))
+
+    monkeypatch.setattr(kafka.inside.flusher, "wait_durable", fail)
+    before = kafka.inside.errors.read().get(("Produce", "KAFKA_STORAGE_ERROR"), 0)
+    assert produce(kafka, topic, timeout=30_000, partitions=partitions) == [ErrorCode.kafka_storage_error] * partitions
+    assert kafka.inside.errors.read()["Produce", "KAFKA_STORAGE_ERROR"] == before + partitions
 
 
 @pytest.mark.parametrize("version", [2, 7])
