@@ -103,6 +103,7 @@ bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a pr
 	@$(BIN)/python -m tests.bench.bench_broker
 	@$(BIN)/python -m tests.bench.bench_produce
 	@$(BIN)/python -m tests.bench.bench_fsync
+	@$(BIN)/python -m tests.bench.bench_mix
 	@$(BIN)/python -m tests.bench.bench_shuffle --quick
 	@$(BIN)/python -m tests.bench.bench_tls
 	@$(BIN)/python -m tests.bench.bench_sasl

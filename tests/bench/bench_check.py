@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 CASES = {
     "kafka": ["bench_broker", "--tests", "produce,fetch", "--scale", "0.25"],
     "fsync": ["bench_fsync", "producers", "--seconds", "5"],
+    "connections": ["bench_mix", "small", "few", "medium", "runs", "--seconds", "1", "--rounds", "1"],
     "shuffle": ["bench_shuffle", "read", "--quick"],
     "shuffle clients": ["bench_shuffle", "clients", "--quick"],
     "pulsar": ["bench_pulsar", "unbatched", "batched", "--quick"],
