@@ -81,8 +81,10 @@ _LAST_TURNS = 64
 
 # The kernel copies what is larger than this (bytes) for so long that another processor should work meanwhile.
 _LARGE_BYTES = 64 * 1024
-# How long (s) a processor that has something to do keeps the run token although another one waits. To wake that takes 30-50 us.
+# How long (s) a processor that has something to do keeps the run token although another one waits. Waking it takes 30 to 50 us.
 _KEEP_S = 0.0003
+# How long (s) it goes on with what its poller has reported.
+_LONG_S = 0.001
 
 _WHOLE_TURN = range(_TURN_REQUESTS)
 # A request was answered: what remains of a connection's holds.
@@ -432,17 +434,33 @@ class Processor:
             self._turn = _WHOLE_TURN
         return ready
 
+    def _pass_token(self, token: TokenHolder) -> None:
+        """Another processor waits. With much to do, let it have its turn in between."""
+        now = self._monotonic()
+        if now - self._took_at >= _LONG_S:
+            token.give()
+            token.take()
+            self._took_at = self._monotonic()
+
+    def _give_token(self) -> None:
+        """Until the end of the next poll. For what keeps the kernel busy, or the CPU without the interpreter's lock."""
+        if self._token is not None:
+            self._token.give()
+
     def process_completed_receives(self, ready: Sequence[tuple[Ready, int]]) -> None:
         """Read from readable sockets and dispatch every complete frame."""
-        attachment = self._attachment
+        attachment, token = self._attachment, self._token
         for key, events in ready:
             if events & READ:
                 connection = key.data
                 if connection is attachment and attachment is not None:
                     self._run_attached(attachment.ready)
                 elif not connection.closed:
+                    if token is not None and token.waiting and token.held:
+                        self._pass_token(token)
                     self._receive(connection)
         if self._handshake_turns:
+            self._give_token()  # for a signature OpenSSL gives up the interpreter's lock for up to a millisecond
             self.handshakes.run()
         if self._dirty:
             self._flush_dirty()
@@ -505,8 +523,7 @@ class Processor:
         self.departure.end()
         self._detach()
         self._unsent.report(self.number, 0)
-        if self._token is not None:
-            self._token.give()
+        self._give_token()
         self._poller.close()
         self._ident = -1  # this is no longer the thread of anything
 
@@ -551,6 +568,7 @@ class Processor:
                 self._failed(target, error)
         self.process_disconnected()
         self._detach()
+        self._give_token()  # the thread may end without another poll
 
     def take_over(self, moved: Moved, _: None) -> None:
         """Continue a connection of a processor that goes."""
@@ -768,8 +786,8 @@ class Processor:
                 if not own.make_room(connection.frame_size, self._room_came):
                     self._wait_for_memory(connection)
                     return
-                if connection.frame_size > _LARGE_BYTES and self._token is not None:
-                    self._token.give()
+                if connection.frame_size > _LARGE_BYTES:
+                    self._give_token()
                 got = connection.socket.recv_into(own.space(connection.frame_size))
             elif self._memory.exhausted:
                 # Small requests are still served. Of a large one, no more is read than may be kept in any case.
@@ -858,8 +876,8 @@ class Processor:
                 if sequential:
                     connection.in_flight = request
                     connection.holds |= RESPONSE_PENDING
-                if size > _LARGE_BYTES and self._token is not None:
-                    self._token.give()
+                if size > _LARGE_BYTES:
+                    self._give_token()
                 prepared = service.inline(request)
                 if type(prepared) is not Handover:
                     service.handle(request, outbox, prepared)
@@ -980,8 +998,8 @@ class Processor:
 
     def _flush(self, connection: ProcessorConnection) -> None:
         before = connection.outgoing_bytes
-        if before > _LARGE_BYTES and self._token is not None:
-            self._token.give()
+        if before > _LARGE_BYTES:
+            self._give_token()
         try:
             done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:

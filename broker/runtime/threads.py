@@ -18,6 +18,7 @@ QueueEmpty = queue.Empty
 Event = threading.Event
 Local = threading.local
 get_ident = threading.get_ident
+get_native_id = threading.get_native_id
 
 __all__ = [
     "Body",
@@ -32,6 +33,7 @@ __all__ = [
     "ThreadHandle",
     "Threads",
     "get_ident",
+    "get_native_id",
 ]
 
 

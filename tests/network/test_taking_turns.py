@@ -8,9 +8,9 @@ import pytest
 
 from broker.network import processor as processor_module
 from broker.runtime import system_runtime
-from broker.runtime.run_token import RunToken
+from broker.runtime.run_token import RunToken, TokenHolder
 from tests.network.echo import EchoService, frame
-from tests.network.harness import Bench, Client, serving
+from tests.network.harness import Bench, Client, serving, wait_for
 
 SMALL, LARGE = b"small", bytes(65 * 1024)
 
@@ -24,7 +24,7 @@ class NotesToken(EchoService):
         self.had: list[bool] = []
 
     def handle(self, request: Any, outbox: Any, prepared: Any = None) -> None:
-        self.had.append(self.token.lock.locked())
+        self.had.append(request.connection.processor._token.held)
         super().handle(request, outbox, prepared)
 
 
@@ -44,10 +44,9 @@ def held(bench: Bench) -> bool:
 
 def begin_to_wait(bench: Bench) -> Any:
     """As another thread would. Returns the lock that is released when the token is handed over to it."""
-    bell = threading.Lock()
-    bell.acquire()
-    bench.service.token.waiting.append(bell)
-    return bell
+    other = TokenHolder(bench.service.token)
+    bench.service.token.waiting.append(other)
+    return other.bell
 
 
 def test_it_has_the_token_while_it_works_and_not_while_it_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +134,7 @@ def test_if_another_one_waits_it_keeps_it_for_a_moment_as_long_as_there_is_work(
     client.send(frame(b"e", SMALL))
     bench.step(timeout=10.0)
     assert bell.acquire(blocking=False)  # it was handed over
-    assert bench.service.had == [True, True, True]  # the other one has it now
+    assert bench.service.had == [True, True, False]
     assert not held(bench)
     bench.service.token.lock.release()
 
@@ -150,6 +149,61 @@ def test_without_work_it_gives_it_up_at_once(bench: Bench) -> None:
     assert bell.acquire(blocking=False)
     assert not held(bench)
     bench.service.token.lock.release()
+
+
+def test_in_a_long_step_it_passes_the_token_on_between_two_connections(bench: Bench) -> None:
+    clients = [bench.connect() for _ in range(3)]
+    for client in clients:
+        client.send(frame(b"e", SMALL))
+    handle, token = bench.service.handle, bench.service.token
+    others: list[threading.Thread] = []
+    had_it = threading.Event()
+
+    def work() -> None:
+        other = TokenHolder(token)
+        other.take()
+        had_it.set()
+        other.give()
+
+    def handles(request: Any, outbox: Any, prepared: Any = None) -> None:
+        handle(request, outbox, prepared)
+        if not others:
+            others.append(threading.Thread(target=work, daemon=True))
+            others[0].start()
+            wait_for(lambda: token.waiting)
+        else:
+            assert had_it.is_set() == (len(bench.service.had) == 3)
+            bench.clock.now += 2 * processor_module._LONG_S
+
+    token.patience_s = 60.0
+    bench.service.handle = handles
+    bench.until(lambda: len(bench.service.had) == 3)
+    assert bench.service.had == [True] * 3  # it has taken it again
+
+
+def test_signatures_of_handshakes_are_made_without(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = bench.connect()
+    client.send(frame(b"e", SMALL))
+    bench.until(lambda: client.frames)
+    assert held(bench)
+    had: list[bool] = []
+    monkeypatch.setattr(bench.processor.handshakes, "run", lambda: had.append(held(bench)))
+    bench.processor._handshake_turns.append(None)  # type: ignore[arg-type]
+    client.send(frame(b"e", SMALL))
+    bench.step(timeout=0.01)
+    bench.processor._handshake_turns.clear()
+    assert had == [False]
+
+
+def test_one_that_has_handed_its_connections_over_has_no_token(bench: Bench) -> None:
+    client = bench.connect()
+    client.send(frame(b"e", SMALL))
+    bench.until(lambda: client.frames)
+    old = bench.processor
+    old.leave(lambda: ())
+    bench.step(timeout=0.01)
+    assert old.departure.over
+    assert not held(bench)
 
 
 def test_one_that_is_stuck_does_not_stop_the_others() -> None:

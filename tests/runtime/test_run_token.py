@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.runtime.run_token import RunToken, TokenHolder, new_run_token
+from broker.runtime.run_token import BLIND_LOOKS, LOOKS, RunToken, TokenHolder, new_run_token
 from tests.network.harness import wait_for
 
 # Of tests in which nobody is to wait in vain. Only a hang takes so long.
@@ -62,7 +62,7 @@ def test_one_at_a_time_and_nobody_is_forgotten(interval: float) -> None:
     finally:
         sys.setswitchinterval(switch_interval)
     assert not token.waiting
-    assert not token.overdue
+    assert not token.rests_until
     assert not token.lock.locked()
 
 
@@ -117,23 +117,147 @@ def test_who_gives_it_up_may_take_it_again_behind_the_others() -> None:
     assert not token.lock.locked()
 
 
-def test_one_that_is_stuck_is_waited_for_once() -> None:
-    token = RunToken(0.01)
+def take_on_another_thread(holder: TokenHolder, then: Callable[[threading.Event], object]) -> Callable[[], None]:
+    """It has waited for the token once, so that its clock is known, and does ``then`` with it until the result is called."""
+    token, ended = holder._token, threading.Event()
+    first = TokenHolder(token)
+    first.take()
+
+    def work() -> None:
+        holder.take()
+        then(ended)
+        holder.give()
+
+    thread = begin(work)
+    wait_for(lambda: len(token.waiting) == 1)
+    first.give()
+    wait_for(lambda: holder.held)
+
+    def end() -> None:
+        ended.set()
+        thread.join(PATIENCE_S)
+
+    return end
+
+
+def sleep(ended: threading.Event) -> None:
+    ended.wait(PATIENCE_S)
+
+
+def compute(ended: threading.Event) -> None:
+    while not ended.is_set():
+        pass
+
+
+def test_one_that_is_stuck_is_not_waited_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = RunToken(0.01, rest_s=PATIENCE_S)
     stuck, one, other = (TokenHolder(token) for _ in range(3))
-    stuck.take()
+    end = take_on_another_thread(stuck, sleep)
+    looks: list[float | None] = []
+    cpu_s = TokenHolder.cpu_s
+
+    def looked(holder: TokenHolder) -> float | None:
+        looks.append(cpu_s(holder))
+        return looks[-1]
+
+    monkeypatch.setattr(TokenHolder, "cpu_s", looked)
     assert one.take()
     assert not one.held
+    assert len(looks) <= 3
     assert not token.waiting
     for holder in (one, other):
         assert not holder.take()
         assert not holder.held
         holder.give()  # it has none; it works without
-    assert stuck.held
-    stuck.give()
+    end()
     assert not other.take()
     assert other.held
+    assert not one.take()  # even now
+    token.rests_until = 0.0
+    token.patience_s = 0.001
     assert one.take()  # they wait for each other again
     assert not one.held
+    other.give()
+
+
+@pytest.mark.skipif(
+    not hasattr(time, "pthread_getcpuclockid"), reason="the CPU time of another thread is not known here"
+)
+def test_one_that_computes_is_waited_for_longer() -> None:
+    token = RunToken(0.02)
+    busy, other = TokenHolder(token), TokenHolder(token)
+    end = take_on_another_thread(busy, compute)
+    looks: list[bool] = []
+    cpu_s = busy.cpu_s
+
+    class Watched(TokenHolder):
+        """Ends the work at the third look."""
+
+        def cpu_s(self) -> float | None:
+            looks.append(True)
+            if len(looks) == 3:
+                end()
+            return cpu_s()
+
+    watched = Watched(token)
+    token.holder = watched
+    assert other.take()
+    assert other.held
+    assert len(looks) >= 3
+    assert not token.rests_until
+    other.give()
+
+
+def test_one_that_waits_for_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = RunToken(0.01)
+    busy, other = TokenHolder(token), TokenHolder(token)
+    end = take_on_another_thread(busy, compute)
+    monkeypatch.setattr(TokenHolder, "cpu_s", lambda _: 1.0)  # it gets none
+    looks: list[bool] = []
+    is_ready = TokenHolder.is_ready
+
+    def looked(holder: TokenHolder) -> bool:
+        looks.append(is_ready(holder))
+        if len(looks) == 3:
+            end()
+        return True
+
+    monkeypatch.setattr(TokenHolder, "is_ready", looked)
+    assert other.take()
+    assert other.held
+    assert any(looks) or sys.platform != "linux"
+    other.give()
+
+
+def test_a_thread_that_sleeps_or_has_ended_is_not_ready() -> None:
+    holder = TokenHolder(RunToken(PATIENCE_S))
+    assert not holder.is_ready()
+    assert holder.cpu_s() is None
+    end = take_on_another_thread(holder, sleep)
+    wait_for(lambda: not holder.is_ready())
+    used = holder.cpu_s()
+    assert used is None or 0 < used < PATIENCE_S
+    end()
+    wait_for(lambda: not holder.is_ready() and not holder.cpu_s())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
+    token = RunToken(0.001)
+    busy, other = TokenHolder(token), TokenHolder(token)
+    end = take_on_another_thread(busy, compute)
+    looks: list[float] = []
+
+    def cpu_s(_: TokenHolder) -> float | None:
+        looks.append(len(looks))
+        return looks[-1] if is_known else None
+
+    monkeypatch.setattr(TokenHolder, "cpu_s", cpu_s)
+    assert other.take()
+    assert not other.held
+    assert len(looks) == 1 + (LOOKS if is_known else BLIND_LOOKS)
+    assert token.rests_until
+    end()
 
 
 def test_one_whose_patience_ends_while_the_token_is_handed_over_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +274,7 @@ def test_one_whose_patience_ends_while_the_token_is_handed_over_has_it(monkeypat
         def acquire(self, timeout: float = -1) -> bool:
             if timeout >= 0:
                 holder.give()
+                token.patience_s = PATIENCE_S
                 return False
             self.rung -= 1
             return True
@@ -157,11 +282,11 @@ def test_one_whose_patience_ends_while_the_token_is_handed_over_has_it(monkeypat
         def release(self) -> None:
             self.rung += 1
 
-    bell = late._bell = Bell()  # type: ignore[assignment]
+    bell = late.bell = Bell()  # type: ignore[assignment]
     assert late.take()
     assert late.held
     assert bell.rung == 0  # it will wait for the next one
-    assert not token.overdue
+    assert not token.rests_until
     late.give()
     assert not token.lock.locked()
 
@@ -170,18 +295,18 @@ def test_one_that_begins_to_wait_while_the_token_is_given_up_gets_it() -> None:
     token = RunToken(PATIENCE_S)
     holder = TokenHolder(token)
     holder.take()
-    bell = threading.Lock()
-    bell.acquire()
+    other = TokenHolder(token)
     release = holder._release
 
     def and_another_one_comes() -> None:
-        token.waiting.append(bell)  # it has tried the lock before
+        token.waiting.append(other)  # it has tried the lock before
         release()
 
     holder._release = and_another_one_comes
     holder.give()
-    assert bell.acquire(blocking=False)
+    assert other.bell.acquire(blocking=False)
     assert token.lock.locked()  # it is the other one's now
+    assert token.holder is other
 
 
 def test_one_that_is_not_seen_to_wait_takes_what_was_given_up() -> None:
