@@ -159,9 +159,8 @@ class SelectorPoller:
     def register(self, source: Pollable, events: int, data: Any) -> None:
         try:
             self._selector.register(source, events, data)
-        except (
-            OSError
-        ):  # it has noted the descriptor before it asked the system, and would refuse the next one of that number
+        except OSError:
+            # It has noted the descriptor before it asked the system, and would refuse the next one of that number.
             self._selector.unregister(source)
             raise
 

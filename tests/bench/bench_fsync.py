@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.bench.process import BrokerProcess, figure
+from tests.bench.process import BrokerProcess, figure, show
 from tests.bench.wire import Wire, batch, produce, produce_frame
 
 Figures = dict[str, float]
@@ -245,9 +245,7 @@ def _main() -> None:
         with tempfile.TemporaryDirectory(prefix="broker-bench-", dir=options.directory) as directory:
             results[name] = SECTIONS[name](directory, options.seconds)
         if not options.json:
-            print(name)
-            for case, figures in results[name].items():
-                print(f"  {case:28} " + "  ".join(f"{key} {value:,.4g}" for key, value in figures.items()), flush=True)
+            show(name, results[name], 28)
     if options.json:
         print(json.dumps({"load": os.getloadavg()[0], "results": results}, indent=1))
 

@@ -17,7 +17,7 @@ import struct
 import time
 from typing import NamedTuple
 
-from tests.bench.process import BrokerProcess, figure
+from tests.bench.process import BrokerProcess, figure, show
 from tests.bench.wire import Wire, batch, produce_frame
 
 Figures = dict[str, float]
@@ -134,9 +134,7 @@ def main() -> None:
     for name in options.cases or CASES:
         results[name] = run(name, options.seconds, options.rounds)
         if not options.json:
-            print(name)
-            for who, figures in results[name].items():
-                print(f"  {who:16} " + "  ".join(f"{what} {value:,.4g}" for what, value in figures.items()), flush=True)
+            show(name, results[name], 16)
     if options.json:
         print(json.dumps({"load": os.getloadavg()[0], "results": results}, indent=1))
 

@@ -24,6 +24,13 @@ def figure(name: str, cpu_us: float) -> None:
             file.write(json.dumps([name, cpu_us]) + "\n")
 
 
+def show(name: str, results: dict[str, dict[str, float]], width: int) -> None:
+    """Print what was measured: a line for each case."""
+    print(name)
+    for case, figures in results.items():
+        print(f"  {case:{width}} " + "  ".join(f"{key} {value:,.4g}" for key, value in figures.items()), flush=True)
+
+
 def cpu_s(pid: int) -> float:
     """What a process's threads have used so far, those that have ended not counted. The kernel counts ns."""
     total_ns = 0
