@@ -1,10 +1,13 @@
 """What all tests share: hypothesis profiles, how often threads change places (`make races`), and what runs in one worker when
 several run tests (`make test`). The `broker` fixture comes with the package (broker/client/pytest_plugin.py)."""
 
+import ast
 import gc
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,19 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 # By hand, before a release or after a change to a codec: HYPOTHESIS_PROFILE=deep make test
 settings.register_profile("deep", deadline=None, max_examples=5000, suppress_health_check=_slow_is_fine)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Until 3.11.8 and 3.12.2, two threads that parse Python at the same time can get "SystemError: AST constructor recursion depth
+# mismatch" (python/cpython#106905). Tracebacks are parsed wherever they are formatted: in pytest, where that error ends the whole
+# run, and in any thread that logs an exception. So these versions parse in one thread at a time.
+if sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2):
+    _parsing = threading.RLock()
+    _parse = ast.parse
+
+    def _parse_alone(*args: Any, **options: Any) -> ast.AST:
+        with _parsing:
+            return _parse(*args, **options)
+
+    ast.parse = _parse_alone
 
 # A thread gives way after each few instructions, so that two of them meet in places where they usually do not. Brokers in
 # processes of their own do the same (tests/process/broker_process.py).

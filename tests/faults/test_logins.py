@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from broker.network import expiry
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
@@ -349,7 +350,10 @@ def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> 
 
 
 @with_settings(connection_failed_authentication_delay_ms=60_000)
-def test_refusals_that_are_held_back_hold_nobody_up_and_are_forgotten_with_their_clients(users: Faults) -> None:
+def test_refusals_that_are_held_back_hold_nobody_up_and_are_forgotten_with_their_clients(
+    users: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "_LINGER_S", 0.1)  # 10 s: those that have closed their side might still read
     clients = [come(users) for _ in range(50)]
     for raw in clients:
         assert handshake(raw, "PLAIN").error_code == 0
