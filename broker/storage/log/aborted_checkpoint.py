@@ -2,8 +2,11 @@
 
 Most segments have no such index, because no ABORT marker is in them, so a missing file says nothing by itself. But if an index is
 lost or damaged, the records that it names would be read as committed. So the checkpoint says which entries there must be, and the
-start rebuilds from the log an index that does not have them. If the checkpoint itself is missing (no transaction was aborted yet,
-or the files are Kafka's), the indexes are taken as they are.
+start rebuilds from the log an index that does not have them.
+
+Entries beyond these were never synced. A power failure may have kept some of them, torn or with holes of zeros before them, which
+read like aborted transactions of producer 0. So the start keeps none of them: the log says what they were (``without_checkpoint``
+tells of the case in which it has to be read from its beginning).
 
 The checkpoint may lack a segment, or name one that no longer exists, because compaction and retention change the row of segments
 before it is written.
@@ -42,6 +45,17 @@ def write(disk: Disk, directory: str, sums: Sums) -> None:
 def counts(segments: Sequence[Segment]) -> dict[Segment, int]:
     """The number of entries that each segment has now, for those that have any."""
     return {segment: len(segment.aborted) for segment in segments if len(segment.aborted)}
+
+
+def without_checkpoint(segment: Segment, sums: Sums, recovery_point: int) -> bool:
+    """Does the file have entries from before the recovery point of which the checkpoint says nothing? Reads them. Raises OSError.
+
+    That is so if the checkpoint is lost or the files are Kafka's. What this broker has added since its first checkpoint is about
+    later markers.
+    """
+    if segment.base_offset in sums or not len(segment.aborted):
+        return False
+    return any(entry.last_offset < recovery_point for entry in segment.aborted.entries())
 
 
 def agrees(segment: Segment, sums: Sums) -> bool:

@@ -159,15 +159,22 @@ def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str]) 
 
 
 def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> None:
-    """Rebuild the indexes of aborted transactions that differ from their checkpoint before the recovery point."""
+    """Rebuild the indexes of aborted transactions that differ from their checkpoint before the recovery point, and remove the
+    entries that no checkpoint vouches for: ``verify`` adds them again."""
     there = set(names)
     wrong = []
     sums = aborted_checkpoint.read(source.files.disk, source.directory) if aborted_checkpoint.NAME in there else {}
     for segment in loaded.segments:
         if file_name(segment.base_offset, TXN_INDEX) not in there:
             segment.aborted.is_missing()
-        if segment.base_offset < source.recovery_point and not aborted_checkpoint.agrees(segment, sums):
+        if segment.base_offset >= source.recovery_point:
+            segment.aborted.keep(0)
+        elif not aborted_checkpoint.agrees(segment, sums) or aborted_checkpoint.without_checkpoint(
+            segment, sums, source.recovery_point
+        ):
             wrong.append(segment)
+        else:
+            segment.aborted.keep(sums.get(segment.base_offset, (0, 0))[0])
     if wrong:
         found = aborted_transactions(loaded.segments[: loaded.segments.index(wrong[-1]) + 1], source.recovery_point)
         for segment in wrong:

@@ -79,12 +79,15 @@ class TransactionIndex:
         return False
 
     def truncate_from(self, offset: int) -> None:
-        """Remove the entries whose marker is at ``offset`` or later."""
-        kept = bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset)
-        if kept != len(self):
-            self.cached.get().truncate(kept * _ENTRY.size)
+        """Remove the entries whose marker is at ``offset`` or later. All entries must be as they were added: it is a bisection."""
+        self.keep(bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset))
+
+    def keep(self, count: int) -> None:
+        """Remove all entries but the first ``count``, whatever they are. Raises OSError."""
+        if count < len(self):
+            self.cached.get().truncate(count * _ENTRY.size)
             self._sum = (0, 0)
-        self._count = kept
+            self._count = count
 
     def is_missing(self) -> None:
         """The caller has seen that there is no file, so that it is not looked for again."""

@@ -115,6 +115,40 @@ def test_what_was_aborted_since_the_checkpoint_is_found_as_well(full: Storage) -
     assert aborted(full.log()) == offsets
 
 
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("lost", list(itertools.product([False, True], repeat=4)))
+def test_entries_that_were_not_synced_are_made_again_from_the_log(
+    storage: Storage, checkpointed: bool, lost: tuple[bool, ...]
+) -> None:
+    """A power failure keeps any of them; where one is missing before another, the file has zeros: the records of producer 0 from
+    offset 0 to 0."""
+    log = storage.create()
+    if checkpointed:
+        for _ in range(3):
+            transact(log, 7, b"bad")
+            end(log, 7, commit=False)
+        storage.manager.checkpoint()
+    durable = (storage.path() / name).stat().st_size if (name := "".join(storage.files(".txnindex"))) else 0
+    for number in range(len(lost)):
+        transact(log, 0, b"good %d" % number)
+        transact(log, 7, b"bad")
+        end(log, 7, commit=False)
+        end(log, 0, commit=True)
+    before, good = contents(storage), committed(log)
+    assert len(good) == len(lost)
+    storage.kill()
+    (name,) = before
+    data = bytearray(before[name])
+    for number, is_lost in enumerate(lost):
+        if is_lost:
+            at = durable + number * 34
+            data[at : at + 34] = bytes(34)
+    (storage.path() / name).write_bytes(data)
+    storage.open()
+    assert committed(storage.log()) == good
+    assert contents(storage) == before
+
+
 def test_a_torn_tail_behind_the_checkpoint_is_cut_all_the_same(full: Storage) -> None:
     log = full.log()
     append(log, b"torn")
