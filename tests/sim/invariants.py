@@ -1,8 +1,11 @@
 """What must hold after every step: bounds, wake-ups, and at the end nothing left."""
 
+import struct
 from typing import Any
 
 from broker.pulsar.session import PulsarSession
+from broker.storage.segments.file_names import TXN_INDEX
+from tests.sim.medium import Medium
 from tests.sim.pulsar_scene import LARGEST_SLICE
 from tests.sim.world import Violation, World
 
@@ -51,6 +54,17 @@ def check_wakeups(world: World, server: Any) -> None:
             waiting = [name for name in names if getattr(processor, name)]
             if waiting:
                 raise Violation(f"lost wake-up: processor {processor.number} sleeps on {', '.join(waiting)}")
+
+
+def check_aborted(medium: Medium) -> None:
+    """An index of aborted transactions has a transaction for each ABORT marker, which comes after its records, in their order."""
+    for path, inode in medium.walk():
+        if path.endswith(TXN_INDEX):
+            previous = -1
+            for _, producer_id, first, last, _ in struct.iter_unpack(">hqqqq", inode.content):
+                if not max(first, previous) < last:
+                    raise Violation(f"{path} has producer {producer_id}, {first} to {last}, after {previous}")
+                previous = last
 
 
 def leftovers(server: Any) -> dict[str, Any]:

@@ -96,7 +96,11 @@ def _apply(content: bytearray, change: Change) -> None:
 
 
 def _survivors(unsynced: list[Change], rng: Random) -> Iterator[Change]:
+    """Some of the changes up to one of them, or, as pages reach the platter in any order, some sectors of all of them."""
     keep_each = rng.choice((0.3, 0.7, 0.95))
+    if rng.random() < 0.3:
+        yield from _sectors(unsynced, rng, keep_each)
+        return
     last = rng.randrange(len(unsynced) + 1)
     for index, change in enumerate(unsynced):
         if index == last:  # the one that was being written
@@ -111,6 +115,22 @@ def _survivors(unsynced: list[Change], rng: Random) -> Iterator[Change]:
             yield change
         elif change.data is None:
             return  # sizes are journalled in order: without this one there are none of the later ones
+
+
+def _sectors(unsynced: list[Change], rng: Random, keep_each: float) -> Iterator[Change]:
+    """What is kept of a sector has all changes of it, as the page cache had; a lost sector has none."""
+    kept: dict[int, bool] = {}
+    for change in unsynced:
+        if change.data is None:
+            yield change
+            continue
+        end = change.offset + len(change.data)
+        for sector in range(change.offset // _SECTOR, -(-end // _SECTOR)):
+            if sector not in kept:
+                kept[sector] = rng.random() < keep_each
+            if kept[sector]:
+                start = max(change.offset, sector * _SECTOR)
+                yield Change(start, change.data[start - change.offset : (sector + 1) * _SECTOR - change.offset])
 
 
 class Directory:

@@ -563,6 +563,7 @@ class Simulation:
         cycles = self.world.lock_cycles()
         if cycles:
             raise Violation(f"locks in both orders: {cycles}")
+        invariants.check_aborted(self.host.medium)
         self._check()
 
     def _leftovers(self, server: Any) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from protocol.checksum import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 CHUNK_BYTES = 1024 * 1024
+# What disks write as a whole. A page that is written again when the power fails may have old and new ones.
+SECTOR_BYTES = 512
+# The length of a batch is not zero, so a header does not begin with so many zeros.
+_LENGTH_END = 12
 
 # The cost of looking at one batch, in bytes that could be verified in the same time.
 BATCH_COST_BYTES = 2048
@@ -123,25 +127,18 @@ def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
     return None
 
 
-def never_written(file: File, position: int, end: int) -> bool:
-    """True if the bytes from ``position`` to ``end`` show that a write did not reach the disk before a power failure: they are
-    all zero, or a whole page of them is. Damaged bytes that were written do not look like that."""
-    clean = True
-    while position < end:
+def never_written(file: File, position: int, end: int, offset: int) -> bool:
+    """True if the bytes from ``position``, where a batch should begin with ``offset``, to ``end`` show that a write did not reach
+    the disk before a power failure: a whole sector of them is zero, or all from ``position`` to the end of its sector, if no such
+    batch begins with so many zeros. Damaged bytes that were written do not look like that."""
+    first = min(SECTOR_BYTES - position % SECTOR_BYTES, end - position)
+    if (first > _LENGTH_END or any(offset.to_bytes(8)[:first])) and not file.pread(first, position).strip(b"\0"):
+        return True
+    position += first
+    empty = bytes(SECTOR_BYTES)
+    while position + SECTOR_BYTES <= end:
         data = file.pread(min(CHUNK_BYTES, end - position), position)
-        if not data:
-            break
-        if data.strip(b"\0"):
-            clean = False
-            first_page = -position % PAGE_BYTES
-            for page in range(first_page, len(data), PAGE_BYTES):
-                piece = data[page : page + PAGE_BYTES]
-                if len(piece) == PAGE_BYTES and not piece.strip(b"\0"):
-                    return True
-        elif len(data) >= 2 * PAGE_BYTES:
+        if any(data[at : at + SECTOR_BYTES] == empty for at in range(0, len(data), SECTOR_BYTES)):
             return True
-        # Chunks after the first begin at a page, so that none is cut in two.
-        position += len(data)
-        if position % PAGE_BYTES and position < end:
-            position -= position % PAGE_BYTES
-    return clean
+        position += CHUNK_BYTES
+    return False

@@ -72,7 +72,7 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
     """Verify one segment from ``position`` (which has ``offset``) on. Returns the offset that follows."""
     segment, last = loaded.segments[number], number == len(loaded.segments) - 1
     end = segment.size
-    segment.start_indexes_from(position, offset)
+    segment.start_indexes_from(position, offset, torn=not source.clean)
     producers = loaded.producers
 
     def on_batch(at: int, header: Header) -> None:
@@ -105,7 +105,7 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
         if follows is None and offset < source.recovery_point:
             raise source.lost(offset)
         torn = follows is None and (last or segment.torn_at(good, end))
-        if not torn and not never_written(file, good, end if follows is None else follows):
+        if not torn and not never_written(file, good, end if follows is None else follows, offset):
             raise StorageError(
                 f"{segment.log.path} is damaged: no valid record batch at position {good} (offset {offset}), "
                 + ("and valid ones behind it" if follows is not None else "and another segment behind it")

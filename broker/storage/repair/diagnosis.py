@@ -200,7 +200,7 @@ class _Walk:
         """Note what is wrong at ``position``. Returns where to go on."""
         base, size = segment.base_offset, segment.size
         behind = _next_good(file, position + 1, size, self.offset, following)
-        if self.offset >= self._point and self._cut_by_broker(segment, file, position, behind, following):
+        if self.offset >= self._point and self._cut_by_broker(segment, file, position, behind, following, self.offset):
             self._found.torn.append(Damage(base, position, size, self.offset, None))
             return size
         if behind is None:
@@ -212,11 +212,13 @@ class _Walk:
         return behind
 
     @staticmethod
-    def _cut_by_broker(segment: Segment, file: File, position: int, behind: int | None, following: int | None) -> bool:
+    def _cut_by_broker(
+        segment: Segment, file: File, position: int, behind: int | None, following: int | None, offset: int
+    ) -> bool:
         """As recovery decides it, beyond the recovery point."""
         if behind is None and (following is None or segment.torn_at(position, segment.size)):
             return True
-        return never_written(file, position, segment.size if behind is None else behind)
+        return never_written(file, position, segment.size if behind is None else behind, offset)
 
 
 def _next_good(file: File, position: int, size: int, offset: int, following: int | None) -> int | None:

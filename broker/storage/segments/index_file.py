@@ -177,6 +177,18 @@ class IndexFile:
                 high = middle
         return low
 
+    def rising_below(self, key: int, column: int) -> int:
+        """``count_below`` for a file of which a power failure may have kept some pages and lost earlier ones, which are zeros
+        then: how many entries from the first one on rise, and have a number less than ``key``. Reads them all."""
+        count, previous = 0, (-1, -1)
+        for start in range(0, self._stored_entries(), self.PAGE_ENTRIES):
+            for entry in zip(*self._load_page(start).columns, strict=True):
+                if entry[column] >= key or entry[0] <= previous[0] or entry[1] < previous[1]:
+                    return count
+                previous = entry
+                count += 1
+        return count
+
     def _find_page(self, key: int, column: int, stored: int) -> Page | None:
         """The page with the entry that ``floor`` wants: the page kept, the one after it, or one found by bisection."""
         page = self._page

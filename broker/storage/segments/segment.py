@@ -165,13 +165,14 @@ class Segment:
             if error.errno not in _FULL:
                 raise
 
-    def start_indexes_from(self, position: int, offset: int) -> None:
-        """Remove the entries for the batch at ``position``, whose base offset is ``offset``, and for all that follow it.
+    def start_indexes_from(self, position: int, offset: int, *, torn: bool = False) -> None:
+        """Remove the entries for the batch at ``position``, whose base offset is ``offset``, and for all that follow it. If the
+        files may be ``torn``, what follows may be anything.
 
         Afterwards ``index`` reads nothing from the disk, so it cannot fail for a record that is already stored.
         """
-        self.offsets.truncate(self.offsets.count_below(position, 1))
-        self.times.truncate(self.times.count_below(offset - self.base_offset, 1))
+        for index, end in (self.offsets, position), (self.times, offset - self.base_offset):
+            index.truncate(index.rising_below(end, 1) if torn else index.count_below(end, 1))
         self.largest_timestamp, self.largest_timestamp_offset = self.times.largest()
         self._bytes_since_index = (
             NEVER if position else 0

@@ -79,7 +79,7 @@ class TransactionIndex:
         return False
 
     def truncate_from(self, offset: int) -> None:
-        """Remove the entries whose marker is at ``offset`` or later. All entries must be as they were added: it is a bisection."""
+        """Remove the entries whose marker is at ``offset`` or later. They must all be as they were added: this bisects."""
         self.keep(bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset))
 
     def keep(self, count: int) -> None:

@@ -111,12 +111,36 @@ def test_a_batch_of_earlier_offsets_is_not_one_that_follows(tmp_path: Path) -> N
     [
         (bytes(100), True),
         (bytes(5) + b"x" + bytes(100), False),
-        (b"x" * 4096 + bytes(4096) + b"x", True),
-        (b"x" * 4000 + bytes(4096) + b"x" * 100, False),
-        (b"x" * 4000 + bytes(8192) + b"x" * 100, True),
+        (b"x" * 512 + bytes(512) + b"x", True),
+        (b"x" * 500 + bytes(512) + b"x" * 100, False),
+        (b"x" * 500 + bytes(1024) + b"x" * 100, True),
+        (b"x" * 500 + bytes(12 + 511), False),
         (b"x" * 10_000, False),
+        (b"x" * 3_000_000 + bytes(1200) + b"x", True),
         (bytes(3_000_000) + b"x", True),
     ],
 )
-def test_whole_pages_of_zeros_were_never_written(tmp_path: Path, data: bytes, expected: bool) -> None:
-    assert never_written(opened(tmp_path, data), 0, len(data)) is expected
+def test_whole_sectors_of_zeros_were_never_written(tmp_path: Path, data: bytes, expected: bool) -> None:
+    assert never_written(opened(tmp_path, data), 0, len(data), 0) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "zeros", "offset", "expected"),
+    [
+        (500, 12, 0, False),
+        (499, 13, 0, True),
+        (499, 12, 0, False),
+        (300, 212, 0, True),
+        (300, 211, 0, False),
+        (300, 50, 0, False),
+        (504, 8, 114, True),
+        (505, 7, 114, False),
+        (505, 7, 256, True),
+        (504, 7, 114, False),
+    ],
+)
+def test_a_header_that_is_zero_to_the_end_of_its_sector_was_never_written(
+    tmp_path: Path, before: int, zeros: int, offset: int, expected: bool
+) -> None:
+    data = b"x" * before + bytes(zeros) + b"x" * 700
+    assert never_written(opened(tmp_path, data), before, len(data), offset) is expected

@@ -54,6 +54,32 @@ def test_the_entry_before_is_found(
         assert index.count_below(number * 10, 1) == sum(e[1] < number * 10 for e in entries) or not (flush or reopen)
 
 
+@settings(max_examples=100)
+@given(steps=steps, durable=st.integers(0, 40), lost=st.sets(st.integers(0, 10)), wanted=st.integers(0, 5000))
+def test_pages_that_a_power_failure_has_lost_hide_no_entry_before_them(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], durable: int, lost: set[int], wanted: int
+) -> None:
+    """The first entries are durable; of the others some pages are zero, and later ones are there."""
+    directory = tmp_path_factory.mktemp("index")
+    index = small(directory)
+    offset, position, entries = 100, 0, []
+    for more, size in steps:
+        offset, position = offset + more, position + size
+        index.add(offset, position)
+        entries.append(position)
+    index.flush()
+    data = bytearray((directory / "i").read_bytes())
+    for number in lost:
+        for entry in range(max(durable, number * 4), min(len(entries), number * 4 + 4)):
+            data[entry * 8 : entry * 8 + 8] = bytes(8)
+    (directory / "i").write_bytes(data)
+    end = min(wanted, entries[durable - 1] + 1 if 0 < durable <= len(entries) else wanted)
+    whole = next((n for n in range(len(entries)) if data[n * 8 : n * 8 + 8] == bytes(8)), len(entries))
+    assert small(directory).rising_below(end, 1) in (
+        (sum(p < end for p in entries[:whole]),) if whole else (0, 1)  # zeros may be the first entry
+    )
+
+
 def test_what_is_cut_off_stays_in_the_file_until_the_next_flush_and_is_never_found(tmp_path: Path) -> None:
     index = small(tmp_path)
     for number in range(1, 11):
