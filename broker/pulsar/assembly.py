@@ -4,6 +4,7 @@ Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 
@@ -16,6 +17,7 @@ from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.compaction.reader import CompactedReader
+from broker.pulsar.consumer_calls import close_unentitled
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
@@ -39,6 +41,7 @@ from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
 from broker.pulsar.views.subscriptions import SubscriptionViews
+from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
 
@@ -170,6 +173,8 @@ class PulsarPart:
         quotas.throttled = lambda: others() + len(throttling)
         quotas.on_change.append(throttling.end_all)
         self._policies.on_change.append(throttling.end_all)
+        if isinstance(self.context.authorizer, AclAuthorizer):
+            self.context.authorizer.on_change.append(partial(close_unentitled, self.context))
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)

@@ -9,7 +9,10 @@ from typing import ParamSpec
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.pulsar.command import Call
-from broker.pulsar.refusals import ConsumerNotFound, NotAllowed
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
+from broker.pulsar.refusals import AuthorizationError, ConsumerNotFound, NotAllowed
+from broker.pulsar.rights import may_consume
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.subscription import Subscription
 
@@ -24,12 +27,44 @@ def find_consumer(call: Call, consumer_id: int) -> ConnectedConsumer | None:
     return connected
 
 
+def find_entitled(call: Call, consumer_id: int) -> ConnectedConsumer | None:
+    """The same, if it may still consume. Otherwise it is closed: its client subscribes again, which is refused."""
+    connected = find_consumer(call, consumer_id)
+    return None if connected is None or not _keep(call.context, connected) else connected
+
+
 def consumer_of(call: Call) -> ConnectedConsumer:
-    """The consumer that the command names. Raises ConsumerNotFound."""
+    """The consumer that the command names. Raises ConsumerNotFound, and AuthorizationError if it may not consume any more."""
     connected = find_consumer(call, call.body.consumer_id)
     if connected is None:
         raise ConsumerNotFound(f"Consumer {call.body.consumer_id} not found")
+    if not _keep(call.context, connected):
+        raise AuthorizationError(f"Not authorized to consume {connected.subscription.topic.name} any more")
     return connected
+
+
+def close_unentitled(context: PulsarContext) -> None:
+    """Close the consumers that may not consume any more: ACLs have changed. A few microseconds for each consumer."""
+    subscriptions: list[object] = []
+    for topic in context.topics.loaded():
+        subscriptions += list(topic.subscriptions.values())
+    for passing in context.nonpersistent.loaded():
+        subscriptions += list(passing.subscriptions.values())
+    for subscription in subscriptions:
+        assert isinstance(subscription, Subscription | NonPersistentSubscription)
+        for connected in list(subscription.connected):
+            _keep(context, connected)
+
+
+def _keep(context: PulsarContext, connected: ConnectedConsumer) -> bool:
+    subscription = connected.subscription
+    if context.authorizer is None or may_consume(
+        context, connected.connection.connection, subscription.topic, subscription.name
+    ):
+        return True
+    connected.close()
+    subscription.leave(connected)
+    return False
 
 
 def subscription_of(connected: ConnectedConsumer) -> Subscription:

@@ -25,7 +25,7 @@ from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
-from broker.pulsar.topic_names import TopicName
+from broker.pulsar.topic_names import TopicName, kafka_name
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -86,6 +86,10 @@ class PulsarContext:
     def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic, of either domain, which is not partitioned, or such a partition."""
         return self.topics.place(name) is not None if name.persistent else self.nonpersistent.exists(name)
+
+    def kafka_name(self, name: TopicName) -> str:
+        """The name by which rights are asked for what ``name`` opens."""
+        return self.topics.kafka_name(name) if name.persistent else kafka_name(name.whole)
 
     def new_producer_name(self) -> str:
         """A name that no producer has had."""

@@ -14,6 +14,9 @@ of other topics nor the groups of Kafka's clients. A topic of ``public/default``
 (``topic_names.py``), so that ACLs for the prefix ``pulsar.public.default.`` are permissions of that namespace. Both count for
 Pulsar's clients only.
 
+The rights to consume are asked for again with the commands of a consumer, and for all consumers when ACLs change
+(``consumer_calls.py``).
+
 Any thread. Without an authorizer a question costs one comparison.
 
 Tests: tests/pulsar/test_rights.py.
@@ -22,7 +25,7 @@ Tests: tests/pulsar/test_rights.py.
 from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
-from broker.pulsar.topic_names import TopicName, kafka_name, long_name, subscription_name
+from broker.pulsar.topic_names import TopicName, long_name, subscription_name
 from broker.pulsar.topics.topic import AnyTopic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
@@ -72,7 +75,7 @@ def allowed(
 def require_topic(context: PulsarContext, connection: Connection, operation: Operation, name: TopicName) -> None:
     """Raises AuthorizationError."""
     if context.authorizer is not None and not may(
-        context, connection, operation, ResourceType.TOPIC, kafka_name(name.whole)
+        context, connection, operation, ResourceType.TOPIC, context.kafka_name(name)
     ):
         raise AuthorizationError(f"Client is not authorized to {operation.name.lower()} {name}")
 
@@ -82,14 +85,23 @@ def may_produce(context: PulsarContext, connection: Connection, topic: AnyTopic)
     return may(context, connection, _WRITE, _TOPIC, topic.kafka_name)
 
 
-def may_subscribe(authorizer: Authorizer, principal: Principal, host: str, topic: TopicName, subscription: str) -> bool:
-    """Whether it may use this subscription of a topic that it may read: by the name of the subscription, or by the one that
-    also names the topic."""
+def may_consume(context: PulsarContext, connection: Connection, topic: AnyTopic, subscription: str) -> bool:
+    """Asked for what a consumer does, and of all of them when ACLs change: rights can be taken away."""
+    authorizer = context.authorizer
+    return authorizer is None or (
+        may(context, connection, Operation.READ, _TOPIC, topic.kafka_name)
+        and may_subscribe(authorizer, connection.principal, connection.peer.host, topic.kafka_name, subscription)
+    )
+
+
+def may_subscribe(authorizer: Authorizer, principal: Principal, host: str, topic: str, subscription: str) -> bool:
+    """Whether it may use this subscription of a topic, by its name in Kafka, that it may read: by the name of the subscription,
+    or by the one that also names the topic."""
     right = Operation.READ, ResourceType.GROUP
     if authorizer.allows(principal, host, *right, subscription, audited=False):
         return True
     if isinstance(authorizer, AclAuthorizer):
-        alias = subscription_name(kafka_name(topic.whole), subscription)
+        alias = subscription_name(topic, subscription)
         if authorizer.allows_by(principal, host, *right, subscription, alias):
             return True
     return authorizer.allows(principal, host, *right, subscription)
@@ -99,7 +111,7 @@ def require_subscription(context: PulsarContext, connection: Connection, topic: 
     """Raises AuthorizationError."""
     authorizer = context.authorizer
     if authorizer is not None and not may_subscribe(
-        authorizer, connection.principal, connection.peer.host, topic, subscription
+        authorizer, connection.principal, connection.peer.host, context.kafka_name(topic), subscription
     ):
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 
@@ -110,5 +122,5 @@ def require_creation(context: PulsarContext, connection: Connection, name: Topic
         return
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
         return
-    if not may(context, connection, Operation.CREATE, _TOPIC, kafka_name(name.whole)):
+    if not may(context, connection, Operation.CREATE, _TOPIC, context.kafka_name(name)):
         raise AuthorizationError(f"Client is not authorized to create {name}")

@@ -74,6 +74,9 @@ class AclAuthorizer:
         self._acls_max = acls_max
         self._lock = Lock()  # guards changes
         self._doubtful: set[Acl] = set()
+        # Called after each change, before it is answered, on the thread that makes it: who has something open looks whether its
+        # clients may still have it. Must not block for long.
+        self.on_change: list[Callable[[], None]] = []
         self.audit = Audit(clock)
         self._answers = _Answers(no_rules(default).changed(map(_acl, catalogue.load_acls())))
 
@@ -231,6 +234,8 @@ class AclAuthorizer:
             raise
         self._doubtful -= concerned
         self._answers = _Answers(rules)
+        for changed in self.on_change:
+            changed()
 
 
 def _row(acl: Acl) -> AclRow:

@@ -1,11 +1,15 @@
 """What a client may do, over a real socket, with an authorizer that allows what a test says."""
 
 from collections.abc import Callable
+from contextlib import closing
 
+import attrs
 import pytest
 
 from broker.client.embedded import Broker
-from broker.security.acl import Operation, ResourceType
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.acl_filter import AclFilter
 from protocol.pulsar import pulsar_pb2 as pb
 from tests.pulsar.wire import Type, Wire, send_frame
 from tests.security.grants import Grant, Grants
@@ -85,11 +89,56 @@ def test_to_look_a_topic_up_a_client_needs_describe(connect: Connect, grants: Gr
         assert 0 == wire.ask(Type.PARTITIONED_METADATA, metadata)[1].partitions
 
 
-def test_rights_are_asked_for_by_the_name_that_the_topic_has_in_kafka(connect: Connect, grants: Grants) -> None:
-    wire = connect()
+@pytest.mark.parametrize(
+    ("exists", "opened"),
+    [
+        ({"a_b": 4}, "a_b"),
+        ({"a_b": 3}, "a_b-partition-3"),
+        ({"a_b": 1}, "a_b-partition-3"),
+        ({"a_b": 3, "a_b-partition-3": 1}, "a_b-partition-3"),
+        ({"a_b": 4, "a_b-partition-3": 1}, "a_b"),
+        ({}, "a_b-partition-3"),
+    ],
+)
+def test_rights_are_asked_for_by_the_name_that_the_opened_topic_has_in_kafka(
+    broker: Broker, connect: Connect, grants: Grants, exists: dict[str, int], opened: str
+) -> None:
+    for name, partitions in exists.items():
+        broker.server.kafka.logs.create_topic(name, partitions)
     lookup = pb.CommandLookupTopic(topic="persistent://public/default/a_b-partition-3", request_id=0)
-    with grants.only(topic(DESCRIBE, "a_b")):
-        assert wire.ask(Type.LOOKUP, lookup)[1].brokerServiceUrl
+    for name in ("a_b", "a_b-partition-3"):
+        with grants.only(topic(DESCRIBE, name)):
+            answer = connect().ask(Type.LOOKUP, lookup)[1]
+        assert (name == opened) == bool(answer.brokerServiceUrl)
+        assert (name != opened) == (answer.error == NOT_AUTHORIZED)
+
+
+def test_a_right_to_read_that_is_taken_away_ends_the_consumer(broker: Broker, connect: Connect, grants: Grants) -> None:
+    broker.server.kafka.logs.create_topic("t", 1)
+    flow = pb.CommandFlow(consumer_id=1, messagePermits=10)
+    again = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+    for right in (topic(READ), group("s")):
+        left = [one for one in (topic(READ), group("s")) if one != right]
+        for command, body in ((Type.FLOW, flow), (Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, again)):
+            wire = connect()
+            with grants.only(topic(READ), group("s")):
+                assert 0 == subscribe(wire)
+            with grants.only(*left):
+                wire.say(command, body)
+                assert Type.CLOSE_CONSUMER == wire.hear()[0]
+                assert NOT_AUTHORIZED == subscribe(wire)
+        for command, body in (
+            (Type.SEEK, pb.CommandSeek(consumer_id=1, request_id=0, message_publish_time=1)),
+            (Type.UNSUBSCRIBE, pb.CommandUnsubscribe(consumer_id=1, request_id=0)),
+            (Type.GET_LAST_MESSAGE_ID, pb.CommandGetLastMessageId(consumer_id=1, request_id=0)),
+        ):
+            wire = connect()
+            with grants.only(topic(READ), group("s")):
+                assert 0 == subscribe(wire)
+            with grants.only(*left):
+                wire.say(command, body)
+                assert Type.CLOSE_CONSUMER == wire.hear()[0]
+                assert NOT_AUTHORIZED == wire.hear()[1].error
 
 
 def test_topics_that_a_client_may_not_describe_are_not_listed(broker: Broker, connect: Connect, grants: Grants) -> None:
@@ -99,3 +148,37 @@ def test_topics_that_a_client_may_not_describe_are_not_listed(broker: Broker, co
     with grants.only(topic(DESCRIBE, "seen")):
         _, answer = connect().ask(Type.GET_TOPICS_OF_NAMESPACE, ask)
     assert ["persistent://public/default/seen"] == list(answer.topics)
+
+
+@pytest.mark.parametrize(
+    ("name", "resource"),
+    [("persistent://public/default/t", "t"), ("non-persistent://public/default/t", "pulsar.public.default.t")],
+)
+@pytest.mark.parametrize("change", ["topic", "group", "denial"])
+def test_consumers_that_may_not_consume_any_more_are_closed_when_acls_change(
+    name: str, resource: str, change: str
+) -> None:
+    """Also those that wait with permits: what comes next is not for them."""
+    settings = {"authorizer_class_name": "acl", "super_users": "User:boss"}
+    with Broker(listeners=["kafka://127.0.0.1:0", "pulsar://127.0.0.1:0"], **settings) as broker:
+        authorizer = broker.server.part("pulsar").context.authorizer
+        assert isinstance(authorizer, AclAuthorizer)
+        reading = Acl(ResourceType.TOPIC, resource, PatternType.LITERAL, "User:ANONYMOUS", "*", READ, Permission.ALLOW)
+        rights = [
+            reading,
+            attrs.evolve(reading, operation=CREATE),
+            attrs.evolve(reading, resource_type=ResourceType.GROUP, name="s"),
+        ]
+        assert authorizer.create(rights) == [None] * 3
+        with closing(Wire(broker.address("pulsar"))) as wire:
+            assert 0 == subscribe(wire, name)
+            wire.say(Type.FLOW, pb.CommandFlow(consumer_id=1, messagePermits=10))
+            authorizer.create([attrs.evolve(reading, principal="User:other", permission=Permission.DENY)])
+            wire.say(Type.PING, pb.CommandPing())
+            assert Type.PONG == wire.hear()[0]
+            if change == "denial":
+                authorizer.create([attrs.evolve(reading, permission=Permission.DENY)])
+            else:
+                authorizer.delete([AclFilter(ResourceType.TOPIC if change == "topic" else ResourceType.GROUP)])
+            assert Type.CLOSE_CONSUMER == wire.hear()[0]
+            assert NOT_AUTHORIZED == subscribe(wire, name)

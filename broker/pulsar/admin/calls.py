@@ -28,7 +28,7 @@ from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.namespaces import AlreadyExists
 from broker.pulsar.rights import allowed, may_subscribe
-from broker.pulsar.topic_names import TopicName, check_namespace, kafka_name, parse_topic
+from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -181,13 +181,15 @@ def may(
 
 def require_topic(context: PulsarContext, call: Call, operation: Operation, name: TopicName) -> None:
     """Raises AuthorizationError."""
-    if context.authorizer is not None and not may(context, call, operation, ResourceType.TOPIC, kafka_name(name.whole)):
+    if context.authorizer is not None and not may(
+        context, call, operation, ResourceType.TOPIC, context.kafka_name(name)
+    ):
         raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} {name}")
 
 
 def may_describe(context: PulsarContext, call: Call, name: TopicName) -> bool:
     return context.authorizer is None or may(
-        context, call, Operation.DESCRIBE, ResourceType.TOPIC, kafka_name(name.whole), audited=False
+        context, call, Operation.DESCRIBE, ResourceType.TOPIC, context.kafka_name(name), audited=False
     )
 
 
@@ -223,7 +225,9 @@ def require_subscription(context: PulsarContext, call: Call, name: TopicName, su
     """Raises AuthorizationError."""
     require_topic(context, call, Operation.READ, name)
     authorizer = context.authorizer
-    if authorizer is not None and not may_subscribe(authorizer, call.principal, call.peer.host, name, subscription):
+    if authorizer is not None and not may_subscribe(
+        authorizer, call.principal, call.peer.host, context.kafka_name(name), subscription
+    ):
         raise refusals.AuthorizationError(f"Not authorized to use the subscription {subscription[:300]}")
 
 

@@ -24,7 +24,7 @@ import attrs
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, require_cluster, require_existing, route, topic_name
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.topic_names import kafka_name, namespace_prefix, subscriptions_prefix
+from broker.pulsar.topic_names import namespace_prefix, subscriptions_prefix
 from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_filter import AclFilter
@@ -69,7 +69,7 @@ class Permissions:
     def _of_topic(self, call: Call) -> _Resource:
         name = topic_name(call)
         require_existing(self._context, name)
-        return _Resource(kafka_name(name.whole), PatternType.LITERAL)
+        return _Resource(self._context.kafka_name(name), PatternType.LITERAL)
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from broker.pulsar.admin.policy_values import AGE, STORAGE, parse_flag, parse_ob
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.policies.policies import BacklogQuota, Policies
 from broker.pulsar.refusals import TopicNotFound
-from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -78,7 +77,7 @@ class _OfTopics:
 
     def _topic_id(self, call: Call) -> UUID:
         name = topic_name(call)
-        info = self._context.logs.topic(kafka_name(name.whole))
+        info = self._context.topics.info(name)
         if info is None:
             raise TopicNotFound(f"Topic {name} not found")
         return info.topic_id

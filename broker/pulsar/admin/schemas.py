@@ -17,7 +17,6 @@ from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound
 from broker.pulsar.schemas.compatibility import Strategy
 from broker.pulsar.schemas.key_value import split
 from broker.pulsar.schemas.schema import KEY_VALUE, SCHEMA_BYTES_MAX, TYPES_BY_NAME, Schema, StoredSchema
-from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 BASE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
@@ -91,8 +90,7 @@ class Schemas:
     def _topic_id(self, call: Call, operation: Operation) -> UUID:
         name = topic_name(call)
         require_topic(self._context, call, operation, name)
-        place = self._context.topics.place(name)
-        info = self._context.logs.topic(kafka_name(name.whole)) if place is None else place.info
+        info = self._context.topics.info(name)
         if info is None:
             raise TopicNotFound(f"Topic {name} not found")
         return info.topic_id

@@ -9,7 +9,7 @@ Tests: tests/pulsar/subscriptions/test_consuming.py.
 from broker.errors import Refusal, StorageError
 from broker.network.work import BULK_BYTES
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
-from broker.pulsar.consumer_calls import find_consumer, subscription_of
+from broker.pulsar.consumer_calls import find_entitled, subscription_of
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.error_codes import code_of
 from broker.pulsar.nonpersistent.consumer import PassingConsumer
@@ -31,7 +31,7 @@ def handle(call: Call) -> None:
             response.error, response.message = code_of(error), str(error)
         state.push(write_command(Type.ACK_RESPONSE, response))
 
-    connected = find_consumer(call, ack.consumer_id)
+    connected = find_entitled(call, ack.consumer_id)
     if connected is None:
         if ack.request_id >= 0:
             respond(ConsumerNotFound(f"Consumer {ack.consumer_id} not found"))

@@ -9,7 +9,7 @@ from broker.pulsar.error_codes import code_of
 from broker.pulsar.refusals import TopicNotFound
 from broker.pulsar.rights import require_topic
 from broker.pulsar.schemas.schema import schema_to_message, version_bytes, version_from_bytes
-from broker.pulsar.topic_names import kafka_name, parse_topic
+from broker.pulsar.topic_names import parse_topic
 from broker.security.acl import Operation
 from protocol.pulsar.pulsar_pb2 import CommandGetSchemaResponse
 
@@ -19,8 +19,7 @@ def handle(call: Call) -> None:
     name = parse_topic(body.topic)
     require_topic(context, call.connection, Operation.DESCRIBE, name)
     version = version_from_bytes(body.schema_version)
-    place = context.topics.place(name)
-    info = place.info if place is not None else context.logs.topic(kafka_name(name.whole)) if name.persistent else None
+    info = context.topics.info(name)
     found = None
     if info is not None:
         topic_id = info.topic_id

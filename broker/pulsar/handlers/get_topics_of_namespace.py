@@ -10,7 +10,7 @@ Tests: tests/pulsar/test_service.py.
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.rights import may
-from broker.pulsar.topic_names import TopicName, check_namespace, kafka_name
+from broker.pulsar.topic_names import TopicName, check_namespace
 from broker.security.acl import Operation, ResourceType
 from protocol.checksum import crc32c
 from protocol.pulsar.pulsar_pb2 import CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse
@@ -38,7 +38,12 @@ def handle(call: Call) -> None:
 
 def _may_see(call: Call, name: TopicName) -> bool:
     return may(
-        call.context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, kafka_name(name.whole), audited=False
+        call.context,
+        call.connection,
+        Operation.DESCRIBE,
+        ResourceType.TOPIC,
+        call.context.kafka_name(name),
+        audited=False,
     )
 
 

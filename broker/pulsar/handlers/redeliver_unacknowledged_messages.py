@@ -5,7 +5,7 @@ Tests: tests/pulsar/subscriptions/test_consuming.py.
 
 from broker.network.work import BULK_BYTES
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
-from broker.pulsar.consumer_calls import find_consumer, subscription_of
+from broker.pulsar.consumer_calls import find_entitled, subscription_of
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.nonpersistent.consumer import PassingConsumer
 
@@ -15,7 +15,7 @@ _AT_ONCE = 1000
 
 def handle(call: Call) -> None:
     body = call.body
-    connected = find_consumer(call, body.consumer_id)
+    connected = find_entitled(call, body.consumer_id)
     if connected is not None and not isinstance(connected, PassingConsumer):  # of those nothing is kept
         subscription = subscription_of(connected)
         epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None

@@ -20,6 +20,7 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.waker import Line
+from broker.pulsar.topics.topic import AnyTopic
 from broker.runtime.disk import Buffer, FileRegion
 from protocol.pulsar.deliveries import Deliveries
 from protocol.pulsar.frames import UNASKED, write_command
@@ -41,6 +42,9 @@ class OfConsumer(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def topic(self) -> AnyTopic: ...
 
     def leave(self, connected: "ConnectedConsumer") -> None: ...
 

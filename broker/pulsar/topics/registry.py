@@ -113,6 +113,21 @@ class TopicRegistry:
             return None
         return Place(info, 0, name)
 
+    def kafka_name(self, name: TopicName) -> str:
+        """What the topic is called in Kafka that this name opens, or would make: rights are asked for that one. ``X-partition-5``
+        is a partition of X only if X has it."""
+        whole = kafka_name(name)
+        if name.partition < 0:
+            return whole
+        info = self._logs.topic(whole)
+        if info is not None and self.is_partitioned(info) and name.partition < info.partitions:
+            return whole
+        return kafka_name(name.as_local)
+
+    def info(self, name: TopicName) -> TopicInfo | None:
+        """The topic of Kafka that this name opens, whole or a partition of it."""
+        return self._logs.topic(self.kafka_name(name)) if name.persistent else None
+
     def partitions(self, name: TopicName) -> int | None:
         """How many partitions the topic has for Pulsar, 0 if it is not partitioned. None: there is no such topic."""
         if name.partition >= 0 or not name.persistent:
@@ -240,7 +255,7 @@ class TopicRegistry:
 
     def record(self, name: TopicName) -> TopicRecord | None:
         """None: it does not exist, or Pulsar has never used it."""
-        info = self._logs.topic(kafka_name(name.whole))
+        info = self.info(name)
         return None if info is None else self._documents.get(info.topic_id)
 
     def change(self, topic: Topic, change: Callable[[TopicRecord], TopicRecord], done: Done) -> None:
