@@ -25,7 +25,7 @@ from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
 from broker.network.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
-from broker.network.work import ADMIN, Abandoned, Allowance, Work
+from broker.network.work import Abandoned, Allowance, Work
 from broker.runtime import Runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
@@ -98,7 +98,7 @@ class HttpService:
         except HttpError as error:
             return error
         assert request.head is not None
-        return Handover(ADMIN, decision) if decision.route.blocking or request.head.chunked else decision
+        return Handover(decision.route.lane, decision) if decision.route.blocking or request.head.chunked else decision
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, HttpRequest)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 
 from broker.network.service import Request, Service
+from broker.network.work import LANES
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 
 Item = tuple[Service, Request]
@@ -61,8 +62,10 @@ class RequestChannel:
         queued = service, request, name
         with self._lock:
             lane = None if name is None else self._lanes.setdefault(name, _Lane())
-            # The three lanes together may fill three quarters of the channel, so that requests without a lane find room.
-            if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 4):
+            # The lanes together may not fill the channel, so that requests without a lane find room.
+            if self._size >= self.capacity or (
+                lane is not None and len(lane.behind) > self.capacity // (len(LANES) + 1)
+            ):
                 if on_room not in self._waiting:
                     self._waiting.append(on_room)
                 return False

@@ -6,8 +6,8 @@ so that neither knows the other. A handler is called with a `Call` and returns a
 - ``HttpError``: the client is at fault;
 - ``StorageError``: the machine is, and the status is 500.
 
-A *blocking* route runs on a handler of the admin lane. Any other runs on the connection's processor and must be done within
-microseconds. A GET must not change anything: any web page can make a browser send one.
+A *blocking* route runs on a handler, usually of the admin lane. Any other runs on the connection's processor and must be done
+within microseconds. A GET must not change anything: any web page can make a browser send one.
 
 Tests: tests/network/test_routes.py.
 """
@@ -20,7 +20,7 @@ import attrs
 
 from broker.errors import Refusal
 from broker.network.service import Peer
-from broker.network.work import Work
+from broker.network.work import ADMIN, Work
 from broker.security.principal import Principal
 
 JSON = "application/json"
@@ -119,6 +119,7 @@ class Route:
     pattern: str
     handler: Callable[[Call], Answer]
     blocking: bool = True
+    lane: str = ADMIN
 
 
 class Routes:

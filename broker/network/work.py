@@ -43,11 +43,13 @@ WATCHES_MAX = 160_000
 # deadlines. With 10,000 connections these are as many logs again.
 WATCHED_ALWAYS = 16
 
-# The lanes. Requests with long bodies; those that are slow by nature, because they change topics or describe everything; and
-# logins that compute for milliseconds.
+# The lanes. Requests with long bodies; those that are slow by nature, because they change topics or describe everything; logins
+# that compute for milliseconds; and those that may decompress what a client has written, which takes up to some 100 ms a batch.
 BULK = "bulk"
 ADMIN = "admin"
 LOGIN = "login"
+INSPECTION = "inspection"
+LANES = (BULK, ADMIN, LOGIN, INSPECTION)
 
 
 class Abandoned(Exception):

@@ -14,6 +14,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log, repeated
 from broker.kafka.context import KafkaContext
+from broker.network.work import INSPECTION
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -107,4 +108,4 @@ def _error(wanted: Any, code: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle)
+API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle, lane=INSPECTION)

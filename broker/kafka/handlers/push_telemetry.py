@@ -10,7 +10,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
 from broker.kafka.telemetry.facts import facts_of
-from broker.network.work import ADMIN
+from broker.network.work import INSPECTION
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -34,6 +34,6 @@ API = Api(
     max_version=0,
     handle=handle,
     on_error=error_alone,
-    lane=ADMIN,
+    lane=INSPECTION,
     condition="while there are subscriptions",
 )

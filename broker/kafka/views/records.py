@@ -17,6 +17,7 @@ from broker.kafka.views.record_reader import Budget, Found, RecordReader, Wanted
 from broker.kafka.views.view_context import ViewContext
 from broker.network.pages import limit_of, number_of
 from broker.network.routes import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
+from broker.network.work import INSPECTION
 from broker.security.acl import Operation
 from broker.storage.log.log import Log
 from broker.storage.topic import TopicInfo
@@ -36,7 +37,7 @@ class Records:
         self._logs = context.kafka.logs
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/api/v1/topics/{topic}/records", self.page)]
+        return [Route("GET", "/api/v1/topics/{topic}/records", self.page, lane=INSPECTION)]
 
     def page(self, call: Call) -> Answer:
         info = self._context.topic_of(call, Operation.READ)

@@ -41,6 +41,14 @@ _ZSTD_SKIPPABLE = 0x184D2A50  # to ...5F
 _ZSTD_BLOCK = 128 * 1024  # the largest block of any frame
 _U32LE = struct.Struct("<I")
 
+# A member, frame or block costs a few microseconds however little is in it. Clients write one member or frame, of blocks of
+# 32 KiB (snappy) or 128 KiB (zstd), less where they flush. So this many are read, and one more for so many bytes of either side.
+_PARTS_MAX = 1024
+_PART_COMPRESSED = 256
+_PART_BYTES = 32 * 1024
+# What zlib is given at a time: it copies what follows a member.
+_GZIP_PIECE = 64 * 1024
+
 
 class DecompressedTooLarge(ProtocolError):
     """The data would be longer than the bound."""
@@ -77,7 +85,7 @@ def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
 def largest_size(codec: int, data: BytesLike) -> int:
     """An upper bound for the decompressed size, without decompressing. Raises ProtocolError for bytes of another codec."""
     if codec == ZSTD:
-        return _zstd_bound(memoryview(data))
+        return _zstd_bound(memoryview(data), 0)
     if codec not in LARGEST_RATIO:
         raise ProtocolError(f"no codec has the id {codec}")
     return len(data) * LARGEST_RATIO[codec]
@@ -88,22 +96,37 @@ def _too_large(max_size: int) -> DecompressedTooLarge:
 
 
 def _decompress_gzip(data: BytesLike, max_size: int) -> bytes:
-    out = b""
-    rest: BytesLike = data
-    while True:  # a gzip stream may have several members
+    view = memoryview(data)
+    parts: list[bytes] = []
+    left, position = max_size, 0
+    for _ in range(_PARTS_MAX):  # a gzip stream may have several members
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            # One byte above the bound shows that the bound is exceeded; 0 would mean no bound at all.
-            out += member.decompress(rest, max_size - len(out) + 1)
-        except zlib.error as error:
-            raise ProtocolError(f"bad gzip data: {error}") from None
-        if len(out) > max_size:
-            raise _too_large(max_size)
-        if not member.eof:
-            raise ProtocolError("gzip data that ends too early")
-        rest = member.unused_data
-        if not rest:
-            return out
+        while not member.eof:
+            piece = view[position : position + _GZIP_PIECE]
+            if not piece:
+                raise ProtocolError("gzip data that ends too early")
+            try:
+                # One byte above the bound shows that the bound is exceeded; 0 would mean no bound at all.
+                part = member.decompress(piece, left + 1)
+            except zlib.error as error:
+                raise ProtocolError(f"bad gzip data: {error}") from None
+            left -= len(part)
+            if left < 0:
+                raise _too_large(max_size)
+            parts.append(part)
+            position += len(piece)
+        position -= len(member.unused_data)
+        if position == len(view):
+            return b"".join(parts)
+    raise _too_many(_PARTS_MAX)
+
+
+def _most_parts(data: memoryview, max_size: int) -> int:
+    return _PARTS_MAX + len(data) // _PART_COMPRESSED + max_size // _PART_BYTES
+
+
+def _too_many(parts: int) -> ProtocolError:
+    return ProtocolError(f"compressed data of more than {parts} parts")
 
 
 def _compress_xerial(data: memoryview) -> bytes:
@@ -122,7 +145,10 @@ def _decompress_snappy(data: memoryview, max_size: int) -> bytes:
     reader.skip(8)  # both versions; only version 1 exists
     parts: list[bytes] = []
     left = max_size
+    most = _most_parts(data, max_size)
     while reader.remaining:
+        if len(parts) == most:
+            raise _too_many(most)
         block = _decompress_snappy_block(reader.bytes(), left)
         left -= len(block)
         parts.append(block)
@@ -163,7 +189,7 @@ def _decompress_lz4(data: BytesLike, max_size: int) -> bytes:
 
 
 def _decompress_zstd(data: memoryview, max_size: int) -> bytes:
-    bound = _zstd_bound(data)
+    bound = _zstd_bound(data, max_size)
     out = bytearray(min(bound, max_size))
     try:
         size = cramjam.zstd.decompress_into(data, out)
@@ -174,14 +200,19 @@ def _decompress_zstd(data: memoryview, max_size: int) -> bytes:
     return bytes(memoryview(out)[:size])
 
 
-def _zstd_bound(data: memoryview) -> int:
+def _zstd_bound(data: memoryview, max_size: int) -> int:
     """The most bytes that the frames in ``data`` can yield, by their block headers (RFC 8878, section 3.1.1).
 
-    Where a frame states a smaller size, that size is used, so that no buffer is larger than it needs to be.
+    Where a frame states a smaller size, that size is used, so that no buffer is larger than it needs to be. The more bytes
+    ``max_size`` allows, the more frames and blocks there may be.
     """
     reader = Reader(data)
     total = 0
+    most = left = _most_parts(data, max_size)
     while reader.remaining:
+        left -= 1
+        if left < 0:
+            raise _too_many(most)
         (magic,) = _U32LE.unpack(reader.take(4))
         if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:
             reader.skip(_U32LE.unpack(reader.take(4))[0])
@@ -198,6 +229,9 @@ def _zstd_bound(data: memoryview) -> int:
         possible = 0
         last = 0
         while not last:
+            left -= 1
+            if left < 0:
+                raise _too_many(most)
             header = int.from_bytes(reader.take(3), "little")
             last, kind, size = header & 1, header >> 1 & 3, header >> 3
             if kind == 1:  # one byte, repeated

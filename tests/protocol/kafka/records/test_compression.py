@@ -1,6 +1,7 @@
 import gzip
 import struct
 import tracemalloc
+from random import Random
 
 import cramjam
 import lz4.frame
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.kafka.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
+from protocol.kafka.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress, largest_size
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
 every_codec = pytest.mark.parametrize("codec", CODECS)
@@ -150,3 +151,49 @@ def test_a_higher_level_makes_it_smaller(codec: int, low: int, high: int) -> Non
 def test_a_codec_that_does_not_exist_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="5"):
         compress(5, b"")
+
+
+def _xerial(block: bytes, count: int) -> bytes:
+    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * count
+
+
+# The smallest units that each codec has, repeated: each costs the same as one with many bytes in it.
+EMPTY_GZIP = gzip.compress(b"", mtime=0)
+ZSTD_FRAME = bytes.fromhex("28b52ffd 20 00")  # a single segment of no bytes, without its blocks
+UNITS = {
+    "gzip members": (GZIP, lambda count: EMPTY_GZIP * count),
+    "snappy blocks": (SNAPPY, lambda count: _xerial(bytes(cramjam.snappy.compress_raw(b"x")), count)),
+    "empty snappy blocks": (SNAPPY, lambda count: _xerial(b"\0", count)),
+    "zstd frames": (ZSTD, lambda count: (ZSTD_FRAME + b"\x01\0\0") * count),
+    "skippable zstd frames": (ZSTD, lambda count: b"\x50\x2a\x4d\x18\0\0\0\0" * count),
+    "empty zstd blocks": (ZSTD, lambda count: b"\x28\xb5\x2f\xfd\0\x58" + b"\0\0\0" * count + b"\x01\0\0"),
+    "zstd blocks of one byte": (ZSTD, lambda count: b"\x28\xb5\x2f\xfd\0\x58" + b"\x08\0\0x" * count + b"\x01\0\0"),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_smallest_unit_of_a_codec_repeated_is_refused(unit: str) -> None:
+    codec, repeated = UNITS[unit]
+    few, many = repeated(500), repeated((1 << 20) // (len(repeated(2)) - len(repeated(1))))
+    assert len(decompress(codec, few, 1 << 20)) <= 500
+    with pytest.raises(ProtocolError, match="parts"):
+        decompress(codec, many, 1 << 20)
+    if codec == ZSTD:
+        with pytest.raises(ProtocolError, match="parts"):
+            largest_size(codec, many)
+
+
+@every_codec
+def test_what_is_flushed_often_is_read(codec: int) -> None:
+    """32 MiB in as many parts as clients write."""
+    data = bytes(32 << 20)
+    assert decompress(codec, compress(codec, data), len(data)) == data
+    if codec == SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(bytes(16 * 1024)))
+        assert len(decompress(codec, _xerial(block, 2048), len(data))) == len(data)
+
+
+def test_a_gzip_member_that_ends_at_any_place_of_a_piece_is_followed_by_the_next() -> None:
+    for size in (0, 1, 65_000, 65_500, 65_517, 65_536, 131_072):
+        first = bytes(Random(size).randbytes(size))
+        assert decompress(GZIP, gzip.compress(first, 0) + gzip.compress(b"end"), 1 << 20) == first + b"end"
