@@ -16,6 +16,7 @@ import cattrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
 from broker.config.kafka_setting import LONG_MAX
+from broker.config.listener import Listener
 from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
@@ -119,7 +120,9 @@ def _from_toml(text: str, source: str, collected: _Collected) -> None:
 def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in table.items():
         full = f"{path}.{key}" if path else key
-        if isinstance(value, Mapping) and full not in _BY_NAME:
+        info = _BY_NAME.get(full)
+        # Kafka has max.connections and max.connections.per.ip.
+        if isinstance(value, Mapping) and (info is None or _origin(info.plain_type) is not Mapping):
             yield from _flatten(value, full)
         else:
             yield full, value
@@ -186,6 +189,11 @@ def _text(value: Any, _type: Any) -> str:
     return value
 
 
+def _listener(value: Any, _type: Any) -> Any:
+    """Its URL, as in ``listeners``: the setting makes a listener of it."""
+    return value if isinstance(value, Listener) else _text(value, str)
+
+
 def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
     """A list, or one text with commas between the items."""
     parts = value.split(",") if isinstance(value, str) else value
@@ -217,6 +225,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(float, _number)
     converter.register_structure_hook(bool, _true_or_false)
     converter.register_structure_hook(str, _text)
+    converter.register_structure_hook_func(lambda kind: kind == Listener | None, _listener)
     converter.register_structure_hook_func(lambda kind: _origin(kind) is tuple, _texts)
     converter.register_structure_hook_func(lambda kind: _origin(kind) is Mapping, _table)
     return converter

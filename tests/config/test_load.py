@@ -1,10 +1,15 @@
 """How settings are read, which one wins, and that a wrong one is answered with a sentence that says what to change."""
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, load, setting_infos
+from broker.config.setting import SettingInfo
 from broker.errors import ConfigError
 from tests.config.sentences import sentence
 
@@ -189,3 +194,71 @@ def test_a_list_may_be_one_text_with_commas_in_an_argument_as_well() -> None:
     assert ("a/b", "c/d") == tuple(config.pulsar_namespaces)
     with pytest.raises(ConfigError, match="Set listeners"):
         load(listeners=5)
+
+
+# For settings whose default is nothing, and those that are not any text: what the documentation tells users to write.
+EXAMPLES: dict[str, Any] = {
+    "advertised_listeners": {"kafka": "example.org:9092"},
+    "authorizer_class_name": "acl",
+    "control_listener": "http://127.0.0.1:9093",
+    "feature_max_levels": {"transaction.version": 1},
+    "http_allowed_hosts": ["broker.example.org"],
+    "ignored_kafka_settings": {"zookeeper.connect": "localhost:2181"},
+    "listener_settings": {"kafka.max.connections": "10"},
+    "max_connections_per_ip_overrides": {"127.0.0.1": 5},
+    "sasl_oauthbearer_expected_audience": ["kafka", "broker"],
+    "sasl_oauthbearer_jwks_endpoint_url": "file:///etc/broker/jwks.json",
+    "ssl_cipher_suites": ["TLS_AES_256_GCM_SHA384"],
+    "super_users": "User:alice;User:bob",
+}
+
+
+def example(info: SettingInfo) -> Any:
+    """A value as a user writes it in TOML, if possible another one than the default."""
+    if info.name in EXAMPLES:
+        return EXAMPLES[info.name]
+    default = getattr(BrokerConfig(), info.name)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int | float):
+        return default - 1 if info.least is None or default - 1 >= info.least else default
+    if isinstance(default, tuple):
+        return [str(item) for item in default]
+    if info.choices:
+        return info.choices[-1]
+    return default or "some text"
+
+
+def in_toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {in_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)  # as TOML writes texts, numbers and lists of them
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ",".join(value)
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def loaded(name: str, **how: Any) -> Any:
+    """The setting that is read back, or why the configuration is refused as a whole."""
+    try:
+        return getattr(load(**how), name)
+    except ConfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("info", setting_infos(BrokerConfig), ids=lambda info: info.name)
+def test_every_setting_can_be_written_as_it_is_documented(info: SettingInfo) -> None:
+    """Under both names, in a file and on the command line, and given as an argument: always with the same result."""
+    value = example(info)
+    expected = loaded(info.name, **{info.name: tuple(value) if isinstance(value, list) else value})
+    for name in filter(None, (info.name, info.kafka)):
+        key = name if "." in name else json.dumps(name)
+        assert expected == loaded(info.name, toml=f"{key} = {in_toml(value)}")
+        assert expected == loaded(info.name, toml=f"{key} = {json.dumps(as_text(value))}")
+        assert expected == loaded(info.name, overrides=[f"{name}={as_text(value)}"])
+    assert f"Set {info.name} " not in str(expected), "the example is refused"
