@@ -15,7 +15,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time
-from broker.cli.output import output_option, print_object
+from broker.cli.output import output_option, print_object, say
 from broker.client.kafka.backup import BackupClient, Pinned
 from broker.client.kafka.routing import Routing
 from broker.errors import BrokerError
@@ -134,13 +134,13 @@ def _report(directory: str, plan: Plan, copied: copying.Copied, as_json: bool) -
         }
         print_object(fields)
         return
-    click.echo(
+    say(
         f"{directory}: {len(plan.partitions)} partitions as of {format_time(plan.taken_ms)}, "
         f"{copied.files} files of {copied.size} bytes"
         + (f", of which {copied.reused} of {copied.reused_size} bytes were there already" if copied.reused else "")
     )
     for name in offline:
-        click.echo(f"{name} is offline: its files were copied as they are", err=True)
+        say(f"{name} is offline: its files were copied as they are", err=True)
 
 
 def _verify(directory: str, as_json: bool) -> None:
@@ -153,12 +153,12 @@ def _verify(directory: str, as_json: bool) -> None:
         print_object(fields)
     else:
         for problem in problems:
-            click.echo(problem, err=True)
+            say(problem, err=True)
     if problems:
         raise BrokerError(f"The backup in {directory} cannot be trusted: {len(problems)} of its files are wrong.")
     if not as_json:
         described = _described(manifest)
-        click.echo(
+        say(
             f"{directory}: whole; {described['partitions']} partitions as of {format_time(manifest.plan.taken_ms)}, "
             f"{described['files']} files of {described['bytes']} bytes"
         )

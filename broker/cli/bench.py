@@ -14,7 +14,7 @@ from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.interrupt import Interrupts
-from broker.cli.output import is_formatted, output_option, print_object, print_table
+from broker.cli.output import is_formatted, output_option, print_object, print_table, say
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def command(
     wanted = [test for test in _TESTS if test in tests] or list(_TESTS)
     with kafka(target, "bench") as cluster, _topic(cluster, topic, partitions or _PARTITIONS) as (name, numbers):
         if is_formatted() and not as_json:
-            click.echo(
+            say(
                 f"{target.bootstrap} with {_CLIENT}; values of {record_size} bytes, batches of {records} records,"
                 f" {compression}, acks={acks}, {len(numbers)} partition{'s' * (len(numbers) != 1)}"
             )

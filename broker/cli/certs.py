@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.cli.output import output_option, print_object
+from broker.cli.output import output_option, print_object, say
 from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
@@ -102,7 +102,7 @@ def command(
             print_object({"file": one, "names": names if one == path.server else []})
         return
     for one in files:
-        click.echo(f"made {one}" + (f" for {', '.join(names)}" if one == path.server else ""))
+        say(f"made {one}" + (f" for {', '.join(names)}" if one == path.server else ""))
     _print_next(path, dict.fromkeys(clients))
 
 

@@ -8,7 +8,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.output import output_option, print_object, print_rows, print_table
+from broker.cli.output import output_option, print_object, print_rows, print_table, say
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def describe(as_json: bool, target: Target) -> None:
         print_object({"cluster_id": found.cluster_id, "controller": found.controller, "brokers": brokers})
         return
     count = len(details)
-    click.echo(
-        f"cluster {found.cluster_id or '(no id)'}, controller {found.controller}, {count} broker{'s' * (count != 1)}"
-    )
+    say(f"cluster {found.cluster_id or '(no id)'}, controller {found.controller}, {count} broker{'s' * (count != 1)}")
     rows = [
         (
             one.id,

@@ -11,7 +11,7 @@ import click
 from broker.cli import completing, quotas
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.output import output_option, print_object, print_rows
+from broker.cli.output import output_option, print_object, print_rows, say
 from broker.cli.setting_names import hint, understand
 from broker.errors import BrokerError
 
@@ -210,7 +210,7 @@ def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None]
             )
             if name is not None and name.name != written:
                 said = "" if value is None else f"={name.convert(value)}"
-                click.echo(f"{written} is {name.name}{said} here", err=True)
+                say(f"{written} is {name.name}{said} here", err=True)
         answer = alter_configs(cluster.routing, {resource: changes}, dry_run)[resource]
     if answer.code:
         unknown = [name for name in changes if name not in known]
@@ -224,7 +224,7 @@ def _print_done(done: str, names: list[str], of: str, as_json: bool) -> None:
     if as_json:
         print_object({"of": of, "names": names, "done": done})
     else:
-        click.echo(f"{done} {', '.join(names)} of {of}")
+        say(f"{done} {', '.join(names)} of {of}")
 
 
 def _named(cluster: "Cluster", resource: "tuple[int, str | None]") -> "Resource":
@@ -256,7 +256,7 @@ def _find(key: str, entries: "Mapping[str, Entry]") -> "Entry":
     if name is None:
         raise BrokerError(f"There is no setting {key}; {hint(key, entries)}")
     if name.name != key:
-        click.echo(f"{key} is {name.name} here", err=True)
+        say(f"{key} is {name.name} here", err=True)
     return entries[name.name]
 
 

@@ -25,6 +25,7 @@ from broker.cli.client import (
 )
 from broker.cli.consume_share import consume_shared
 from broker.cli.kafka_errors import client_errors, no_topic
+from broker.cli.output import say
 from broker.cli.place import Place
 from broker.cli.record_output import Renderer, by_template, json_line, text_line
 from broker.cli.record_template import parse_template
@@ -274,4 +275,4 @@ def _commit(share: _Assignment | _Share) -> None:
         share.commit()
     except errors.CommitFailedError as error:
         # The group has rebalanced without us; another member will print these records again.
-        click.echo(f"broker: {describe(error)}", err=True)
+        say(f"broker: {describe(error)}", err=True)

@@ -12,7 +12,7 @@ from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.group_reset import reset_offsets, topics_option
-from broker.cli.output import output_option, print_done, print_object, print_rows, print_table
+from broker.cli.output import output_option, print_done, print_object, print_rows, print_table, say
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 
@@ -88,8 +88,8 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
                 _print_lag_as_json(group, own, state_only)
                 continue
             if index and not state_only:
-                click.echo()
-            click.echo(_heading(group))
+                say()
+            say(_heading(group))
             if not state_only:
                 _print_lag(group, own)
 

@@ -10,7 +10,7 @@ import click
 from attrs import asdict
 
 from broker.cli.broker_options import AddressCommand, security_options
-from broker.cli.output import output_option, print_object
+from broker.cli.output import output_option, print_object, say
 from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.dial import NotAnswered, ask
@@ -58,10 +58,10 @@ def command(
         if as_json:
             print_object({"address": address, "healthy": not found.problems, **asdict(found)})
         for note in found.notes:
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}", err=True)
         line = deep_health.check(found, address)
         if not as_json:
-            click.echo(line)
+            say(line)
         return
     if security.tls is not None or security.sasl is not None:
         apis = _served_securely((host, port), timeout, security)
@@ -70,7 +70,7 @@ def command(
     if as_json:
         print_object({"address": address, "healthy": True, "apis": apis})
     else:
-        click.echo(f"{address} answers and serves {apis} Kafka APIs")
+        say(f"{address} answers and serves {apis} Kafka APIs")
 
 
 def _served_plainly(place: tuple[str, int], timeout: float, address: str) -> int:

@@ -8,7 +8,7 @@ import attrs
 import click
 
 from broker.cli.client import format_time
-from broker.cli.output import json_line, json_text, output_option, print_object, print_table
+from broker.cli.output import json_line, json_text, output_option, print_object, print_table, say
 from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
 from protocol.errors import ProtocolError
@@ -66,7 +66,7 @@ def command(
     for log_path in _segments(path):
         transactions.directory = os.path.dirname(os.path.abspath(log_path))
         if batches or with_records:
-            click.echo(f"{log_path}:")
+            say(f"{log_path}:")
             transactions.then = _Printer(with_records)
         found.append(check_segment(log_path, transactions, with_records))
     if not found:
@@ -75,13 +75,13 @@ def command(
         _print_summary(found, as_json)
     sys.stdout.flush()
     for line in transactions.open():
-        click.echo(line, err=as_json)
+        say(line, err=as_json)
     damaged = [segment for segment in found if segment.problems]
     for segment in damaged:
         for problem in segment.problems[:_PROBLEMS_SHOWN]:
-            click.echo(f"{segment.path}: {problem}", err=True)
+            say(f"{segment.path}: {problem}", err=True)
         if len(segment.problems) > _PROBLEMS_SHOWN:
-            click.echo(f"{segment.path}: and {len(segment.problems) - _PROBLEMS_SHOWN} more like these", err=True)
+            say(f"{segment.path}: and {len(segment.problems) - _PROBLEMS_SHOWN} more like these", err=True)
     if damaged:
         raise BrokerError(f"Of {len(found)} segments {len(damaged)} cannot be trusted.")
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
+from broker.cli.output import say
 from broker.errors import BrokerError, ConfigError
 
 COMMANDS = {
@@ -162,7 +163,7 @@ def _complete(instruction: str) -> int:
 
 def _print_error(error: Exception) -> None:
     text = str(error).rstrip(".")
-    click.echo(f"broker: {text}{'' if text.endswith(('?', '!')) else '.'}", err=True)
+    say(f"broker: {text}{'' if text.endswith(('?', '!')) else '.'}", err=True)
 
 
 def _open_closed_streams() -> None:

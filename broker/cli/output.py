@@ -3,6 +3,9 @@
 On a terminal tables have a header and colours. ``NO_COLOR`` and TERM=dumb take the colours away; ``FORCE_COLOR`` formats tables
 and colours them where the output is no terminal, as in a log of a CI system that shows colours.
 
+Names are chosen by clients. What a terminal would take for a command, and what ends a row, is written as an escape (``visible``);
+only ``broker consume`` writes the bytes of records as they are.
+
 Tests: tests/cli/test_output.py, tests/cli/test_topics.py, tests/cli/test_inspect.py.
 """
 
@@ -26,6 +29,19 @@ def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
         callback=lambda _ctx, _parameter, value: value == "json",
         help="json: an object per line.",
     )(function)
+
+
+def visible(text: str) -> str:
+    r"""Characters that do not print (control characters, ends of lines, those that turn the direction of writing) become escapes
+    as in Python: ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def say(line: str = "", *, err: bool = False) -> None:
+    """Print one line, which may have names in it."""
+    click.echo(visible(line), err=err)
 
 
 def is_formatted() -> bool:
@@ -60,7 +76,7 @@ _WIDTH = 400
 
 
 def _cell(cell: object) -> str:
-    return "-" if cell is None else str(cell)
+    return "-" if cell is None else visible(str(cell))
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], as_json: bool, title: str = "") -> None:
@@ -85,12 +101,14 @@ def print_done(done: str, what: str, name: str, as_json: bool) -> None:
     if as_json:
         print_object({what: name, "done": done})
     else:
-        click.echo(f"{done} {name}")
+        say(f"{done} {name}")
 
 
 def json_line(fields: Mapping[str, object]) -> bytes:
-    # Kafka's header names may be any bytes. Bytes that are not UTF-8 were decoded to surrogates, which cannot be encoded.
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    text = json.dumps(fields, ensure_ascii=False)
+    if not text.isprintable():  # JSON's own escapes cover ASCII only
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return text.encode() + b"\n"
 
 
 def json_text(data: bytes | None) -> str | None:

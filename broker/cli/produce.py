@@ -22,7 +22,7 @@ from broker.cli.client import unescape
 from broker.cli.interrupt import Interrupts
 from broker.cli.kafka_errors import client_errors
 from broker.cli.line_source import LineSource
-from broker.cli.output import json_line
+from broker.cli.output import json_line, say
 from broker.cli.record_input import Common, Parser, formatted_lines, json_lines, keyed_lines, whole_lines
 from broker.cli.record_template import parse_template
 from broker.runtime.entropy import SystemEntropy
@@ -163,7 +163,7 @@ def _report(topic: str, sender: "RecordSender", output: str, quiet: bool, before
         click.echo(json_line({"topic": topic, "records": sender.acknowledged, "bytes": sender.bytes}), nl=False)
     elif not quiet:
         records = f"{sender.acknowledged} record{'s' * (sender.acknowledged != 1)}"
-        click.echo(f"{before}{records} sent to {topic}", err=True)
+        say(f"{before}{records} sent to {topic}", err=True)
 
 
 def _parser(separator: str | None, template: str | None, as_json: bool, common: Common) -> Parser:

@@ -9,7 +9,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.control import ask, check, refusal
-from broker.cli.output import json_line, output_option, print_object, print_table
+from broker.cli.output import json_line, output_option, print_object, print_table, say
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 
@@ -116,7 +116,7 @@ def _print_done(done: str, keys: list[str], entity: Entity, as_json: bool) -> No
     if as_json:
         print_object({"entity": dict(entity), "keys": keys, "done": done})
     else:
-        click.echo(f"{done} {', '.join(keys)} of {entity_text(entity)}")
+        say(f"{done} {', '.join(keys)} of {entity_text(entity)}")
 
 
 def _named(entity: Entity) -> Entity:

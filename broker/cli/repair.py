@@ -3,9 +3,7 @@
 Tests: tests/storage/repair/test_repair.py, tests/process/test_repair.py.
 """
 
-import click
-
-from broker.cli.output import print_object
+from broker.cli.output import print_object, say
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
@@ -65,17 +63,17 @@ def _repair(disk: SystemDisk, data_dir: str, only: tuple[str, ...], apply: bool,
         files.close_all()
     lost = any(each.has_lost for each in found)
     if not wrong:
-        click.echo(f"{len(found)} partitions were read; nothing is damaged.", err=as_json)
+        say(f"{len(found)} partitions were read; nothing is damaged.", err=as_json)
     elif apply:
         kept = f" What was taken out is in {aside}." if any(each.damages for each in wrong) else ""
-        click.echo(f"{len(wrong)} of {len(found)} partitions were mended.{kept} Start the broker.", err=as_json)
+        say(f"{len(wrong)} of {len(found)} partitions were mended.{kept} Start the broker.", err=as_json)
     elif lost:
         raise BrokerError(
             f"{len(wrong)} of {len(found)} partitions are damaged. Nothing was changed: --apply mends them, and what is said "
             "to be lost is lost then. Restore a backup or bring missing files back first if you can."
         )
     else:
-        click.echo(
+        say(
             "Nothing was changed. The broker makes such indexes again when it starts; --apply does it now.", err=as_json
         )
 
@@ -98,22 +96,22 @@ def _print(found: Diagnosis, as_json: bool) -> None:
             lost += "the end"
         elif each.following != each.first + 1:
             lost += str(each.following - 1)
-        click.echo(
+        say(
             f"{found.name}: {file_name(each.base_offset, LOG)} has {each.end - each.position} damaged bytes at {each.position}: "
             f"lost: {lost}"
         )
     for gap in found.gaps:
-        click.echo(f"{found.name}: a segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
+        say(f"{found.name}: a segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
     if found.begins_late is not None:
         gap = found.begins_late
-        click.echo(f"{found.name}: the first segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
+        say(f"{found.name}: the first segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
     if found.ends_early is not None:
         gap = found.ends_early
-        click.echo(f"{found.name}: the log ends too early: lost: offsets {gap.first} to {gap.following - 1}")
+        say(f"{found.name}: the log ends too early: lost: offsets {gap.first} to {gap.following - 1}")
     for base in found.indexes:
-        click.echo(f"{found.name}: an index of {file_name(base, LOG)} is missing or does not fit")
+        say(f"{found.name}: an index of {file_name(base, LOG)} is missing or does not fit")
     for each in found.torn:
-        click.echo(
+        say(
             f"{found.name}: {file_name(each.base_offset, LOG)} ends in a batch that was not written whole, at {each.position}; "
             "no damage: the broker cuts it off when it starts"
         )

@@ -8,7 +8,7 @@ import os
 import click
 
 from broker.cli.client import format_time
-from broker.cli.output import output_option, print_object
+from broker.cli.output import output_option, print_object, say
 from broker.errors import BrokerError
 from broker.runtime.disk import SystemDisk
 from broker.runtime.ownership import explain_denial
@@ -45,7 +45,7 @@ def command(backup: str, data_dir: str, as_json: bool) -> None:
             }
         )
         return
-    click.echo(
+    say(
         f"{data_dir}: {len(plan.partitions)} partitions as of {format_time(plan.taken_ms)}. "
         f"Start the broker with --data-dir {data_dir}"
     )

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import click
 
 from broker.cli.broker_options import AddressCommand, security_options
-from broker.cli.output import output_option, print_done, print_object, print_rows
+from broker.cli.output import output_option, print_done, print_object, print_rows, say
 from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address, partition_id
@@ -201,7 +201,7 @@ def write(
     if as_json:
         print_object({"partition": partition.hex(), "subpartitions": len(files), "buffers": buffers, "bytes": size})
     elif not quiet:
-        click.echo(f"{buffers} buffers, {size} bytes in {len(files)} subpartitions", err=True)
+        say(f"{buffers} buffers, {size} bytes in {len(files)} subpartitions", err=True)
 
 
 @command.command(cls=AddressCommand)
@@ -294,7 +294,7 @@ def read(
                 counts[channel][1] += len(data)
                 advance(len(data))
     except ProducerFailedError as error:
-        click.echo(f"broker: The producer has failed: {str(error).rstrip('.')}.", err=True)
+        say(f"broker: The producer has failed: {str(error).rstrip('.')}.", err=True)
         raise click.exceptions.Exit(PRODUCER_FAILED_STATUS) from error
     finally:
         for file in files:
@@ -363,7 +363,7 @@ def release(
 @_partition
 def show_id(partition: ResultPartitionID) -> None:
     """Print the id of PARTITION as hex digits, for `list --prefix` and for programs that take no names."""
-    click.echo(partition.hex())
+    say(partition.hex())
 
 
 def _create(path: str) -> BinaryIO:

@@ -7,7 +7,7 @@ import click
 
 from broker.cli.admin_api import AdminApi, AdminError, admin_options, quoted
 from broker.cli.client import Moment
-from broker.cli.output import json_line, output_option, print_object, print_table
+from broker.cli.output import json_line, output_option, print_object, print_table, say
 from broker.errors import BrokerError, Refusal
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 
@@ -114,7 +114,7 @@ def describe(topic: TopicName, subscription: str, api: AdminApi, as_json: bool) 
         return
     _print(places, tuple(places[0]), False)
     if consumers:
-        click.echo()
+        say()
         _print(consumers, tuple(consumers[0]), False)
 
 

@@ -9,7 +9,7 @@ import click
 from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
-from broker.cli.output import output_option, print_done, print_object, print_rows, print_table
+from broker.cli.output import output_option, print_done, print_object, print_rows, print_table, say
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def describe_topics(names: tuple[str, ...], internal: bool, as_json: bool, targe
             _print_as_json(topic, rows, settings.get(topic.name), wrong)
             continue
         if index:
-            click.echo()
+            say()
         _print(topic, rows, settings.get(topic.name), wrong)
 
 
@@ -152,7 +152,7 @@ def _print(
         own = (f"{name}={entry.value}" for name, entry in sorted(settings.items()) if entry.is_own)
         said = ", ".join(own) or "all as the broker's"
     count = len(rows)
-    click.echo(f"{topic.name}: {count} partition{'s' * (count != 1)}; settings: {said}")
+    say(f"{topic.name}: {count} partition{'s' * (count != 1)}; settings: {said}")
     columns = ["partition", "leader", "replicas", "in sync", "start offset", "end offset", "records at most", "bytes"]
     cells = [
         (
@@ -170,7 +170,7 @@ def _print(
     print_table(columns, cells)
     for number, problem in wrong.items():
         if problem is not None:
-            click.echo(f"{topic.name}-{number}: {problem}")
+            say(f"{topic.name}-{number}: {problem}")
 
 
 def _numbers(brokers: tuple[int, ...]) -> str:

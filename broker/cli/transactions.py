@@ -5,7 +5,7 @@ import click
 from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time, kafka
-from broker.cli.output import output_option, print_done, print_object, print_rows
+from broker.cli.output import output_option, print_done, print_object, print_rows, say
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -55,12 +55,12 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
                 }
             )
             continue
-        click.echo(
+        say(
             f"{one.transactional_id}: {one.state}, producer {one.producer_id} epoch {one.producer_epoch}, "
             f"started {format_time(one.started_ms)}, timeout {one.timeout_ms} ms"
         )
         for topic, partition in one.partitions:
-            click.echo(f"  {topic}-{partition}")
+            say(f"  {topic}-{partition}")
 
 
 @command.command()

@@ -12,7 +12,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.control import ask, check, refusal
-from broker.cli.output import json_line, output_option, print_done, print_object, print_table
+from broker.cli.output import json_line, output_option, print_done, print_object, print_table, say
 from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.entropy import SystemEntropy
@@ -88,7 +88,7 @@ def add(
     if as_json:
         print_object({"user": name, "mechanisms": list(mechanisms), "done": "set"})
     else:
-        click.echo(f"set the password of {name} for {', '.join(mechanisms)}")
+        say(f"set the password of {name} for {', '.join(mechanisms)}")
 
 
 @command.command("list")
