@@ -22,6 +22,7 @@ from broker.network.plane import Plane
 from broker.network.processor import Processor
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_times import RequestTimes, ranges, requests
+from broker.network.work import LANES
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 
@@ -45,7 +46,6 @@ _WINDOW_S = 60.0
 # Connections between two pauses, some 0.5 ms, and how long (s) a pause is: who computes keeps others from the interpreter.
 _PIECE = 2_000
 _PAUSE_S = 0.0005
-_LANES = ("bulk", "admin", "login")
 
 
 @attrs.frozen
@@ -169,7 +169,7 @@ class NetworkMetrics:
         return self._by_processor(lambda each: each.waiting)
 
     def _lanes(self) -> dict[Labels, float]:
-        sums = dict.fromkeys(_LANES, 0)
+        sums = dict.fromkeys(LANES, 0)
         for plane in self._planes():
             for lane, count in plane.channel.in_lanes().items():
                 sums[lane] = sums.get(lane, 0) + count

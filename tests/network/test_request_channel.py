@@ -166,14 +166,14 @@ def test_lanes_do_not_wait_for_each_other() -> None:
     assert numbers(channel, 4) == [0, 2]
 
 
-def test_two_lanes_leave_half_of_the_channel_to_others() -> None:
+def test_two_lanes_leave_most_of_the_channel_to_others() -> None:
     channel = RequestChannel(20, lane_width=1)
     taken = 0
     for lane in ("a", "b"):
         while channel.offer(laned(taken, lane), lambda: None):
             taken += 1
-    assert taken == 14  # of each lane one on its way to a handler, and six behind it
-    assert all(channel.offer(item(n), never) for n in range(6))
+    assert taken == 12  # of each lane one on its way to a handler, and five behind it
+    assert all(channel.offer(item(n), never) for n in range(8))
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", None), (None, "a"), ("b", "a")])
