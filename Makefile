@@ -5,7 +5,7 @@ VENV ?= .venv
 ARGS ?=
 # Number of test processes; 0 runs the tests in the main process, for a debugger.
 WORKERS ?= 3
-RERUNS ?= 1
+RERUNS ?= 0
 SEEDS ?= 1-2000
 CYCLES ?= 200
 COUNT ?= 1
@@ -56,7 +56,7 @@ demo-page: $(VENV)/.stamp-run ## a broker with something to see on its page, unt
 screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again (needs Chromium)
 	@BROKER_SCREENSHOTS=docs/page $(BIN)/python -m pytest tests/page/test_screenshots.py
 
-test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=0 to fail at the first failure)
+test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=1 to run those that fail once more)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
 
 # What threads share. Where the interpreter has a lock, it changes threads after every microsecond; free-threaded ones need no help.
