@@ -14,12 +14,11 @@ Pure functions over a ``Disk``; ``log_checkpoints.py`` knows when the files are 
 
 import base64
 import binascii
-import errno
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from broker.runtime.disk import Disk, File
+from broker.runtime.disk import Disk
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -30,8 +29,8 @@ TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: log/aborted_checkpo
 
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024
-_PAGE_BYTES = 4096
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# So much longer may a file become whose replacement finds the disk full.
+_SPARE_BYTES = 4096
 
 Offsets = dict[tuple[str, int], int]
 
@@ -54,18 +53,37 @@ def read_text(disk: Disk, path: str) -> str | None:
         file.close()
 
 
-def replace_text(disk: Disk, path: str, text: str) -> None:
-    """Make ``text`` the durable content of the file at ``path``. Raises OSError; the file is then as it was."""
-    temporary = path + ".tmp"
+def replace_text(disk: Disk, path: str, text: str, *, spare: bool = False) -> None:
+    """Make ``text`` the durable content of the file at ``path``. Raises OSError; the file is then as it was.
+
+    ``spare``: keep a file under the temporary name, somewhat larger than this one, so that the next replacement overwrites blocks
+    that it has. Retention frees space on a full disk, and before it removes segments it must write where the logs start.
+    """
+    temporary, data = path + ".tmp", text.encode()
     file = disk.open(temporary, create=True)
     try:
-        file.truncate(0)
-        file.pwrite([text.encode()], 0)
-        file.sync()
+        file.pwrite([data], 0)
+        file.truncate(len(data))
+        try:
+            file.sync()
+        except OSError:
+            disk.remove(temporary)  # what of it is on the disk is unknown from now on
+            raise
     finally:
         file.close()
     disk.rename(temporary, path)
     disk.sync_dir(path.rpartition("/")[0] or ".")
+    if spare:
+        try:
+            file = disk.open(temporary, create=True)
+        except OSError:
+            return  # the next one makes it, if there is room
+        try:
+            file.pwrite([bytes(len(data) + _SPARE_BYTES)], 0)
+        except OSError:
+            pass  # it has at least some blocks
+        finally:
+            file.close()
 
 
 def lines_of(disk: Disk, path: str) -> list[list[str]]:
@@ -97,45 +115,10 @@ def read_offsets(disk: Disk, path: str) -> Offsets:
     return offsets
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Write durably. Raises OSError; the file is then as it was.
-
-    Retention frees space on a full disk, and must first write here where the logs start. So if there is no space for a new file,
-    the text overwrites the old one. That is done only within a page, which a power loss leaves whole in the old or the new state.
-    """
+def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, spare: bool = False) -> None:
+    """Write durably. ``spare``: see ``replace_text``. Raises OSError; the file is then as it was."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
-    text = text_of(lines)
-    try:
-        replace_text(disk, path, text)
-    except OSError as error:
-        if error.errno not in _DISK_FULL or not _overwrite(disk, path, text.encode()):
-            raise
-
-
-def _overwrite(disk: Disk, path: str, text: bytes) -> bool:
-    """False if there is no file, or it is too large. Raises OSError; the file is then as it was."""
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return False
-    try:
-        before = file.pread(_PAGE_BYTES + 1, 0)
-        if max(len(before), len(text)) > _PAGE_BYTES:
-            return False
-        try:
-            _write_over(file, text)
-        except OSError:
-            _write_over(file, before)
-            raise
-    finally:
-        file.close()
-    return True
-
-
-def _write_over(file: File, text: bytes) -> None:
-    file.pwrite([text], 0)
-    file.truncate(len(text))
-    file.sync()
+    replace_text(disk, path, text_of(lines), spare=spare)
 
 
 def text_of(lines: Iterable[str]) -> str:

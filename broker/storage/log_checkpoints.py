@@ -88,7 +88,7 @@ class LogCheckpoints:
             if offsets == before:
                 return
             try:
-                write_offsets(self._disk, f"{self._directory}/{name}", offsets)
+                write_offsets(self._disk, f"{self._directory}/{name}", offsets, spare=True)
             except OSError as error:
                 raise StorageError(f"{name} could not be written: {error}") from error
             self._saved[name] = offsets

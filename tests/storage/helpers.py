@@ -63,12 +63,15 @@ class FaultyFile(SystemFile):
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         room = self.disk.room
-        if room is not None and len(data) > room:
-            super().pwrite([data[:room]], offset)  # as much as there was room for, as the kernel does
+        growth = max(0, offset + len(data) - self.size())
+        if room is not None and growth > room:
+            super().pwrite(
+                [data[: len(data) - growth + room]], offset
+            )  # as much as there was room for, as the kernel does
             self.disk.room = 0
             raise OSError(errno.ENOSPC, "No space left on device", self.path)
         if room is not None:
-            self.disk.room = room - len(data)
+            self.disk.room = room - growth
         self.disk.check("write", self.path)
         return super().pwrite(buffers, offset)
 

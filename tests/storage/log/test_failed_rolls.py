@@ -164,7 +164,10 @@ class Run:
         stop = self.rng.choice([self.storage.stop, self.storage.kill])
         if self.rng.random() < 0.5:
             self.storage.disk.before, self.storage.disk.room = lambda what, path: None, None
-        stop()
+        try:
+            stop()
+        except StorageError:  # a full disk takes no mark of a clean stop
+            self.storage.catalogue.close()
         self.storage.disk.before, self.storage.disk.room = lambda what, path: None, None
         self.storage.open()
         self.check()

@@ -317,8 +317,8 @@ def test_records_that_cannot_be_read_take_the_partition_offline(storage: Storage
 
 def test_a_full_disk_ends_a_compaction_and_nothing_else(storage: Storage) -> None:
     log = compacted(storage)
-    for number in range(40):
-        put(log, b"k%d" % (number % 3), b"v%d" % number)
+    for number in range(40):  # something of every segment is kept, so that there is something to write
+        put(log, b"k%d" % (number % 3 if number % 3 else number), b"v%d" % number)
     storage.manager.checkpoint()
     storage.disk.room = 0
     storage.housekeep()
@@ -327,7 +327,7 @@ def test_a_full_disk_ends_a_compaction_and_nothing_else(storage: Storage) -> Non
     assert storage.files(".cleaned") == []
     assert offsets(read_records(log)) == list(range(40))
     clean(storage)
-    assert len(read_records(log)) < 20
+    assert len(read_records(log)) < 30
 
 
 def test_a_segment_deleted_meanwhile_is_not_brought_back(storage: Storage) -> None:
