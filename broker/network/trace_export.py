@@ -48,7 +48,7 @@ def open_exporter(traces: Traces, clock: Clock, endpoint: str, broker_id: int, v
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise ConfigError(
-            "Install the extra otel (pip install 'reactor-broker[otel]') to export traces, or set tracing_sample_ratio to 0."
+            "Install the extra otel (pip install '.[otel]' in a checkout) to export traces, or set tracing_sample_ratio to 0."
         ) from error
     _silence()
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S)

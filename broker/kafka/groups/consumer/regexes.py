@@ -4,8 +4,9 @@
 outside the group's lock, in slices, on a thread that may be busy for a while.
 
 Expressions are RE2's, as in Kafka: no expression makes it take more than linear time in the length of a name, and the memory
-that one may take is bounded, which Python's own ``re`` promises neither of. google-re2 is a compiled library that is not there
-for every Python (free-threaded ones, for example). Without it expressions are refused, and everything else works.
+that one may take is bounded, which Python's own ``re`` promises neither of. google-re2 is a compiled library. It is installed with
+the broker where it has wheels for every Python of a version; elsewhere, as on 3.14 and free-threaded ones, it may be missing. Without
+it expressions are refused, and everything else works.
 
 Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
@@ -37,8 +38,8 @@ def compile_regex(pattern: str) -> Any:
     if re2 is None:
         raise RequestError(
             ErrorCode.invalid_regular_expression,
-            "This broker cannot match regular expressions: install google-re2 (pip install 'reactor-broker[regex]') where it "
-            "runs, or subscribe to topics by name.",
+            "This broker cannot match regular expressions: install google-re2 where it runs (pip install google-re2), or "
+            "subscribe to topics by name.",
         )
     if len(pattern) > PATTERN_MAX:
         raise RequestError(
