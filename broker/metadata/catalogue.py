@@ -181,6 +181,11 @@ class Catalogue(Protocol):
     def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
         """Insert or replace all of these or none."""
 
+    def add_to_transaction(
+        self, transactional_id: str, partitions: Iterable[tuple[str, int]], groups: Iterable[str]
+    ) -> None:
+        """Add these to the row of an open transaction. Writes no more than these: a row may have thousands already."""
+
     def load_pending_offsets(self) -> Iterable[PendingOffset]:
         """The pending offsets of all transactions, in no particular order."""
 

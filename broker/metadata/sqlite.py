@@ -27,6 +27,9 @@ from broker.metadata.sqlite_database import Connection, SqliteDatabase
 
 T = TypeVar("T")
 
+# The partition of an addition to a transaction that is a group.
+_GROUP = -1
+
 
 class Transactions(Protocol):
     """How the catalogue's statements are run. ``SqliteDatabase`` runs each change in a transaction of its own."""
@@ -135,10 +138,15 @@ class SqliteCatalogue:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def load_transactions(self) -> Iterable[TransactionRow]:
+        added: dict[str, list[tuple[str, int]]] = {}
+        for transactional_id, name, partition in self._database.read("SELECT * FROM transaction_additions"):
+            added.setdefault(transactional_id, []).append((name, partition))
         for row in self._database.read("SELECT * FROM transactions"):
-            partitions, groups = json.loads(row[6]), json.loads(row[7])
-            pairs = tuple((topic, partition) for topic, partition in partitions)
-            yield TransactionRow._make([*row[:6], pairs, tuple(groups), *row[8:]])
+            additions = added.get(row[0], [])
+            partitions = {(topic, partition) for topic, partition in json.loads(row[6])}
+            partitions.update(key for key in additions if key[1] != _GROUP)
+            groups = {*json.loads(row[7]), *(name for name, partition in additions if partition == _GROUP)}
+            yield TransactionRow._make([*row[:6], tuple(sorted(partitions)), tuple(sorted(groups)), *row[8:]])
 
     def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
         def change(connection: Connection) -> None:
@@ -146,6 +154,12 @@ class SqliteCatalogue:
                 _put_transaction(connection, row)
 
         self._database.write(change)
+
+    def add_to_transaction(
+        self, transactional_id: str, partitions: Iterable[tuple[str, int]], groups: Iterable[str]
+    ) -> None:
+        rows = [(transactional_id, *key) for key in partitions] + [(transactional_id, name, _GROUP) for name in groups]
+        self._execute_many("INSERT OR IGNORE INTO transaction_additions VALUES (?, ?, ?)", rows)
 
     def load_pending_offsets(self) -> Iterable[PendingOffset]:
         return map(PendingOffset._make, self._database.read("SELECT * FROM pending_offsets"))
@@ -171,6 +185,7 @@ class SqliteCatalogue:
     def delete_transaction(self, transactional_id: str) -> None:
         def change(connection: Connection) -> None:
             connection.execute("DELETE FROM pending_offsets WHERE transactional_id = ?", (transactional_id,))
+            connection.execute("DELETE FROM transaction_additions WHERE transactional_id = ?", (transactional_id,))
             connection.execute("DELETE FROM transactions WHERE transactional_id = ?", (transactional_id,))
 
         self._database.write(change)
@@ -329,3 +344,4 @@ def _put_transaction(connection: Connection, row: TransactionRow) -> None:
         "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*row[:6], partitions, groups, *row[8:]),
     )
+    connection.execute("DELETE FROM transaction_additions WHERE transactional_id = ?", (row.transactional_id,))

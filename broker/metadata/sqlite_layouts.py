@@ -76,7 +76,24 @@ _NEXT_PRODUCER = """
 ALTER TABLE transactions ADD COLUMN next_producer_id INTEGER NOT NULL DEFAULT -1;
 """
 
-_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY, _CURSORS, _NEXT_PRODUCER)
+# 7: what was added to an open transaction after its row was written, because the row has all of it: a partition of the topic
+# `name`, or with the partition -1 the group `name`.
+_TRANSACTION_ADDITIONS = """
+CREATE TABLE transaction_additions (
+    transactional_id TEXT NOT NULL, name TEXT NOT NULL, partition INTEGER NOT NULL,
+    PRIMARY KEY (transactional_id, name, partition)
+) WITHOUT ROWID;
+"""
+
+_LAYOUTS = (
+    _TOPICS_AND_GROUPS,
+    _TRANSACTIONS,
+    _LAST_PRODUCER,
+    _SECURITY,
+    _CURSORS,
+    _NEXT_PRODUCER,
+    _TRANSACTION_ADDITIONS,
+)
 
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(_LAYOUTS)

@@ -227,6 +227,27 @@ def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> Non
     ]
 
 
+def test_additions_to_an_open_transaction_are_part_of_its_row(catalogue: Reopening) -> None:
+    catalogue.now.save_transactions([transaction("x"), transaction("y", partitions=(), groups=())])
+    catalogue.now.add_to_transaction("x", [("t", 1), ("u", 3)], ["i"])
+    catalogue.now.add_to_transaction("x", [("s", 7)], [])
+    catalogue.now.add_to_transaction("y", [], ["g"])
+    assert sorted(catalogue.again().load_transactions()) == [
+        transaction("x", partitions=(("s", 7), ("t", 0), ("t", 1), ("u", 3)), groups=("g", "h", "i")),
+        transaction("y", partitions=(), groups=("g",)),
+    ]
+    # A row that is written as a whole has all of it.
+    catalogue.now.save_transactions([transaction("x", "PrepareCommit", partitions=(("t", 1),), groups=())])
+    catalogue.now.complete_transaction(transaction("y", "CompleteAbort", partitions=(), groups=()), False)
+    catalogue.now.add_to_transaction("x", [("z", 0)], [])
+    catalogue.now.delete_transaction("x")
+    catalogue.now.save_transactions([transaction("x")])
+    assert sorted(catalogue.again().load_transactions()) == [
+        transaction("x"),
+        transaction("y", "CompleteAbort", partitions=(), groups=()),
+    ]
+
+
 def pending(catalogue: Catalogue) -> list[tuple[str, str, str, int, int]]:
     return sorted(row[:5] for row in catalogue.load_pending_offsets())
 

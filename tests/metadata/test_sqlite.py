@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, StorageError
-from broker.metadata.catalogue import TopicRow
+from broker.metadata.catalogue import TopicRow, TransactionRow
 from broker.metadata.sqlite import SqliteCatalogue
 
 
@@ -28,6 +28,17 @@ def test_damage_inside_is_found_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(ConfigError):
         SqliteCatalogue(f"{tmp_path}/c")
+
+
+def test_an_addition_to_a_large_transaction_does_not_write_all_of_it(tmp_path: Path) -> None:
+    catalogue = SqliteCatalogue(f"{tmp_path}/c")
+    partitions = tuple(("topic", number) for number in range(20_000))
+    catalogue.save_transactions([TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", partitions, (), 1, 1, -1, -1)])
+    before = (tmp_path / "c-wal").stat().st_size
+    for number in range(20):
+        catalogue.add_to_transaction("x", [("other", number)], [])
+    assert (tmp_path / "c-wal").stat().st_size - before <= 20 * 2 * (4096 + 24)  # some pages each
+    catalogue.close()
 
 
 def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:

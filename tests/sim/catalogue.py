@@ -172,6 +172,16 @@ class SimCatalogue:
         self.tables.transactions.update(new)
         self._end()
 
+    def add_to_transaction(
+        self, transactional_id: str, partitions: Iterable[tuple[str, int]], groups: Iterable[str]
+    ) -> None:
+        row = self.tables.transactions[transactional_id]
+        self._begin()
+        self.tables.transactions[transactional_id] = row._replace(
+            partitions=tuple(sorted({*row.partitions, *partitions})), groups=tuple(sorted({*row.groups, *groups}))
+        )
+        self._end()
+
     def load_pending_offsets(self) -> Iterable[PendingOffset]:
         self._read()
         return list(self.tables.pending.values())

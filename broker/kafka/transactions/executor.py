@@ -94,13 +94,22 @@ class TransactionExecutor:
         self._begin(changes, reply, ends=True)
 
     def _begin(self, changes: Sequence[tuple[TransactionEntry, State]], reply: Reply, ends: bool) -> None:
-        rows = []
+        write = self._addition(*changes[0]) if len(changes) == 1 else None
+        if write is None:
+            write = partial(_save, [row_of(entry.transaction.transactional_id, state) for entry, state in changes])
         for entry, state in changes:
             entry.transaction.begin_change(state)
             self._registry.count(entry)
-            rows.append(row_of(entry.transaction.transactional_id, state))
         entries = [entry for entry, _ in changes]
-        self._writer.change(partial(_save, rows), partial(self._all_changed, entries, reply, ends))
+        self._writer.change(write, partial(self._all_changed, entries, reply, ends))
+
+    def _addition(self, entry: TransactionEntry, state: State) -> Callable[[Catalogue], None] | None:
+        """The change of the catalogue if an open transaction only grows: its whole row would be rewritten for each partition."""
+        before = entry.transaction.state
+        if before is None or not before.phase is state.phase is Phase.ONGOING:
+            return None
+        partitions, groups = state.partitions - before.partitions, state.groups - before.groups
+        return partial(_add, entry.transaction.transactional_id, sorted(partitions), sorted(groups))
 
     def abort(self, entry: TransactionEntry, state: State, reply: Reply) -> None:
         """As ``change``, for an abort that also fences the producer: ``reply`` is called when it is carried out."""
@@ -334,6 +343,10 @@ def _ignore(error: ErrorCode) -> None:
 
 def _save(rows: list[TransactionRow], catalogue: Catalogue) -> None:
     catalogue.save_transactions(rows)
+
+
+def _add(transactional_id: str, partitions: list[Partition], groups: list[str], catalogue: Catalogue) -> None:
+    catalogue.add_to_transaction(transactional_id, partitions, groups)
 
 
 def _complete(row: TransactionRow, commit: bool, catalogue: Catalogue) -> None:

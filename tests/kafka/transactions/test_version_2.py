@@ -44,6 +44,8 @@ def saves(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> list[
     made: list[Any] = []
     save = harness.catalogue.save_transactions
     monkeypatch.setattr(harness.catalogue, "save_transactions", lambda rows: (made.append(rows), save(rows)))
+    grow = harness.catalogue.add_to_transaction
+    monkeypatch.setattr(harness.catalogue, "add_to_transaction", lambda *what: (made.append(what), grow(*what)))
     return made
 
 
