@@ -21,6 +21,8 @@ from broker.cli.broker_options import security_options
 from broker.cli.listening import other_service
 from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
+from broker.http.router import NO_ROUTE
+from broker.network.routes import NOT_FOUND
 from broker.runtime.client_tls import TlsSettings, tls_context
 from broker.runtime.clock import SystemClock
 from broker.runtime.dial import Dialled, dial
@@ -70,6 +72,8 @@ class AdminApi:
             raise BrokerError(f"The answer of {where} cannot be read: {error}.") from error
         finally:
             connection.close()
+        if status == NOT_FOUND and path.startswith("/admin/") and _reason(status, answer) == NO_ROUTE:
+            raise BrokerError(f"{where} does not serve Pulsar. Start the broker with a pulsar:// listener, too.")
         if status >= 300:
             raise AdminError(status, _reason(status, answer))
         try:

@@ -10,6 +10,7 @@ import attrs
 from broker.network.routes import NOT_ALLOWED, NOT_FOUND, HttpError, Route
 
 NOT_IMPLEMENTED = 501
+NO_ROUTE = "There is nothing under this path."
 # Every other method is unknown (501). These are known and may not be allowed (405).
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"}
 
@@ -48,7 +49,7 @@ class Router:
                 return route, {name: segments[index] for index, name in self._names[route]}
             allowed += node.routes
         if not allowed:
-            raise HttpError(NOT_FOUND, "There is nothing under this path.")
+            raise HttpError(NOT_FOUND, NO_ROUTE)
         raise MethodNotAllowed([*dict.fromkeys(allowed), *(["HEAD"] if "GET" in allowed else [])])
 
     def _add(self, route: Route) -> None:

@@ -44,6 +44,12 @@ def listed(run: Run, url: str, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
+def test_a_broker_without_a_pulsar_listener_is_said_to_have_none(run_alone: Run) -> None:
+    with Broker(listeners=("http://127.0.0.1:0",)) as running:
+        failed = run_alone("subscriptions", "list", "-a", f"http://{running.address('http')}", fails=1)
+    assert b"does not serve Pulsar. Start the broker with a pulsar:// listener, too." in failed.stderr
+
+
 def test_subscriptions_are_listed_with_their_backlogs(run_alone: Run, url: str, filled: str) -> None:
     expected = {
         "topic": f"persistent://public/default/{filled}",

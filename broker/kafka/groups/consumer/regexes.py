@@ -5,8 +5,8 @@ outside the group's lock, in slices, on a thread that may be busy for a while.
 
 Expressions are RE2's, as in Kafka: no expression makes it take more than linear time in the length of a name, and the memory
 that one may take is bounded, which Python's own ``re`` promises neither of. google-re2 is a compiled library, which
-is installed with the broker where it has wheels for every Python of a version. Elsewhere, as on 3.14, it may be missing. Without it
-expressions are refused, and everything else works.
+is installed with the broker where it has wheels for every Python of a version. Elsewhere, as on 3.14, it may be missing. Without
+it expressions are refused, and everything else works.
 
 Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
