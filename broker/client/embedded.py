@@ -1,5 +1,7 @@
 """A broker inside the process that uses it: for tests, notebooks and small programs."""
 
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Unpack, runtime_checkable
 
@@ -7,8 +9,10 @@ import attrs
 
 from broker.client.settings import Settings
 from broker.config import load
+from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
 from broker.runtime import forks
+from broker.runtime.net import reserve_port
 from broker.runtime.tasks import in_thread
 from broker.runtime.temporary import TemporaryDirectory
 from broker.security.credentials import MECHANISMS, make_row
@@ -32,11 +36,15 @@ class Broker:
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    Without ``data_dir`` the broker works in a temporary directory, which is removed when it stops or when the program ends,
+    ``stop()`` and ``start()`` restart it, with the same data and on the same ports, so that a test can see what its clients do
+    meanwhile. ``close()`` ends it, and so do the end of the ``with`` block and of the program; a broker that is started after
+    that begins anew.
+
+    Without ``data_dir`` the broker works in a temporary directory, which is removed when it is closed or when the program ends,
     also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the
     same user removes the directory. A given ``data_dir`` is never removed. ``settings`` are the broker's settings by name (see
     docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a wrong name or value, before anything
-    is started. ``async with Broker() as broker`` starts and stops it without blocking the event loop of asyncio.
+    is started. ``async with Broker() as broker`` starts and closes it without blocking the event loop of asyncio.
     """
 
     def __init__(self, data_dir: str | PathLike | None = None, **settings: Unpack[Settings]) -> None:
@@ -49,34 +57,48 @@ class Broker:
         if data_dir is not None:
             given["data_dir"] = data_dir
         self._config = load(**given)
+        self._addresses: dict[str, str] = {}  # by listener, from the first start on
+        self._ports: dict[str, int] = {}
+        self._reserved: list[Callable[[], None]] = []  # what frees the ports, while stopped
+        _when_dropped(self, _call_all, self._reserved)
 
     def __repr__(self) -> str:
         server = self._server
         if server is None:
-            where = "a temporary directory" if self._given_dir is None else repr(self._given_dir)
-            return f"<Broker, not running, data in {where}>"
+            has_place = self._given_dir is not None or self._temporary is not None
+            return f"<Broker, not running, data in {repr(self.data_dir) if has_place else 'a temporary directory'}>"
         addresses = ", ".join(f"{name}://{address}" for name, address in server.listeners.items())
         return f"<Broker at {addresses}, data in {self.data_dir!r}>"
 
     def start(self) -> "Broker":
-        """Start the broker. When this returns, clients can connect."""
+        """Start the broker, where it was and with what it had if it was stopped. When this returns, clients can connect. Raises
+        ConfigError, also if another program has taken one of its ports meanwhile."""
         if self._server is not None:
             raise BrokerError(f"This broker is running already: {self!r}.")
         self._forks = forks.count()
-        if self._given_dir is None:
-            self._temporary = TemporaryDirectory(before_exit=self.stop)
+        if self._given_dir is None and self._temporary is None:
+            self._temporary = TemporaryDirectory()
+            _when_dropped(self, self._temporary.remove)
+        _call_all(self._reserved)
         try:
-            server = BrokerServer(attrs.evolve(self._config, data_dir=self.data_dir))
+            server = BrokerServer(attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()))
             server.start()
         except BaseException:
-            self._remove_directory()
+            if self._ports:
+                self._reserve_ports()
+            else:
+                self._remove_directory()
             raise
         self._server = server
+        self._addresses = dict(server.listeners)
+        self._ports = {name: server.sockets.address(name)[1] for name in self._addresses}
+        if self._temporary is not None:
+            self._temporary.before_exit = self.close
         return self
 
     def stop(self) -> None:
-        """Stop the broker and remove the temporary directory. Does nothing if the broker is stopped already, or in a process
-        that was forked from the one that started it."""
+        """Stop the broker; ``start`` goes on with the same data and ports. Does nothing if the broker is stopped already, or in a
+        process that was forked from the one that started it."""
         if forks.count() != self._forks:
             return
         server, self._server = self._server, None
@@ -86,12 +108,47 @@ class Broker:
             # The clients are in this process and will not finish their requests, so do not wait long unless a time was set.
             server.stop(drain=None if self._has_own_drain else _DRAIN_S)
         finally:
+            self._reserve_ports()
+            if self._temporary is not None:
+                self._temporary.before_exit = None
+
+    def close(self) -> None:
+        """Stop the broker, and remove the temporary directory. A start after that begins anew, on other free ports. Does nothing
+        in a forked process."""
+        if forks.count() != self._forks:
+            return
+        try:
+            self.stop()
+        finally:
+            _call_all(self._reserved)
+            self._addresses, self._ports = {}, {}
             self._remove_directory()
 
     def _remove_directory(self) -> None:
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             temporary.remove()
+
+    def _fixed_listeners(self) -> dict[str, Any]:
+        """The settings of the listeners, with the ports that they had."""
+        if not self._ports:
+            return {}
+        control = self._config.control_listener
+        return {
+            "listeners": tuple(self._fixed(listener) for listener in self._config.listeners),
+            "control_listener": None if control is None else self._fixed(control),
+        }
+
+    def _fixed(self, listener: Listener) -> Listener:
+        port = self._ports[listener.name]
+        return attrs.evolve(listener, port=port, port_max=port)
+
+    def _reserve_ports(self) -> None:
+        control = self._config.control_listener
+        for listener in (*self._config.listeners, *(() if control is None else (control,))):
+            release = reserve_port(listener.host, self._ports[listener.name])
+            if release is not None:
+                self._reserved.append(release)
 
     @property
     def server(self) -> BrokerServer:
@@ -112,7 +169,9 @@ class Broker:
 
     def address(self, listener: str) -> str:
         """``host:port`` of the listener with this name, which is its scheme if its URL gives no other: ``kafka+sasl+ssl``."""
-        addresses = self.server.listeners
+        addresses = self._addresses
+        if not addresses:
+            raise _not_running()
         if listener not in addresses:
             raise ConfigError(f"There is no listener {listener!r}: this broker has {', '.join(addresses)}.")
         return addresses[listener]
@@ -127,9 +186,9 @@ class Broker:
 
     def _address(self, scheme: str) -> str:
         """The address of the first listener of this service."""
-        for listener in self.server.config.listeners:
+        for listener in self._config.listeners:
             if listener.scheme == scheme:
-                return self.server.listeners[listener.name]
+                return self.address(listener.name)
         raise ConfigError(f"Give the broker a {scheme}:// listener.")
 
     @property
@@ -142,12 +201,12 @@ class Broker:
         return self._temporary.path
 
     async def __aenter__(self) -> "Broker":
-        return await in_thread(self.start, undo=self.stop)
+        return await in_thread(self.start, undo=self.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await in_thread(self.stop)
+        await in_thread(self.close)
 
     def __enter__(self) -> "Broker":
         return self.start()
@@ -155,7 +214,17 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.close()
+
+
+def _when_dropped(broker: Broker, *call: Any) -> None:
+    """Call this when the program has dropped a broker that is stopped. One that runs is kept by ``before_exit``."""
+    weakref.finalize(broker, *call).atexit = False
+
+
+def _call_all(functions: list[Callable[[], None]]) -> None:
+    while functions:
+        functions.pop()()
 
 
 def _not_running() -> BrokerError:

@@ -4,8 +4,8 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from broker.runtime.disk import Buffer, FileRegion
 
@@ -198,13 +198,29 @@ class SystemListener:
         self._socket.close()
 
 
+def reserve_port(host: str, port: int) -> Callable[[], None] | None:
+    """Keep the kernel from giving this port to others until what is returned is called. Clients are refused meanwhile, as where
+    nobody listens. None if somebody has it."""
+    family, kind, proto, _, address = _passive(host, port)
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that were closed wait on it
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        return None
+    return sock.close
+
+
+def _passive(host: str, port: int) -> tuple[Any, ...]:
+    return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+
+
 class SystemNetwork:
     """TCP of the operating system."""
 
     def listen(self, host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> Listener:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, kind, proto, _, address = _passive(host, port)
         sock = socket.socket(family, kind, proto)
         try:
             if sys.platform != "win32":

@@ -22,14 +22,16 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class TemporaryDirectory:
-    """Removed by ``remove``, and at the normal end of this process, an exception's included."""
+    """Removed by ``remove``, and at the normal end of this process, an exception's included.
+
+    ``before_exit`` is called at the end of this process, before the directory is removed, unless it was removed before.
+    """
 
     def __init__(self, before_exit: Callable[[], object] | None = None) -> None:
-        """``before_exit``: called at the end of this process, before the directory is removed, unless it was removed before."""
         remove_abandoned()
         self._root = tempfile.mkdtemp(prefix=_PREFIX)
         self._pid = os.getpid()
-        self._before_exit = before_exit
+        self.before_exit = before_exit
         self._lock = -1
         try:
             # Under another name until it is locked: others take what is not locked for abandoned.
@@ -69,8 +71,8 @@ class TemporaryDirectory:
         if not self.is_mine:
             return
         try:
-            if self._before_exit is not None:
-                self._before_exit()
+            if self.before_exit is not None:
+                self.before_exit()
         finally:
             self.remove()
 

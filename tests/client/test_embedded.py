@@ -1,20 +1,26 @@
 """A broker inside a program: what it leaves behind, however the program ends."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.errors import AuthenticationError, LinkError
 from broker.errors import BrokerError, ConfigError
+from tests.open_files import open_files
+from tests.pulsar.clients import client as pulsar_client
 
 STARTED = """
 import os, sys, time
@@ -115,15 +121,75 @@ def test_a_forked_process_leaves_the_broker_alone(tmp_path: Path, given: bool) -
         producer.close()
 
 
-def test_it_can_be_started_again_with_another_directory() -> None:
-    running = Broker()
-    running.start()
+ALL = ("kafka://127.0.0.1:0", "shuffle://localhost:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
+
+
+def test_a_restart_keeps_data_and_ports_under_a_producer() -> None:
+    with Broker(listeners=ALL, control_listener="kafka://127.0.0.1:0?name=control") as running:
+        before = running.data_dir, running.server.listeners
+        delivered: list[tuple[Any, int]] = []
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "retry.backoff.ms": 20})
+        with pulsar_client(f"pulsar://{running.address('pulsar')}") as pulsar:
+            other = pulsar.create_producer("others")
+            for number in range(30):
+                if number in (10, 20):
+                    running.stop()
+                    running.stop()
+                    assert (running.data_dir, running.bootstrap_servers) == (before[0], before[1]["kafka"])
+                producer.produce(
+                    "orders", b"%d" % number, on_delivery=lambda error, told: delivered.append((error, told))
+                )
+                if number in (10, 20):
+                    running.start()
+                    assert (running.data_dir, running.server.listeners) == before
+                    other.send(b"%d" % number)
+        assert 0 == producer.flush(60)
+        assert [None] * 30 == [error for error, _ in delivered]
+        log = running.server.kafka.logs.get("orders", 0)
+        assert log is not None and log.log_end_offset >= 30
+    assert not os.path.exists(before[0])
+    with pytest.raises(BrokerError, match="not running"):
+        running.address("kafka")
+
+
+def test_a_closed_broker_begins_anew() -> None:
+    running = Broker().start()
     first = running.data_dir
     running.stop()
-    running.stop()
+    assert os.path.isdir(first)
+    running.close()
+    running.close()
+    assert not os.path.exists(first)
     with running:
         assert first != running.data_dir
-    assert not os.path.exists(first)
+
+
+def test_a_stopped_broker_that_is_dropped_leaves_nothing() -> None:
+    running = Broker().start()
+    path, files = running.data_dir, len(open_files())
+    running.stop()
+    stopped = len(open_files())
+    del running
+    gc.collect()
+    assert not os.path.exists(path)
+    assert len(open_files()) < stopped < files
+
+
+def test_a_port_that_another_program_has_taken_is_told_and_nothing_is_lost() -> None:
+    with Broker(listeners=("kafka://127.0.0.1:0",)) as running:
+        producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
+        producer.send("orders", b"one").get(30)
+        producer.close()
+        running.stop()
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", int(running.bootstrap_servers.rpartition(":")[2])))
+            other.listen()
+            with pytest.raises(ConfigError, match="in use"):
+                running.start()
+            assert "not running" in repr(running)
+        running.start()
+        assert ["orders"] == [topic.name for topic in running.server.kafka.logs.topics()]
 
 
 def test_a_broker_with_users_is_one_call_more() -> None:
