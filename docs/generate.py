@@ -268,7 +268,7 @@ def required_rights() -> str:
     lines = []
     for row in rows:
         name = "".join(word.capitalize() for word in row.key.name.split("_"))
-        asked = [" or ".join(_alternatives(right)) for right in row.rights]
+        asked = [" or ".join(_alternatives(right)) for right in (*row.rights, *row.inside)]
         if len(asked) > 1:
             asked = [f"({one})" if " or " in one else one for one in asked]
         rights = " and ".join(asked) or "-"

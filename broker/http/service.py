@@ -215,7 +215,7 @@ class HttpService:
         if self._stopping.is_set() or connection.finished:
             outbox.close(request)
             return
-        stream = self._streams.open(request, outbox, parser)
+        stream = self._streams.open(request, outbox, parser, answer.watcher, of_cluster=answer.of_cluster)
         if stream is None:
             refusal = json_answer({"reason": "There are too many event streams; try again later."}, UNAVAILABLE)
             self._send(request, outbox, refusal)
@@ -273,7 +273,7 @@ def _refusal(error: HttpError) -> Answer:
     answer = json_answer({"reason": error.message}, error.status)
     if isinstance(error, MethodNotAllowed):
         return attrs.evolve(answer, headers=(("allow", ", ".join(error.allowed)),))
-    return answer
+    return attrs.evolve(answer, delay_s=error.delay_s) if error.delay_s else answer
 
 
 def _response(parser: h11.Connection, answer: Answer, now_ms: int, bodiless: bool = False) -> list[bytes]:

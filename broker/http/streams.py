@@ -10,7 +10,8 @@ the connection's processor takes as many as the connection may have unsent:
 | has not emptied the queue for 30 s | its connection is closed |
 | ends its side of the connection | the stream ends |
 
-So a stream takes at most 96 KiB of memory, and there are at most 64 in a broker: the next one is refused with 503. A comment is
+So a stream takes at most 96 KiB of memory, and there are at most 64 in a broker: the next one is refused with 503. Of these, one
+user may have a quarter, and a quarter is kept for streams of the cluster, which only operators may open. A comment is
 sent every 15 s without an event, so that a client that has gone is noticed. A stream ends after an hour, so that its client has
 to prove again who it is; browsers connect again by themselves.
 
@@ -27,6 +28,7 @@ import h11
 from broker.network.service import Connection, Outbox, Request
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.security.principal import ANONYMOUS, Principal
 
 STREAMS_MAX: Final = 64
 # Of one stream: what may wait in its queue, and how much of that its connection takes at a time.
@@ -54,8 +56,12 @@ class Stream:
         parser: h11.Connection,
         clock: Clock,
         on_end: Callable[["Stream"], None],
+        watcher: Principal = ANONYMOUS,
+        of_cluster: bool = False,
     ) -> None:
         self.closed = False
+        self.watcher = watcher
+        self.of_cluster = of_cluster
         self._request = request
         self._connection: Connection = request.connection
         self._outbox = outbox
@@ -184,15 +190,27 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, request: Request, outbox: Outbox, parser: h11.Connection) -> Stream | None:
+    def open(
+        self, request: Request, outbox: Outbox, parser: h11.Connection, watcher: Principal, *, of_cluster: bool
+    ) -> Stream | None:
         """None if there are too many. On the connection's processor."""
-        stream = Stream(request, outbox, parser, self._clock, self._forget)
+        stream = Stream(request, outbox, parser, self._clock, self._forget, watcher, of_cluster)
         with self._lock:
-            if len(self._open) >= self._most:
+            if self._is_full(stream):
                 self.refused += 1
                 return None
             self._open[stream] = None
         return stream
+
+    def _is_full(self, wanted: Stream) -> bool:
+        part = self._most // 4
+        if not wanted.of_cluster and sum(not each.of_cluster for each in self._open) >= self._most - part:
+            return True
+        # Who has not said who they are cannot be told apart.
+        known = wanted.watcher != ANONYMOUS
+        if known and sum(each.watcher == wanted.watcher for each in self._open) >= part:
+            return True
+        return len(self._open) >= self._most
 
     def tick(self) -> None:
         """To be called every few seconds, on any thread."""

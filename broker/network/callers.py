@@ -11,6 +11,10 @@ machine and over TLS all the same.
 
 Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
 
+What a client uses counts for the quotas that its user has in all protocols: records for consumer_byte_rate, and the time of
+handling for request_percentage. While there is a debt of the former, records are refused (429); after a request that leaves a
+debt of the latter, its answer is delayed, for one window at most.
+
 Tests: tests/network/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
 """
 
@@ -18,6 +22,7 @@ import base64
 import binascii
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from math import ceil
 
 import attrs
 
@@ -25,11 +30,13 @@ from broker.config import BrokerConfig, Listener
 from broker.config.open_listeners import is_loopback
 from broker.config.sasl_settings import OAUTHBEARER, PLAIN
 from broker.log import EventLimit, get_logger
-from broker.network.routes import FORBIDDEN, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
+from broker.network.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from broker.runtime.clock import Clock
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.authorizer import Authorizer
 from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
+from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter
+from broker.security.quotas.entities import Kind
 from broker.security.sasl.exchange import AuthenticationFailed, NewExchange
 from broker.security.sasl.login_counters import LoginCounters, LoginResult
 from broker.security.sasl.plain import PlainExchange
@@ -38,6 +45,7 @@ from broker.security.security import Security
 log = get_logger("http")
 
 _failures = EventLimit()
+_RETRY_AFTER_MAX_S = 3600  # a tiny quota throttles for ever
 _UNENCRYPTED = (
     "Without TLS, passwords and tokens are accepted from the broker's own machine only. Use an http+ssl:// listener, or set "
     "http_allow_unencrypted_logins."
@@ -53,14 +61,49 @@ class Callers:
     with_tls: Collection[str]  # the names of listeners
     authorizer: Authorizer | None  # None: everybody may do everything
     login_counters: LoginCounters
+    quotas: ClientQuotas
+    clock: Clock
     realm: str = "broker"
 
     def protected(self, route: Route) -> Route:
-        """The same route for clients that have proved who they are. It must be a blocking one: a proof takes milliseconds."""
+        """The same route for clients that have proved who they are, and within their quotas. It must be a blocking one: a proof
+        takes milliseconds."""
         assert route.blocking
-        if self.authentication is None:
-            return route
-        return attrs.evolve(route, handler=partial(self._handle, route.handler))
+        handler = partial(self._metered, route)
+        return attrs.evolve(route, handler=handler if self.authentication is None else partial(self._handle, handler))
+
+    def _metered(self, route: Route, call: Call) -> Answer:
+        meters = self.quotas.meters(call.principal.name, "")
+        if meters is UNLIMITED:
+            return route.handler(call)
+        began = self.clock.monotonic()
+        fetch, request = meters.fetch if route.fetches else None, meters.request
+        throttle_s = 0.0 if fetch is None else fetch.throttle_s(began)
+        if throttle_s:
+            self.quotas.count_throttle(Kind.FETCH, throttle_s)
+            wait_s = ceil(min(throttle_s, _RETRY_AFTER_MAX_S))
+            answer = json_answer(
+                {"reason": f"The quota consumer_byte_rate is used up: ask again in {wait_s} s."}, TOO_MANY
+            )
+            return attrs.evolve(answer, headers=(("retry-after", str(wait_s)),))
+        try:
+            answer = route.handler(call)
+        except HttpError as error:
+            error.delay_s = self._count_time(request, began)
+            raise
+        if fetch is not None:
+            fetch.take(len(answer.body), self.clock.monotonic())
+        return attrs.evolve(answer, delay_s=max(answer.delay_s, self._count_time(request, began)))
+
+    def _count_time(self, meter: Meter | None, began: float) -> float:
+        """How long (s) the answer is to be delayed."""
+        if meter is None:
+            return 0.0
+        now = self.clock.monotonic()
+        delay_s = min(meter.take((now - began) * 100, now), self.quotas.windows.length_s)
+        if delay_s:
+            self.quotas.count_throttle(Kind.REQUEST, delay_s)
+        return delay_s
 
     def _handle(self, handler: Callable[[Call], Answer], call: Call) -> Answer:
         is_private = call.peer.listener in self.with_tls or is_loopback(call.peer.host)
@@ -135,7 +178,9 @@ def open_callers(
     with_tls = {listener.name for listener in config.listeners if listener.ssl}
     if config.control_listener is not None and config.control_listener.ssl:
         with_tls.add(config.control_listener.name)
-    return Callers(authentication, private, with_tls, security.authorizer, security.logins, realm)
+    return Callers(
+        authentication, private, with_tls, security.authorizer, security.logins, security.quotas, clock, realm
+    )
 
 
 def _without_what_tls_protects(

@@ -21,22 +21,23 @@ import attrs
 from broker.errors import Refusal
 from broker.network.service import Peer
 from broker.network.work import ADMIN, Work
-from broker.security.principal import Principal
+from broker.security.principal import ANONYMOUS, Principal
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
-CONFLICT, PRECONDITION_FAILED, UNPROCESSABLE, UNAVAILABLE = 409, 412, 422, 503
+CONFLICT, PRECONDITION_FAILED, UNPROCESSABLE, TOO_MANY, UNAVAILABLE = 409, 412, 422, 429, 503
 
 
 class HttpError(Refusal):
-    """The request is refused with this status, and the client is told the reason."""
+    """The request is refused with this status, and the client is told the reason, after ``delay_s``."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+        self.delay_s = 0.0
 
 
 class EventStream(Protocol):
@@ -57,21 +58,23 @@ class Answer:
     """A response. ``headers``: besides those about the body and the connection, names in lower case.
 
     With ``stream`` it goes on with server-sent events: the callable is given the stream once the response has begun, on the
-    connection's processor, which it must not keep."""
+    connection's processor, which it must not keep. ``watcher``: whose stream it is."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
-    delay_s: float = 0.0  # before it is sent, so that guessing is slow
+    delay_s: float = 0.0  # before it is sent, so that guessing is slow, and for quotas
     stream: Callable[[EventStream], None] | None = None
+    watcher: Principal = ANONYMOUS
+    of_cluster: bool = False  # a stream for those who may describe the cluster
 
 
 NO_CONTENT = Answer(204)
 
 
-def stream_answer(start: Callable[[EventStream], None]) -> Answer:
-    return Answer(content_type=EVENTS, stream=start)
+def stream_answer(start: Callable[[EventStream], None], watcher: Principal, *, of_cluster: bool = False) -> Answer:
+    return Answer(content_type=EVENTS, stream=start, watcher=watcher, of_cluster=of_cluster)
 
 
 def json_answer(value: Any, status: int = 200) -> Answer:
@@ -120,6 +123,7 @@ class Route:
     handler: Callable[[Call], Answer]
     blocking: bool = True
     lane: str = ADMIN
+    fetches: bool = False  # it answers with records, which count for the client's consumer_byte_rate
 
 
 class Routes:

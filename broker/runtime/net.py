@@ -200,7 +200,9 @@ class SystemListener:
 
 def reserve_port(host: str, port: int) -> Callable[[], None] | None:
     """Keep the kernel from giving this port to others until what is returned is called. Clients are refused meanwhile, as where
-    nobody listens. None if somebody has it."""
+    nobody listens, and another listener may take it. None if somebody has it, or if this system allows no such thing."""
+    if sys.platform != "linux":
+        return None  # elsewhere, SO_REUSEADDR does not let a listener share a port that is only bound
     family, kind, proto, _, address = _passive(host, port)
     sock = socket.socket(family, kind, proto)
     try:

@@ -28,8 +28,7 @@ from broker.errors import ConfigError
 from broker.runtime.clock import Clock
 from broker.runtime.web import read_url
 from broker.security.principal import ANONYMOUS, USER, Principal
-from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange
-from protocol.sasl.scram_server import USER_MAX_BYTES
+from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange, subject_of
 
 TOKEN, BASIC, TLS = "token", "basic", "tls"
 _ALGORITHMS: Final = ("HS256", "HS384", "HS512")
@@ -69,16 +68,14 @@ class SecretTokens:
             )
         except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise AuthenticationFailed("a token that is not signed with the key, or cannot be read") from None
-        subject = claims.get("sub")
-        if not isinstance(subject, str) or not 0 < len(subject.encode("utf-8", "replace")) <= USER_MAX_BYTES:
-            raise AuthenticationFailed("a token without a subject")
+        principal = subject_of(claims.get("sub"))
         now_ms = self.clock.time_ms()
         expires_ms, begins_ms = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
         if expires_ms is not None and now_ms >= expires_ms:
             raise AuthenticationFailed("an expired token")
         if begins_ms is not None and now_ms < begins_ms:
             raise AuthenticationFailed("a token that is not valid yet")
-        return Identity(Principal(USER, subject), expires_ms)
+        return Identity(principal, expires_ms)
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:

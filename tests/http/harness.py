@@ -15,6 +15,7 @@ from broker.network.routes import NO_CONTENT, Answer, Call, EventStream, HttpErr
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
+from broker.security.principal import ANONYMOUS, Principal
 from tests.network.harness import Bench, Client, Stage
 
 BODY_MAX = 4096
@@ -70,11 +71,18 @@ ROUTES = [
 ]
 
 
+def watcher(call: Call) -> Principal:
+    name = call.query.get("user")
+    return ANONYMOUS if name is None else Principal("User", name)
+
+
 def quick_stream(opened: list[EventStream]) -> list[Route]:
     """Routes whose streams the test feeds."""
     return [
-        Route("GET", "/events", lambda call: stream_answer(opened.append)),
-        Route("GET", "/events/inline", lambda call: stream_answer(opened.append), blocking=False),
+        Route(
+            "GET", "/events", lambda call: stream_answer(opened.append, watcher(call), of_cluster=call.flag("cluster"))
+        ),
+        Route("GET", "/events/inline", lambda call: stream_answer(opened.append, watcher(call)), blocking=False),
     ]
 
 
@@ -83,7 +91,7 @@ class HttpBench(Bench):
         stage = Stage()
         self.timer = Timer(stage.clock)
         self.stopping = Event()
-        self.streams = Streams(stage.clock, most=2)
+        self.streams = Streams(stage.clock, most=8)
         self.opened: list[EventStream] = []
         runtime: Runtime = attrs.evolve(system_runtime(), clock=stage.clock)
         allowed = HttpServiceSettings(BODY_MAX, TIMEOUT_S, {"broker.example"})

@@ -84,15 +84,25 @@ def test_a_client_that_ends_its_side_gets_the_end(bench: HttpBench) -> None:
     assert stream.closed
 
 
-def test_there_are_only_so_many_streams(bench: HttpBench) -> None:
-    first, _ = opened(bench)
-    opened(bench)
-    refused = bench.get("/events")
-    assert 503 == refused.status
-    assert "too many" in refused.body.decode()
+def test_there_are_only_so_many_streams_in_all_of_a_user_and_of_topics(bench: HttpBench) -> None:
+    def is_refused(path: str) -> bool:
+        refused = bench.get(path)
+        return refused.status == 503 and "too many" in refused.body.decode()
+
+    first, _ = opened(bench, "/events?user=alice")
+    opened(bench, "/events?user=alice")
+    assert is_refused("/events?user=alice")
+    assert is_refused("/events?user=alice&cluster=true")
+    for user in "bcde":
+        opened(bench, f"/events?user={user}")
+    assert is_refused("/events?user=f")  # the last two are for operators
+    assert is_refused("/events")
+    opened(bench, "/events?user=admin&cluster=true")
+    opened(bench, "/events?cluster=true")
+    assert is_refused("/events?user=admin&cluster=true")
     first.close()
-    bench.until(lambda: len(bench.streams) == 1)
-    opened(bench)
+    bench.until(lambda: len(bench.streams) == 7)
+    opened(bench, "/events?user=alice")
 
 
 def test_a_slow_reader_is_skipped_and_told_so() -> None:

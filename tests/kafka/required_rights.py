@@ -84,7 +84,7 @@ def silent(right: Right) -> Right:
 class Row:
     """``rights``: all are needed; they are in the order in which Kafka asks for them, so that the first one that is missing
     decides the error. ``since``, ``until``: the versions that require this. ``silent_before``: versions before this one have no
-    field for the error, and answer nothing."""
+    field for the error, and answer nothing. ``inside``: needed as well, but no single request shows it."""
 
     key: ApiKey
     rights: tuple[Right, ...]
@@ -93,6 +93,7 @@ class Row:
     since: int = 0
     until: int = 1 << 15
     silent_before: int = 0
+    inside: tuple[Right, ...] = ()
 
     @property
     def id(self) -> str:
@@ -129,12 +130,13 @@ def _fetch(names: Names) -> Mapping[str, Any]:
 
 
 def _share_session(names: Names, epoch: int) -> dict[str, Any]:
+    partition = {"partition_index": 0, "acknowledgement_batches": []}
     return {
         "group_id": names.group,
         "member_id": "a-member",
         "share_session_epoch": epoch,
         "is_renew_ack": False,
-        "topics": [],
+        "topics": [{"topic": names.topic, "partitions": [partition]}],
     }
 
 
@@ -418,9 +420,9 @@ ROWS = [
     # Records
     Row(ApiKey.PRODUCE, (topic(WRITE),), _produce),
     Row(ApiKey.FETCH, (topic(READ),), _fetch),
-    # The right to the topic, which they name by its id: tests/kafka/handlers/test_share_fetch.py.
-    Row(ApiKey.SHARE_FETCH, (group(READ),), _share_fetch),
-    Row(ApiKey.SHARE_ACKNOWLEDGE, (group(READ),), lambda names: _share_session(names, 1)),
+    Row(ApiKey.SHARE_FETCH, (group(READ), topic(READ)), _share_fetch),
+    # The right to the topic is asked in a session only: tests/kafka/handlers/test_share_fetch.py.
+    Row(ApiKey.SHARE_ACKNOWLEDGE, (group(READ),), lambda names: _share_session(names, 1), inside=(topic(READ),)),
     Row(ApiKey.LIST_OFFSETS, (topic(DESCRIBE),), _list_offsets),
     Row(ApiKey.OFFSET_FOR_LEADER_EPOCH, (topic(DESCRIBE) | cluster(CLUSTER_ACTION),), _leader_epoch),
     Row(ApiKey.DELETE_RECORDS, (topic(DELETE),), _delete_records),

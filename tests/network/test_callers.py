@@ -9,11 +9,13 @@ import pytest
 
 from broker.config import load
 from broker.network.callers import Callers, open_callers
-from broker.network.routes import FORBIDDEN, UNAUTHORIZED, Answer, Call, Route, json_answer
+from broker.network.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Peer
 from broker.network.work import Work
 from broker.security.principal import ANONYMOUS
+from broker.security.quotas.entities import Entity, Kind
 from broker.server import BrokerServer
+from tests.storage.helpers import HandClock
 
 
 def server(sasl: str = "kafka+sasl://127.0.0.1:0", **settings: Any) -> BrokerServer:
@@ -36,7 +38,10 @@ def running(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[BrokerSer
 
 def answer(callers: Callers, host: str, password: str = "secret") -> Answer:
     """What the client at ``host`` gets of a route that says who it is."""
-    route = callers.protected(Route("GET", "/", lambda call: json_answer(str(call.principal))))
+    return asked(callers.protected(Route("GET", "/", lambda call: json_answer(str(call.principal)))), host, password)
+
+
+def asked(route: Route, host: str = "127.0.0.1", password: str = "secret") -> Answer:
     proof = base64.b64encode(f"alice:{password}".encode()).decode()
     peer = Peer(host, 1, "http", ("127.0.0.1", 2))
     headers = {"authorization": f"Basic {proof}"}
@@ -105,3 +110,47 @@ def test_nobody_is_asked_where_nobody_logs_in(running: BrokerServer) -> None:
 
 def callers_of(running: BrokerServer) -> Callers:
     return open_callers(running.config, running.config.listeners, running.security, running.runtime.clock)
+
+
+def test_records_over_http_count_for_the_quota_of_their_user_in_every_protocol(running: BrokerServer) -> None:
+    clock, quotas = HandClock(), running.security.quotas
+    callers = attrs.evolve(callers_of(running), clock=clock)
+    records = callers.protected(Route("GET", "/", lambda call: json_answer("x" * 5000), fetches=True))
+    assert [200] * 3 == [asked(records).status for _ in range(3)]
+    quotas.alter([(Entity(user="alice"), Kind.FETCH, 1000)])
+    assert 200 == asked(records).status
+    refused = asked(records)
+    assert (TOO_MANY, (("retry-after", "5"),)) == (refused.status, refused.headers)
+    assert b"consumer_byte_rate is used up: ask again in 5 s" in refused.body
+    assert 200 == answer(callers, "127.0.0.1").status  # no records
+    clock.now_s += 5
+    assert 200 == asked(records).status
+    clock.now_s += 5
+    meter = quotas.meters("alice", "").fetch
+    assert meter is not None
+    meter.take(2000, clock.now_s)  # by another protocol
+    assert TOO_MANY == asked(records).status
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_time_of_http_requests_counts_and_delays_their_answers(running: BrokerServer, fails: bool) -> None:
+    clock, quotas = HandClock(), running.security.quotas
+    callers = attrs.evolve(callers_of(running), clock=clock)
+
+    def work(call: Call) -> Answer:
+        clock.now_s += 0.01
+        if fails:
+            raise HttpError(404, "no")
+        return json_answer(1)
+
+    def delay_s() -> float:
+        try:
+            return asked(route).delay_s
+        except HttpError as error:
+            return error.delay_s
+
+    route = callers.protected(Route("GET", "/", work))
+    assert delay_s() == 0
+    quotas.alter([(Entity(user="alice"), Kind.REQUEST, 1)])
+    assert 0 < delay_s() < delay_s() <= quotas.windows.length_s
+    assert delay_s() == quotas.windows.length_s

@@ -57,6 +57,7 @@ def test_a_token_ends_when_it_says_and_no_later_than_the_listener_allows() -> No
         pytest.param(token(), id="no subject"),
         pytest.param(token(sub=""), id="an empty subject"),
         pytest.param(token(sub="b" * 10_000), id="a subject without measure"),
+        pytest.param(token(sub="alice\ud800"), id="half a character"),
         pytest.param(token(sub="bob", exp=NOW_S), id="expired"),
         pytest.param(token(sub="bob", nbf=NOW_S + 10), id="not yet valid"),
         pytest.param(token(sub="bob", exp="soon"), id="a time that is none"),

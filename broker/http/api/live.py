@@ -69,7 +69,7 @@ class Live:
             with self._lock:
                 self._listeners.append(_Listener(call, stream, series, reactor))
 
-        return stream_answer(start)
+        return stream_answer(start, call.principal, of_cluster=True)
 
     # -- on the sampler's thread --------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Records:
         self._logs = context.kafka.logs
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/api/v1/topics/{topic}/records", self.page, lane=INSPECTION)]
+        return [Route("GET", "/api/v1/topics/{topic}/records", self.page, lane=INSPECTION, fetches=True)]
 
     def page(self, call: Call) -> Answer:
         info = self._context.topic_of(call, Operation.READ)

@@ -24,6 +24,7 @@ from broker.network.routes import BAD_REQUEST, Answer, Call, EventStream, HttpEr
 from broker.network.work import Abandoned, Work
 from broker.runtime.threads import Event, Lock
 from broker.security.acl import Operation, ResourceType
+from broker.security.quotas.client_quotas import Meter
 from broker.storage.log.log import Log
 from broker.storage.topic import TopicInfo
 
@@ -74,7 +75,7 @@ class Tail:
                 self._followers.append(_Follower(call, info, stream, positions))
             self._event.set()
 
-        return stream_answer(start)
+        return stream_answer(start, call.principal)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -121,15 +122,18 @@ class Tail:
         if info is None or info.topic_id != follower.topic.topic_id:  # another one of this name has other offsets
             follower.stream.close()
             return
+        meter = context.callers.quotas.meters(follower.call.principal.name, "").fetch
+        if meter is not None and meter.throttle_s(context.kafka.clock.monotonic()):
+            return  # what is skipped meanwhile is told by the next jump
         for partition, position in follower.positions.items():
             found = context.kafka.logs.get(info.name, partition)
             if found is None:
                 follower.stream.close()
                 return
             if position < found.high_watermark:
-                most -= self._feed_partition(follower, found, position, most)
+                most -= self._feed_partition(follower, found, position, most, meter)
 
-    def _feed_partition(self, follower: _Follower, followed: Log, position: int, most: int) -> int:
+    def _feed_partition(self, follower: _Follower, followed: Log, position: int, most: int, meter: Meter | None) -> int:
         """Returns how many records were sent."""
         stream, end = follower.stream, followed.high_watermark
         sent = 0
@@ -138,7 +142,10 @@ class Tail:
             found = RecordReader(followed, Wanted(most), budget, Work(lambda: stream.closed)).read(position)
             position = found.next_offset
             for record in found.records:
-                stream.send("record", _event(record))  # or it is skipped, and the client is told how many were
+                event = _event(record)
+                stream.send("record", event)  # or it is skipped, and the client is told how many were
+                if meter is not None:
+                    meter.take(len(event), self._context.kafka.clock.monotonic())
                 sent += 1
         if position < end:
             jump = {"partition": followed.partition, "from": position, "to": end}

@@ -63,7 +63,7 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.25
 
 
-def route(method: str, pattern: str, handler: Callable[[Call], Answer]) -> Route:
+def route(method: str, pattern: str, handler: Callable[[Call], Answer], *, fetches: bool = False) -> Route:
     """One whose handler may raise every Refusal of the Pulsar service and of the storage."""
 
     def handle(call: Call) -> Answer:
@@ -74,7 +74,7 @@ def route(method: str, pattern: str, handler: Callable[[Call], Answer]) -> Route
         except Refusal as error:
             raise HttpError(status_of(error), error.message or type(error).__name__) from None
 
-    return Route(method, pattern, handle)
+    return Route(method, pattern, handle, fetches=fetches)
 
 
 def status_of(error: Refusal) -> int:

@@ -62,11 +62,11 @@ class Subscriptions:
             route("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", self.expire_all),
             route("POST", ONE + "/resetcursor/{timestamp}", self.reset_to_time),
             route("POST", ONE + "/resetcursor", self.reset_to_id),
-            route("GET", ONE + "/position/{position}", self.peek),
+            route("GET", ONE + "/position/{position}", self.peek, fetches=True),
             route("POST", NAMESPACE + "/clearBacklog", self.clear_namespace),
             route("POST", NAMESPACE + "/clearBacklog/{subscription}", self.clear_namespace),
             route("GET", TOPIC + "/messageid/{timestamp}", self.message_id_at),
-            route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", self.entry),
+            route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", self.entry, fetches=True),
             route("GET", ONE + "/properties", self.properties),
             route("PUT", ONE + "/properties", self.set_properties),
         ]

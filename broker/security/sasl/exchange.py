@@ -8,7 +8,8 @@ from typing import Protocol
 
 import attrs
 
-from broker.security.principal import Principal
+from broker.security.principal import USER, Principal
+from protocol.sasl.scram_server import USER_MAX_BYTES
 
 
 class AuthenticationFailed(Exception):
@@ -62,3 +63,16 @@ class Refuse:
 
     def evaluate(self, token: bytes) -> Step:
         raise AuthenticationFailed(self._reason)
+
+
+def subject_of(value: object) -> Principal:
+    """The user that a token names. Raises AuthenticationFailed."""
+    if isinstance(value, str):
+        try:
+            # JSON can escape half of a character. No ACL and no quota could name such a user.
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            size = 0
+        if 0 < size <= USER_MAX_BYTES:
+            return Principal(USER, value)
+    raise AuthenticationFailed("a token without a subject")

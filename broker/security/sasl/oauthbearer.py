@@ -14,12 +14,10 @@ import attrs
 import jwt
 
 from broker.runtime.clock import Clock
-from broker.security.principal import USER, Principal
-from broker.security.sasl.exchange import AuthenticationFailed, Identity, Step
+from broker.security.sasl.exchange import AuthenticationFailed, Identity, Step, subject_of
 from broker.security.sasl.jwks import ALGORITHMS, KeySet
 from protocol.errors import ProtocolError
 from protocol.sasl import oauthbearer
-from protocol.sasl.scram_server import USER_MAX_BYTES
 
 # HTTP servers take as much in a header. What takes longer to read than a signature to check is refused.
 MESSAGE_MAX_BYTES = 16 * 1024
@@ -59,13 +57,7 @@ def identify(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Ident
     scope = claims.get(rules.scope_claim)
     if scope is not None and scope != [] and not _texts(scope):
         raise AuthenticationFailed("a token with a scope that is no text")
-    subject = claims.get(rules.sub_claim)
-    if not isinstance(subject, str) or not 0 < len(subject.encode("utf-8", "replace")) <= USER_MAX_BYTES:
-        raise AuthenticationFailed("a token without a subject")
-    if any("\ud800" <= character <= "\udfff" for character in subject):
-        # JSON can escape half of a character. No ACL and no quota could name such a user.
-        raise AuthenticationFailed("a token without a subject")
-    return Identity(Principal(USER, subject), expires_ms)
+    return Identity(subject_of(claims.get(rules.sub_claim)), expires_ms)
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from types import TracebackType
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from broker.client import Broker
 from broker.kafka.api import Api
@@ -20,12 +20,21 @@ _LENGTH = struct.Struct(">i")
 _names = itertools.count()
 
 # From which version on topics are named by their ids, in which field of the request, and how they are named before.
-FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+FIRST_BY_ID = {
+    ApiKey.PRODUCE: 13,
+    ApiKey.FETCH: 13,
+    ApiKey.OFFSET_COMMIT: 10,
+    ApiKey.OFFSET_FETCH: 10,
+    ApiKey.SHARE_FETCH: 0,
+    ApiKey.SHARE_ACKNOWLEDGE: 0,
+}
 TOPICS_BY_ID = {
     ApiKey.PRODUCE: ("topic_data", "name"),
     ApiKey.FETCH: ("topics", "topic"),
     ApiKey.OFFSET_COMMIT: ("topics", "name"),
     ApiKey.OFFSET_FETCH: ("topics", "name"),
+    ApiKey.SHARE_FETCH: ("topics", "topic"),
+    ApiKey.SHARE_ACKNOWLEDGE: ("topics", "topic"),
 }
 
 
@@ -52,7 +61,7 @@ class Kafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
-        self.broker.stop()
+        self.broker.close()
 
     def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
         """The parsed response. Fields that the version does not know are left out of the request.
@@ -73,18 +82,19 @@ class Kafka:
             return {**fields, "groups": [self._in_group(one) for one in fields["groups"]]}
         if where not in fields:
             return dict(fields)
-        topics = [topic if "topic_id" in topic else topic | self._id(topic[name]) for topic in fields[where]]
+        topics = [topic if "topic_id" in topic else self._with_id(topic, name) for topic in fields[where]]
         return {**fields, where: topics}
 
     def _in_group(self, group: Mapping[str, Any]) -> dict[str, Any]:
         if group.get("topics") is None:
             return dict(group)
-        topics = [topic if "topic_id" in topic else topic | self._id(topic["name"]) for topic in group["topics"]]
+        topics = [topic if "topic_id" in topic else self._with_id(topic, "name") for topic in group["topics"]]
         return {**group, "topics": topics}
 
-    def _id(self, name: str) -> dict[str, UUID]:
-        info = self.inside.logs.topic(name)
-        return {"topic_id": uuid4() if info is None else info.topic_id}
+    def _with_id(self, topic: Mapping[str, Any], name: str) -> dict[str, Any]:
+        info = self.inside.logs.topic(topic[name])
+        others = {key: value for key, value in topic.items() if key != name}
+        return {**others, "topic_id": uuid4() if info is None else info.topic_id}
 
     @contextmanager
     def another_connection(self) -> Iterator["Kafka"]:

@@ -1,8 +1,12 @@
 """Records as they arrive."""
 
+import pytest
+
 from broker.kafka.views import tail
+from broker.security.quotas.entities import Entity, Kind
 from tests.http.api.harness import api_broker, differences, documented
 from tests.http.api.test_live import streamed
+from tests.network.harness import wait_for
 
 
 def test_new_records_arrive_as_events() -> None:
@@ -91,3 +95,25 @@ def test_nobody_follows_a_topic_that_is_not_there() -> None:
         assert 404 == api.ask("/api/v1/topics/nothing/tail")[0]
         assert 400 == api.ask("/api/v1/topics/wide/tail")[0]
         assert 400 == api.ask("/api/v1/topics/wide/tail?partition=999")[0]
+
+
+def test_records_count_for_the_quota_of_the_user_who_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[int, int]] = []  # the end of the log and the position of the stream after each look
+    with api_broker() as api:
+        api.kafka.logs.create_topic("orders", 1)
+        log, quotas = api.kafka.logs.partitions["orders", 0], api.broker.server.security.quotas
+        look = tail.Tail.look
+
+        def seen(followed: tail.Tail) -> None:
+            look(followed)
+            looks.extend((log.high_watermark, each.positions[0]) for each in followed._followers)
+
+        monkeypatch.setattr(tail.Tail, "look", seen)
+        with streamed(api, "/api/v1/topics/orders/tail") as events:
+            quotas.alter([(Entity(user="ANONYMOUS"), Kind.FETCH, 1)])
+            api.produce("orders", b"first")
+            assert "first" == next(events)[1]["value"]["text"]
+            api.produce("orders", b"second")
+            wait_for(lambda: looks.count((2, 1)) > 3)
+            quotas.alter([(Entity(user="ANONYMOUS"), Kind.FETCH, None)])
+            assert "second" == next(events)[1]["value"]["text"]
