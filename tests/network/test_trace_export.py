@@ -204,7 +204,7 @@ def test_appends_to_several_topics_leave_the_name_to_the_request() -> None:
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"reactor-broker\[otel\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[otel\]'"):
         open_exporter(Traces(1.0), SystemClock(), "http://localhost:4318", 1, "0.1")
 
 
