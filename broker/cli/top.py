@@ -72,14 +72,18 @@ def command(interval: float, internal: bool, once: bool, admin_url: str | None, 
 
 
 def _requests(api: AdminApi | None) -> dict[str, Any] | None:
-    """The rates of the broker's overview: requests, errors and bytes a second."""
+    """Of the broker's overview: requests, errors and bytes a second, and how many bytes its disk has left."""
     if api is None:
         return None
     answer = api.ask("GET", "/api/v1/overview")
     rates = answer.get("rates") if isinstance(answer, dict) else None
     if not isinstance(rates, dict):
         raise BrokerError(f"{api.host}:{api.port} does not tell its rates: is this an http:// listener of this broker?")
-    return {name: value for name, value in rates.items() if isinstance(value, (int, float))}
+    free = answer.get("free_bytes")
+    return {
+        "rates": {name: value for name, value in rates.items() if isinstance(value, (int, float))},
+        "free_bytes": free if isinstance(free, int) else None,
+    }
 
 
 def _rows(found: View) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
@@ -106,7 +110,8 @@ def _print(found: View, requests: dict[str, Any] | None) -> None:
         print_table(_TOPIC_COLUMNS, [("topic", *row) for row in topics])
         print_table(_GROUP_COLUMNS, [("group", *row) for row in groups])
     if requests is not None:
-        print_table(["rate", "per s"], [(name, _rounded(value)) for name, value in requests.items()])
+        print_table(["rate", "per s"], [(name, _rounded(value)) for name, value in requests["rates"].items()])
+        print_table(["disk", "bytes"], [("free", requests["free_bytes"])])
 
 
 def _print_as_json(found: View, requests: dict[str, Any] | None) -> None:
@@ -115,7 +120,7 @@ def _print_as_json(found: View, requests: dict[str, Any] | None) -> None:
     for group in found.groups:
         print_object(attrs.asdict(group))
     if requests is not None:
-        print_object({"rates": requests})
+        print_object(requests)
 
 
 class _Screen:
@@ -166,9 +171,11 @@ class _Screen:
         if self._requests is not None:
             parts += [
                 f"{name.replace('_', ' ')} {value:,.0f}/s"
-                for name, value in self._requests.items()
+                for name, value in self._requests["rates"].items()
                 if name != "messages_in"
             ]
+            if self._requests["free_bytes"] is not None:
+                parts.append(f"{self._requests['free_bytes'] / (1 << 30):,.1f} GiB free")
         return "   ".join([*parts, "q: quit"])
 
 

@@ -15,7 +15,8 @@ _OK = Answer(200, b"ok\n", TEXT)
 def routes(stopping: Event, figures: Figures) -> list[Route]:
     """``/healthz``: a processor of the broker answers. ``/readyz``: and the broker serves, or why it does not.
 
-    It does not serve while it is stopping, or when no partition of its topics can be used. If some partitions are offline, the
+    It does not serve while it is stopping, when no partition of its topics can be used, or when records are refused because the
+    disk is full. If some partitions are offline, the
     others are served: the answer names them and is 200, or with ``?strict=true`` 503. Connections are accepted only when recovery
     is done and all services are open. What is known of partitions is up to 5 s old.
     """
@@ -28,7 +29,8 @@ def routes(stopping: Event, figures: Figures) -> list[Route]:
             return _not_ready(["stopping"])
         reasons = figures.reasons
         offline, partitions = figures.values.get("offline_partitions", 0), figures.values.get("partitions", 0)
-        if reasons and (call.flag("strict") or 0 < partitions <= offline):
+        is_full = figures.values.get("full_partitions", 0) > 0
+        if reasons and (is_full or call.flag("strict") or 0 < partitions <= offline):
             return _not_ready(reasons)
         return Answer(200, _lines(["ok", *reasons]), TEXT) if reasons else _OK
 

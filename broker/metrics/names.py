@@ -112,6 +112,8 @@ BYTES_IN = _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes of record 
 BYTES_OUT = _counter(
     "kafka_server_brokertopicmetrics_bytesout", "Bytes of record batches that were sent to Kafka's consumers.", "topic"
 )
+DATA_FREE_BYTES = _gauge("broker_data_directory_free_bytes", "What the file system of the data directory has left.")
+DATA_TOTAL_BYTES = _gauge("broker_data_directory_total_bytes", "The size of the file system of the data directory.")
 TOPIC_LOG_BYTES = _gauge("broker_topic_log_bytes", "Size of the logs of a topic.", "topic")
 TOPIC_PARTITIONS = _gauge("kafka_topic_partitions", "Partitions of a topic.", "topic")
 LOG_SIZE = _gauge("kafka_log_log_size", "Size of a log in bytes.", "topic", "partition")

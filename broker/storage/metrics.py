@@ -96,11 +96,19 @@ class StorageMetrics:
         fsyncs, recovery = self._logs.fsyncs, self._logs.recovery
         registry.read_histogram(names.FSYNC_SECONDS, fsyncs.ranges)
         registry.gauge(names.FLUSHER_QUEUE_SIZE, lambda: {(): self._logs.flusher.waiting})
+        registry.gauge(names.DATA_FREE_BYTES, partial(self._of_disk, self._logs.disk.free_bytes))
+        registry.gauge(names.DATA_TOTAL_BYTES, partial(self._of_disk, self._logs.disk.total_bytes))
         registry.gauge(names.OPEN_FILES, lambda: {(): self._logs.files.count()})
         registry.gauge(names.RECOVERY_SECONDS, lambda: {(): recovery.seconds})
         registry.gauge(names.RECOVERED_LOGS, lambda: {(): recovery.scanned_logs})
         registry.gauge(names.RECOVERY_SCANNED_BYTES, lambda: {(): recovery.scanned_bytes})
         registry.gauge(names.RECOVERY_TRUNCATED_BYTES, lambda: {(): recovery.cut_bytes})
+
+    def _of_disk(self, read: Callable[[str], int]) -> Mapping[Labels, float]:
+        try:
+            return {(): read(self._logs.data_dir)}
+        except OSError:
+            return {}
 
     def _read(self, value: Callable[[Figures], Mapping[Labels, float]]) -> Mapping[Labels, float]:
         return value(self._figures.get())

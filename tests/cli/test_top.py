@@ -75,6 +75,7 @@ def test_rates_of_requests_come_from_the_http_listener(run_alone: Run) -> None:
         where = ("-b", broker.bootstrap_servers, "-a", f"http://{broker.address('http')}", "-i", "0.2")
         last = json.loads(run_alone("top", *where, "--output", "json").stdout.splitlines()[-1])
         assert "requests" in last["rates"]
+        assert 0 < last["free_bytes"]
         wrong = ("-b", broker.bootstrap_servers, "-a", f"http://{broker.bootstrap_servers}", "-i", "0.2")
         assert b"this command needs an http:// one" in run_alone("top", *wrong, fails=1).stderr
 

@@ -4,6 +4,7 @@ Each has an entry in ``MOVES``: what makes it move. A new metric without one fai
 """
 
 import itertools
+import os
 import socket
 import threading
 import time
@@ -494,6 +495,17 @@ def _quotas(world: World) -> None:
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------------
+
+
+@itself(names.DATA_FREE_BYTES, names.DATA_TOTAL_BYTES)
+def _disk(world: World) -> None:
+    """Others write to this file system as well, so what this broker moves cannot be told."""
+    (whole,) = world.registry.values(names.DATA_TOTAL_BYTES).values()
+    (free,) = world.registry.values(names.DATA_FREE_BYTES).values()
+    stat = os.statvfs(world.broker.data_dir)
+    assert whole == stat.f_blocks * stat.f_frsize
+    assert 0 < free < whole
+
 
 by(
     World.produce,

@@ -1,6 +1,7 @@
 """Disks that are full, and directories that cannot be written to."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.client import Broker
 from tests.compat.clients.librdkafka import Librdkafka, settings
+from tests.http.api.harness import LISTENERS, Api
+from tests.network.harness import wait_for
 from tests.process.broker_process import BrokerProcess
 from tests.process.test_kill import inspect
 
@@ -93,6 +97,30 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_did(acks: int, sma
         assert list(range(acked)) == found[:acked]
         assert 0 == broker.stop()
         inspect(broker.data_dir)
+
+
+def test_a_broker_whose_disk_is_full_is_not_ready_and_says_how_much_room_it_has(small_disk: Path) -> None:
+    with Broker(small_disk / "data", listeners=LISTENERS) as broker:
+        api = Api(broker)
+        assert (200, b"ok\n") == api.raw("/readyz")
+        producer = Producer(settings(broker.bootstrap_servers, message_timeout_ms=2000, linger_ms=0))
+        fill(producer, "topic")
+        wait_for(lambda: api.raw("/readyz")[0] == 503)
+        overview = api.get("/overview")
+        free = os.statvfs(small_disk)
+        assert overview["free_bytes"] <= free.f_bavail * free.f_frsize + VALUE_BYTES
+        assert (1, "degraded") == (overview["full_partitions"], overview["health"]["status"])
+        (reason,) = overview["health"]["reasons"]
+        assert f"The disk is full ({overview['free_bytes']} bytes are free): records are refused for topic-0." == reason
+        assert reason + "\n" == api.raw("/readyz")[1].decode()
+        assert (200, b"ok\n") == api.raw("/healthz")
+        metrics = api.raw("/metrics")[1].decode()
+        assert re.search(
+            r'^kafka_network_requestmetrics_errors_total\{request="Produce",error=".*"\} [1-9]', metrics, re.M
+        )
+        assert re.search(r"^broker_data_directory_free_bytes \d+", metrics, re.M)
+        broker.server.kafka.logs.delete_topic("topic")
+        wait_for(lambda: api.raw("/readyz") == (200, b"ok\n"))
 
 
 def test_on_a_full_disk_topics_and_offsets_are_refused_whole(small_disk: Path, tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ BYTES_IN = Field("topic", "bytes_in", counter=True)
 BYTES_OUT = Field("topic", "bytes_out", counter=True)
 # Partitions that the reasons for bad health name.
 _NAMED = 3
+# A disk on which records were refused counts as full for so long (s), and then as long as it has less room than this.
+_RECENTLY_S = 60.0
+_LITTLE_ROOM_BYTES = 64 << 20
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +93,14 @@ class Overview:
             "partitions": len(whole.logs.partitions),
             **{
                 name: int(values.get(name, 0))
-                for name in ("offline_partitions", "groups", "log_bytes", "transactions_open")
+                for name in (
+                    "offline_partitions",
+                    "full_partitions",
+                    "groups",
+                    "log_bytes",
+                    "free_bytes",
+                    "transactions_open",
+                )
             },
         }
 
@@ -107,10 +117,12 @@ class Overview:
         figures.whole["connections"] = lambda: sockets.quotas.total
         figures.whole["topics"] = lambda: len(logs.topics())
         figures.whole["partitions"] = lambda: len(logs.partitions)
-        storage = _Storage(logs)
+        storage = _Storage(logs, whole.clock)
         figures.counters["messages_in"] = storage.messages
         figures.whole["log_bytes"] = lambda: storage.log_bytes
+        figures.whole["free_bytes"] = lambda: storage.free_bytes
         figures.whole["offline_partitions"] = lambda: len(storage.offline)
+        figures.whole["full_partitions"] = lambda: len(storage.full)
         figures.sources.append(
             lambda: {MESSAGES_IN: storage.by_topic, BYTES_IN: storage.bytes_in, BYTES_OUT: storage.bytes_out}
         )
@@ -120,20 +132,29 @@ class Overview:
 class _Storage:
     """All logs, read once a sample. On the sampler's thread."""
 
-    def __init__(self, logs: LogManager) -> None:
+    def __init__(self, logs: LogManager, clock: Clock) -> None:
         self._logs = logs
+        self._clock = clock
         self.by_topic: dict[str, float] = {}  # messages
         self.bytes_in: dict[str, float] = {}
         self.bytes_out: dict[str, float] = {}
         self.log_bytes = 0
+        self.free_bytes = 0  # of the file system with the logs
         self.offline: list[str] = []
+        self.full: list[str] = []  # the disk has no room for what producers send to these
 
     def messages(self) -> float:
         """The offsets that were given since topics were made. Begins the reading: counters are read first."""
         by_topic: dict[str, float] = {}
         bytes_in: dict[str, float] = {}
         bytes_out: dict[str, float] = {}
-        log_bytes, offline = 0, []
+        log_bytes, offline, full = 0, [], []
+        try:
+            self.free_bytes = self._logs.disk.free_bytes(self._logs.data_dir)
+        except OSError:
+            self.free_bytes = 0
+        # Nobody may have tried since, so after a while it is the room that counts.
+        recently = self._clock.monotonic() - _RECENTLY_S
         for (topic, partition), log in self._logs.partitions.copy().items():
             by_topic[topic] = by_topic.get(topic, 0) + log.log_end_offset
             state = log.state
@@ -143,16 +164,27 @@ class _Storage:
             log_bytes += log.size_bytes()
             if log.offline is not None:
                 offline.append(f"{topic}-{partition}")
+            refused_at = log.refused_for_room_at
+            if refused_at is not None and (refused_at > recently or self.free_bytes < _LITTLE_ROOM_BYTES):
+                full.append(f"{topic}-{partition}")
         self.bytes_in, self.bytes_out = bytes_in, bytes_out
-        self.by_topic, self.log_bytes, self.offline = by_topic, log_bytes, offline
+        self.by_topic, self.log_bytes, self.offline, self.full = by_topic, log_bytes, offline, full
         return sum(by_topic.values())
 
     def health(self) -> list[str]:
-        if not self.offline:
-            return []
-        names = ", ".join(sorted(self.offline)[:_NAMED]) + (", ..." if len(self.offline) > _NAMED else "")
-        few = len(self.offline) == 1
-        return [f"{len(self.offline)} {'partition is' if few else 'partitions are'} offline: {names}."]
+        reasons = []
+        if self.offline:
+            are = "partition is" if len(self.offline) == 1 else "partitions are"
+            reasons.append(f"{len(self.offline)} {are} offline: {_named(self.offline)}.")
+        if self.full:
+            reasons.append(
+                f"The disk is full ({self.free_bytes} bytes are free): records are refused for {_named(self.full)}."
+            )
+        return reasons
+
+
+def _named(partitions: list[str]) -> str:
+    return ", ".join(sorted(partitions)[:_NAMED]) + (", ..." if len(partitions) > _NAMED else "")
 
 
 class _Stats:

@@ -257,6 +257,12 @@ class Log:
         return self.state.offline
 
     @property
+    def refused_for_room_at(self) -> float | None:
+        """When (monotonic, s) the disk had no room for records; None if it had for later ones, or always."""
+        full = self.state.full_since
+        return None if full is None or full[0] != self.state.log_end_offset else full[1]
+
+    @property
     def deleted(self) -> bool:
         return self.state.deleted
 

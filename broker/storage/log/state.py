@@ -48,10 +48,9 @@ from broker.storage.segments.segment import Segment
 
 logger = get_logger("storage")
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 # Errors that pass: no space, too many files. Others (EIO, a read-only file system) take the partition offline.
-_TRANSIENT = {
-    errno.ENOSPC,
-    errno.EDQUOT,
+_TRANSIENT = NO_ROOM | {
     errno.EFBIG,
     errno.EMFILE,
     errno.ENFILE,
@@ -106,6 +105,7 @@ class LogState:
         "first_dirty_offset",
         "first_offset",
         "first_unstable",
+        "full_since",
         "has_entries",
         "high_watermark",
         "leader_epoch",
@@ -168,6 +168,8 @@ class LogState:
         # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
         # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
         self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
+        # Where the log ended, and when (monotonic, s), when the disk had no room for what was to be written last. Any thread.
+        self.full_since: tuple[int, float] | None = None
         self.deleted = False
         self.log_start_offset = 0  # the first that is served
         self.log_end_offset = 0  # the next to be given
@@ -230,6 +232,8 @@ class LogState:
 
     def failed(self, what: str, error: OSError) -> StorageError:
         """What to raise for an error of the machine. Unless it is one that passes, the partition goes offline."""
+        if error.errno in NO_ROOM:
+            self.full_since = self.log_end_offset, self.clock.monotonic()
         if error.errno in _TRANSIENT:
             return StorageError(f"{self.topic}-{self.partition}: {what}: {error}")
         return self.go_offline(f"{what}: {error}")

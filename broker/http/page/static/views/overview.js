@@ -46,6 +46,7 @@ function Now({ now }) {
       { label: "connections", value: count(now.connections) },
       { label: "open transactions", value: count(now.transactions_open) },
       { label: "log", value: bytes(now.log_bytes) },
+      { label: "free", value: bytes(now.free_bytes), kind: now.full_partitions > 0 ? "bad" : "" },
     ]} />
   `;
 }
