@@ -183,6 +183,16 @@ PREALLOCATE = KafkaSetting(
     "log.preallocate",
     "Accepted; files grow as they are written.",
 )
+RECORD_VALIDATION = KafkaSetting(
+    "record.validation",
+    "string",
+    "lengths",
+    "log.record.validation",
+    "What is looked at of the records that producers send, besides header and checksum of their batch. 'lengths': their "
+    "number and lengths, or that compressed ones begin as their codec does. 'full': every field of every record, as Kafka "
+    "does, for which compressed batches are opened. Not in Kafka.",
+    choices=("lengths", "full"),
+)
 RETENTION_BYTES = KafkaSetting(
     "retention.bytes",
     "long",
@@ -263,6 +273,7 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
     MIN_COMPACTION_LAG_MS,
     MIN_INSYNC_REPLICAS,
     PREALLOCATE,
+    RECORD_VALIDATION,
     RETENTION_BYTES,
     RETENTION_MS,
     SEGMENT_BYTES,

@@ -16,7 +16,7 @@ from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, batches, check_crc, read_header
-from protocol.kafka.records.records import Record, build_batch, records
+from protocol.kafka.records.records import Record, build_batch, records, varint
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "t"
@@ -229,6 +229,17 @@ def batch(
     if producer is not None:
         options |= dict(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))
     return memoryview(build_batch(rows, **options))
+
+
+def garbage(data: bytes, codec: int) -> bytes:
+    """Records of which only what an append looks at is as it should be: their lengths, or the beginning of a codec."""
+    if codec:
+        return data[:10] + b"\xff" * max(1, len(data) - 10)
+    out = bytearray()
+    while len(out) < len(data):
+        size, at = varint(data, len(out))
+        out += data[len(out) : at] + b"\xff" * size
+    return bytes(out)
 
 
 def lying(view: memoryview, body: Callable[[bytes], bytes] = bytes, **fields: int) -> memoryview:

@@ -13,7 +13,7 @@ from broker.errors import Refusal
 from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.storage.log import append_rules
-from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
+from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL, is_shaped
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.rolling import Rolling
 from broker.storage.log.state import LogState
@@ -161,6 +161,7 @@ class Appender:
                 and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
                 and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
                 and crc32c(records[21:]) == crc
+                and is_shaped(records, attributes & 7, count)
             )
         ):
             if entries:
@@ -268,6 +269,7 @@ class Appender:
                 and earliest <= base_ts <= latest
                 and earliest <= max_ts <= latest
                 and crc32c(records[21:]) == crc
+                and is_shaped(records, attributes & 7, count)
             ):
                 break
             if producer_id >= 0:

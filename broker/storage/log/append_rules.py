@@ -1,9 +1,9 @@
 """What a batch must be like to be appended, and the few cases in which the broker changes it first.
 
-Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that the
-records of a batch are not looked at one by one: the producer's checksum stands for them, and their number is only compared with
-what the bytes of the batch could hold (docs/decisions/0007-what-is-validated.md). They are looked at only if the topic has
-another codec than the batch, or is compacted, because then every record needs a key.
+Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that of the
+records of a batch only their lengths are followed, or the beginning of what is compressed
+(docs/decisions/0007-what-is-validated.md). All of each record is looked at if the topic has ``record.validation=full`` or another
+codec than the batch, or is compacted, because then every record needs a key.
 
 Tests: tests/storage/log/test_log.py.
 """
@@ -45,7 +45,7 @@ from protocol.kafka.records.batch import (
     set_log_append_time,
 )
 from protocol.kafka.records.compression import LARGEST_RATIO, compress
-from protocol.kafka.records.record_scan import check_records
+from protocol.kafka.records.record_scan import check_records, check_shape
 from protocol.kafka.records.records import SMALLEST_RECORD
 
 LARGEST_CODEC = 4
@@ -61,8 +61,13 @@ def examine(
     """The batches of a request as they are stored, with position and header of each. ``large`` is held while a batch is
     decompressed that is large inside. Raises Refusal."""
     batches = split(view)
-    for _, header in batches:
+    for position, header in batches:
         check(header, config, now_ms)
+        body = view[position + HEADER_SIZE : position + LOG_OVERHEAD + header[LENGTH]]
+        try:
+            check_shape(body, header[ATTRIBUTES] & COMPRESSION_MASK, header[RECORD_COUNT])
+        except ProtocolError as error:
+            raise InvalidBatch(f"The records of a batch cannot be read: {error}") from error
     return prepare(view, batches, config, now_ms, large)
 
 
@@ -154,6 +159,14 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
                 )
 
 
+def is_shaped(batch: memoryview, codec: int, count: int) -> bool:
+    try:
+        check_shape(batch[HEADER_SIZE:], codec, count)
+    except ProtocolError:
+        return False
+    return True
+
+
 def most_records(codec: int, size: int) -> int:
     """How many records ``size`` bytes can hold, given the best ratio of the codec; 0 for a codec that does not exist."""
     if codec > LARGEST_CODEC:
@@ -171,7 +184,7 @@ def prepare(
     """
     codec = config.compression_codec
     recode = codec is not None and any(header[ATTRIBUTES] & COMPRESSION_MASK != codec for _, header in batches)
-    if config.compact or recode:
+    if config.compact or recode or config.record_validation == "full":
         out = bytearray()
         for position, header in batches:
             batch = view[position : position + LOG_OVERHEAD + header[LENGTH]]

@@ -45,6 +45,7 @@ class LogConfig:
     min_compaction_lag_ms: int = topic_settings.MIN_COMPACTION_LAG_MS.default
     min_insync_replicas: int = topic_settings.MIN_INSYNC_REPLICAS.default
     preallocate: bool = topic_settings.PREALLOCATE.default
+    record_validation: str = topic_settings.RECORD_VALIDATION.default
     retention_bytes: int = topic_settings.RETENTION_BYTES.default
     retention_ms: int = topic_settings.RETENTION_MS.default
     segment_bytes: int = topic_settings.SEGMENT_BYTES.default
@@ -73,7 +74,7 @@ class LogConfig:
     @property
     def decompresses(self) -> bool:
         """Whether the records of each batch that is appended are looked at."""
-        return self.compact or self.compression_codec is not None
+        return self.compact or self.compression_codec is not None or self.record_validation == "full"
 
     def text(self, name: str) -> str:
         """The value of a setting by its Kafka name, as text."""

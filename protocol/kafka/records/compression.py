@@ -36,6 +36,8 @@ LARGEST_RATIO = {GZIP: 1032, SNAPPY: _SNAPPY_RATIO, LZ4: 255, ZSTD: 32 * 1024}
 
 _LZ4_PIECE = 64 * 1024
 
+_MAGICS = {GZIP: b"\x1f\x8b\x08", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
+_ELEMENTS = 64  # of raw snappy, which are looked at
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # to ...5F
 _ZSTD_BLOCK = 128 * 1024  # the largest block of any frame
@@ -80,6 +82,56 @@ def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
     if codec == ZSTD:
         return _decompress_zstd(memoryview(data), max_size)
     raise ProtocolError(f"no codec has the id {codec}")
+
+
+def begins_as(codec: int, data: BytesLike, least: int) -> bool:
+    """Whether these bytes begin as those of a codec do. Raw snappy has no magic number, but tells how many bytes are inside,
+    which have to be ``least`` or more, and its first elements have to make sense."""
+    start = bytes(data[:10])
+    if codec != SNAPPY:
+        magic = _MAGICS.get(codec)
+        return magic is not None and start.startswith(magic)
+    if start.startswith(_XERIAL_MAGIC):
+        return True
+    size = shift = 0
+    for at, byte in enumerate(start[:5]):
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            fits = least <= size <= len(data) * LARGEST_RATIO[SNAPPY]
+            return fits and _begins_with_elements(data, at + 1, size)
+    return False
+
+
+def _begins_with_elements(data: BytesLike, pos: int, size: int) -> bool:
+    """Whether these can be the first elements of raw snappy with ``size`` bytes inside: literals that are there, and copies of
+    what came before them."""
+    end, made = len(data), 0
+    try:
+        for _ in range(_ELEMENTS):
+            if pos == end:
+                return made == size
+            tag = data[pos]
+            kind, length = tag & 3, (tag >> 2) + 1
+            if kind == 0:
+                extra = max(0, length - 60)  # bytes of the length
+                if extra:
+                    length = int.from_bytes(data[pos + 1 : pos + 1 + extra], "little") + 1
+                pos += 1 + extra + length
+            elif kind == 1:
+                length = (tag >> 2 & 7) + 4
+                offset = (tag >> 5) << 8 | data[pos + 1]
+                pos += 2
+            else:
+                width = 2 if kind == 2 else 4
+                offset = int.from_bytes(data[pos + 1 : pos + 1 + width], "little")
+                pos += 1 + width
+            if pos > end or (kind and not 0 < offset <= made):
+                return False
+            made += length
+    except IndexError:
+        return False
+    return made <= size
 
 
 def largest_size(codec: int, data: BytesLike) -> int:

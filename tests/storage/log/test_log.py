@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,8 @@ from tests.storage.helpers import (
     append,
     append_many,
     batch,
+    garbage,
+    lying,
     offsets,
     read_bytes,
     read_records,
@@ -226,6 +229,38 @@ def test_a_topic_may_keep_another_codec_than_the_producer_has(storage: Storage, 
         (1, b"k", b"a" * 50, 1),
         (2, None, b"b" * 50, 7),
     ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("attributes", [{}, {"retention_ms": -1}])
+def test_records_of_another_shape_are_refused_everywhere(
+    storage: Storage, codec: int, attributes: dict[str, Any]
+) -> None:
+    log = storage.create(**attributes)
+    good = batch(b"a" * 100, b"b", compression=codec)
+    wrong: list[memoryview] = [
+        lying(good, lambda data: b"\xff" * len(data)),
+        lying(good, lambda data: b""),
+        *([lying(batch(b"a", b"b"), attributes=codec)] if codec else [lying(good, lambda data: data + b"\0")]),
+        *([] if codec else [lying(good, lambda data: data[:-1])]),
+    ]
+    for records in wrong:
+        with pytest.raises(InvalidBatch):
+            log.append(memoryview(bytearray(records)), now_ms=NOW_MS)
+        assert ([], 0) == log.append_run([memoryview(bytearray(records))], now_ms=NOW_MS)
+    assert 0 == log.log_end_offset
+    log.append(good, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_where_the_topic_asks_for_it_every_record_is_looked_at(storage: Storage, codec: int) -> None:
+    log = storage.create()
+    unreadable = lying(batch(b"a" * 100, b"b", compression=codec), lambda data: garbage(data, codec))
+    log.append(memoryview(bytearray(unreadable)), now_ms=NOW_MS)
+    storage.manager.alter_topic_configs("t", {"record.validation": "full"})
+    with pytest.raises(InvalidBatch, match="cannot be read"):
+        log.append(memoryview(bytearray(unreadable)), now_ms=NOW_MS)
+    assert 2 == log.append(batch(b"a", b"b", compression=codec), now_ms=NOW_MS).base_offset
 
 
 def test_records_that_cannot_be_read_are_refused_where_the_broker_must_read_them(storage: Storage) -> None:

@@ -111,7 +111,12 @@ def test_the_broker_s_settings_have_the_names_and_defaults_that_the_table_says()
 def test_every_setting_of_the_broker_that_is_a_topic_s_default_arrives_in_the_topic() -> None:
     """One after the other, each with a value that no other default has."""
     other = {"boolean": True, "int": 17, "long": 23, "double": 0.25, "list": "compact"}
-    choices = {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime", "compression.gzip.level": 7}
+    choices = {
+        "compression.type": "zstd",
+        "message.timestamp.type": "LogAppendTime",
+        "compression.gzip.level": 7,
+        "record.validation": "full",
+    }
     for setting in SETTINGS:
         if setting.synonym is None:
             continue

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from broker.errors import StorageError
 from broker.storage.log import inspection, times
 from broker.storage.log.log import Log
-from tests.storage.helpers import NOW_MS, Storage, append, batch, lying, read_records
+from tests.storage.helpers import NOW_MS, Storage, append, batch, garbage, lying, read_records
 
 
 def check(log: Log, *wanted: int) -> None:
@@ -134,15 +134,14 @@ def test_headers_are_read_once_for_the_largest_timestamp_that_is_left(storage: S
 # -- batches that are not what their headers say ---------------------------------------------------------------------------
 
 
-def garbage(data: bytes) -> bytes:
-    return b"\xff" * len(data)
-
-
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_a_batch_of_garbage_is_answered_for_as_a_whole_and_harms_nobody(storage: Storage, codec: int) -> None:
     log = storage.create()
     append(log, b"a", timestamp=10)
-    log.append(lying(batch(b"b" * 9, b"c" * 9, timestamps=[20, 30], compression=codec), garbage), now_ms=NOW_MS)
+    log.append(
+        lying(batch(b"b" * 9, b"c" * 9, timestamps=[20, 30], compression=codec), lambda data: garbage(data, codec)),
+        now_ms=NOW_MS,
+    )
     append(log, b"d", timestamp=25)
     for _ in range(2):
         assert (0, 10) == log.offset_for_timestamp(5)

@@ -13,7 +13,18 @@ from broker.storage.log.log import Log
 from broker.storage.upkeep import cleaner
 from broker.storage.upkeep.cleaner import cleanable
 from protocol.kafka.records.batch import DELETE_HORIZON, batches
-from tests.storage.helpers import NOW_MS, Storage, append, batch, lying, offsets, read_bytes, read_records, records_in
+from tests.storage.helpers import (
+    NOW_MS,
+    Storage,
+    append,
+    batch,
+    garbage,
+    lying,
+    offsets,
+    read_bytes,
+    read_records,
+    records_in,
+)
 
 DAY_MS = 86_400_000
 
@@ -280,8 +291,8 @@ def test_a_batch_that_its_producer_made_unreadable_is_kept_as_it_is(storage: Sto
     """It came when the topic was not compacted yet, so that nobody looked inside."""
     log = storage.create(segment_bytes=400, min_cleanable_dirty_ratio=0)
     put(log, b"k", b"v" * 30)
-    garbage = lying(batch(b"w" * 30, keys=[b"k"], compression=codec), lambda data: b"\xff" * len(data))
-    log.append(memoryview(bytearray(garbage)), now_ms=NOW_MS)
+    unreadable = lying(batch(b"w" * 30, keys=[b"k"], compression=codec), lambda data: garbage(data, codec))
+    log.append(memoryview(bytearray(unreadable)), now_ms=NOW_MS)
     for number in range(20):
         put(log, b"k", b"v%d" % number * 10)
     # Of this one the first record is well formed and the second is not: the key of the first does not count either.
@@ -296,7 +307,7 @@ def test_a_batch_that_its_producer_made_unreadable_is_kept_as_it_is(storage: Sto
     closed_ones = [header.base_offset for header in headers if header.base_offset < closed(log)]
     assert [1, 22, 23] == closed_ones[:3]  # garbage, "other", garbage
     assert len(closed_ones) == 4  # and the last one of "k"
-    assert bytes(garbage)[17:] == read_bytes(log, 1, 1)[17:]
+    assert bytes(unreadable)[17:] == read_bytes(log, 1, 1)[17:]
     storage.crash()
     assert storage.log().offline is None
 

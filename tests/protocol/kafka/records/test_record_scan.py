@@ -1,13 +1,17 @@
 """The answers of ``record_scan`` about a batch are those of a reader of its records."""
 
+from typing import Any
+
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader, read_header
-from protocol.kafka.records.record_scan import check_records, first_record, latest_record
-from protocol.kafka.records.records import Record, build_batch, read_records, unpack
+from protocol.kafka.records.compression import SNAPPY, compress
+from protocol.kafka.records.record_scan import check_records, check_shape, first_record, latest_record
+from protocol.kafka.records.records import SMALLEST_RECORD, Record, build_batch, read_records, unpack, varint
 
 NULLABLE = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(
@@ -98,3 +102,87 @@ def test_no_more_records_are_looked_at_than_allowed() -> None:
     for look in (lambda: first_record(header, data, 1, 0, 2), lambda: latest_record(header, data, 0, 2)):
         with pytest.raises(ProtocolError, match="a batch of 3 records, where 2 are looked at"):
             look()
+
+
+# -- what is cheap to see --------------------------------------------------------------------------------------------------
+
+
+def has_shape(data: bytes, count: int, codec: int = 0) -> bool:
+    try:
+        check_shape(memoryview(data), codec, count)
+    except ProtocolError:
+        return False
+    return True
+
+
+def lengths_fit(data: bytes, count: int) -> bool:
+    """The same, record by record."""
+    pos = 0
+    try:
+        for _ in range(count):
+            size, pos = varint(data, pos)
+            pos += size
+            if size < 0 or pos > len(data):
+                return False
+    except (IndexError, ProtocolError):
+        return False
+    return pos == len(data)
+
+
+# Runs of one size, which are followed in strides, and what ends them.
+SIZES = st.lists(st.tuples(st.sampled_from([0, 1, 55, 56, 57, 120, 121, 122, 9000]), st.integers(1, 40)), max_size=6)
+
+
+@given(SIZES.filter(bool), st.data())
+def test_the_shape_of_records_is_that_of_their_lengths(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    records = [(None, b"v" * size, [], 0) for size, times in sizes for _ in range(times)]
+    batch = build_batch(records)
+    whole = unpack(batch, 0, read_header(batch))
+    assert has_shape(whole, len(records))
+    for wrong in (len(records) - 1, len(records) + 1):
+        assert not has_shape(whole, wrong)
+    cut = data.draw(st.integers(1, len(whole)))
+    assert not has_shape(whole[:-cut], len(records))
+    assert not has_shape(whole + b"\0" * cut, len(records))
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, min(len(changed) - 1, 300)))
+        changed[at] = data.draw(st.sampled_from([0, 1, 2, 14, 0x7F, 0x80, 0x81, 0xFF]))
+    assert lengths_fit(bytes(changed), len(records)) == has_shape(bytes(changed), len(records))
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_any_bytes_have_the_shape_that_their_lengths_give_them(data: bytes, count: int) -> None:
+    assert lengths_fit(data, count) == has_shape(data, count)
+
+
+@given(RECORDS, st.integers(1, 4), st.integers(1, 4))
+def test_compressed_records_begin_as_their_codec_does(records: list[Any], codec: int, other: int) -> None:
+    data = unpack(batch := build_batch(records), 0, read_header(batch))
+    packed = compress(codec, data)
+    assert has_shape(packed, len(records), codec)
+    assert codec == other or SNAPPY in (codec, other) or not has_shape(packed, len(records), other)
+    assert not has_shape(packed, len(records), 5)
+    for wrong in (data, b"", b"\xff" * 20):
+        assert not has_shape(wrong, len(records), other) or (other == SNAPPY and wrong is data)
+
+
+@pytest.mark.parametrize("count", [1, 20, 2000])
+def test_raw_snappy_tells_how_much_is_inside(count: int) -> None:
+    packed = bytes(cramjam.snappy.compress_raw(bytes(count * SMALLEST_RECORD)))
+    assert has_shape(packed, count, SNAPPY)
+    assert not has_shape(packed, count + 1, SNAPPY)
+    if count < 100:  # otherwise the end is not looked at
+        assert not has_shape(packed[:-1], count, SNAPPY)
+
+
+@given(RECORDS)
+def test_raw_snappy_of_any_records_has_its_shape(records: list[Any]) -> None:
+    data = unpack(batch := build_batch(records), 0, read_header(batch))
+    assert has_shape(bytes(cramjam.snappy.compress_raw(data)), len(records), SNAPPY)
+
+
+@pytest.mark.parametrize("values", [[b"a", b"b"], [b"x" * 100], [b"one", b"two", b"three"] * 50])
+def test_plain_records_have_not_the_shape_of_snappy(values: list[bytes]) -> None:
+    data = unpack(batch := build_batch([(None, value, [], 0) for value in values]), 0, read_header(batch))
+    assert not has_shape(data, len(values), SNAPPY)
