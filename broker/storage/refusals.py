@@ -56,7 +56,10 @@ class KeylessRecords(InvalidBatch):
 
 
 class InvalidTimestamp(Refusal):
-    """A record's timestamp is outside of what the topic allows."""
+    """A record's timestamp is outside of what the topic allows. ``numbers`` are the positions of the first ones within their
+    batch, if its records were looked at."""
+
+    numbers: Sequence[int] = ()
 
 
 class BatchTooLarge(Refusal):

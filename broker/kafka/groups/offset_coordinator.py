@@ -233,11 +233,10 @@ class OffsetCoordinator:
 
 def _error_before_epochs(group: Group, committer: Committer, error: ErrorCode) -> ErrorCode:
     """For a version of OffsetCommit that only clients of the classic protocol use."""
-    if error is ErrorCode.stale_member_epoch:
-        return ErrorCode.illegal_generation
-    if not error and isinstance(group, ConsumerGroup) and group.is_of_consumer_protocol(committer.member_id):
+    # Kafka looks at the version before the epoch.
+    if isinstance(group, ConsumerGroup) and group.is_of_consumer_protocol(committer.member_id):
         return ErrorCode.unsupported_version
-    return error
+    return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
 
 
 def _parts(topics: Iterable[tuple[str, Sequence[int]]]) -> Iterator[list[tuple[str, Sequence[int], bool]]]:

@@ -26,8 +26,8 @@ from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
-from broker.storage.refusals import TopicExists
-from broker.storage.topic import TopicInfo
+from broker.storage.refusals import InvalidTopicName, TopicExists
+from broker.storage.topic import TopicInfo, check_name
 from protocol.errors import ProtocolError
 from protocol.frames import with_correlation_id
 from protocol.kafka.api_keys import ApiKey
@@ -205,6 +205,15 @@ def _refusal(context: KafkaContext, name: str) -> int | None:
     return None
 
 
+def _absent(name: str) -> ErrorCode:
+    """Of a topic that is not there and is not made. Clients do not ask again for one that cannot be."""
+    try:
+        check_name(name)
+    except InvalidTopicName:
+        return ErrorCode.invalid_topic_exception
+    return ErrorCode.unknown_topic_or_partition
+
+
 class _Waiting:
     """A request whose topics are being created. ``give_up`` and ``abandon`` run on the connection's processor."""
 
@@ -297,7 +306,7 @@ def _answer(
                 code = failures.get(wanted) or _refusal(context, wanted) or ErrorCode.leader_not_available
                 found = metadata.TopicMetadata(code, wanted)
             else:
-                found = metadata.TopicMetadata(ErrorCode.unknown_topic_or_partition, wanted)
+                found = metadata.TopicMetadata(_absent(wanted), wanted)
             if found.error:
                 complete = complete and found.error == ErrorCode.topic_authorization_failed
                 context.errors.add(API.label, found.error)

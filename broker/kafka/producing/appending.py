@@ -18,14 +18,17 @@ from broker.kafka.transactions.transaction import Claim
 from broker.network.traces import LogCall
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
-from broker.storage.refusals import InvalidTransactionState, KeylessRecords
+from broker.storage.refusals import InvalidTimestamp, InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import produce
-from protocol.kafka.records.batch import TRANSACTIONAL, read_header
+from protocol.kafka.records.batch import COMPRESSION_MASK, TRANSACTIONAL, read_header
+from protocol.kafka.records.compression import ZSTD
 
 # How long (s) appends go to the handler pool after a slow one: the disk is busy writing back.
 SLOW_FOR_S = 1.0
+# Older clients cannot read it.
+_ZSTD_SINCE = 7
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
 _FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
@@ -66,6 +69,12 @@ def append(
     if acks == -1 and target.config.min_insync_replicas > 1:
         message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
         return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
+    if (
+        request.api_version < _ZSTD_SINCE
+        and len(records) > _ATTRIBUTES
+        and records[_ATTRIBUTES] & COMPRESSION_MASK == ZSTD
+    ):
+        return produce.PartitionResult(topic, partition, ErrorCode.unsupported_compression_type), None
     if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
         refused = _refuse(context, records, transactional_id)
         if refused:
@@ -110,6 +119,8 @@ def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, re
 
 def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
     """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
+    if isinstance(error, InvalidTimestamp):
+        return [(number, error.message) for number in error.numbers]
     if not isinstance(error, KeylessRecords):
         return ()
     where = f"{target.topic}-{target.partition}"

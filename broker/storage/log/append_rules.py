@@ -39,6 +39,7 @@ from protocol.kafka.records.batch import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     TRANSACTIONAL,
+    BatchHeader,
     UnsupportedMagic,
     read_header,
     recoded,
@@ -46,7 +47,7 @@ from protocol.kafka.records.batch import (
 )
 from protocol.kafka.records.compression import LARGEST_RATIO, compress
 from protocol.kafka.records.record_scan import check_records, check_shape
-from protocol.kafka.records.records import SMALLEST_RECORD
+from protocol.kafka.records.records import SMALLEST_RECORD, walk_records
 
 LARGEST_CODEC = 4
 # Attributes that a batch of a Kafka producer must not have.
@@ -62,8 +63,13 @@ def examine(
     decompressed that is large inside. Raises Refusal."""
     batches = split(view)
     for position, header in batches:
-        check(header, config, now_ms)
         body = view[position + HEADER_SIZE : position + LOG_OVERHEAD + header[LENGTH]]
+        try:
+            check(header, config, now_ms)
+        except InvalidTimestamp as error:
+            if len(batches) == 1 and not header[ATTRIBUTES] & (COMPRESSION_MASK | LOG_APPEND_TIME):
+                error.numbers = _untimely(read_header(view, position), body, config, now_ms)
+            raise
         try:
             check_shape(body, header[ATTRIBUTES] & COMPRESSION_MASK, header[RECORD_COUNT])
         except ProtocolError as error:
@@ -157,6 +163,21 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
                     f"Timestamp {timestamp} is out of range: the broker's clock says {now_ms} and the topic allows "
                     f"{config.message_timestamp_before_max_ms} ms before and {config.message_timestamp_after_max_ms} ms after.",
                 )
+
+
+def _untimely(header: BatchHeader, body: memoryview, config: LogConfig, now_ms: int) -> list[int]:
+    """The numbers of the first records whose timestamp the topic does not allow. Compressed ones are not looked at."""
+    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    found = []
+    try:
+        for number, (delta, _, _, _) in enumerate(walk_records(body, header.record_count)):
+            if not earliest <= header.base_timestamp + delta <= latest:
+                found.append(number)
+                if len(found) == MOST_NAMED:
+                    break
+    except (ProtocolError, IndexError):
+        return []
+    return found
 
 
 def is_shaped(batch: memoryview, codec: int, count: int) -> bool:

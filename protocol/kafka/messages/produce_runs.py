@@ -19,7 +19,7 @@ from protocol.kafka.messages.produce import FIRST_WITH_TOPIC_ID, MAX_VERSION, Pa
 
 _KIND = Struct(">i").unpack_from  # API key and version as one number
 _CLIENT_ID = 12  # where it begins in the frame, with its length
-FIRST_VERSION = 5  # the first whose response has the log start offset
+FIRST_VERSION = 7  # the first whose batches may have any codec
 LAST_VERSION = MAX_VERSION
 _FLEXIBLE = 9
 # From the beginning of the body to the topic's name, and from its end to the length of the records.

@@ -47,6 +47,9 @@ def append_time(result: Any) -> int:
 def test_records_without_a_key_are_named_on_a_compacted_topic(kafka: Kafka, version: int, codec: int) -> None:
     topic = kafka.topic(cleanup_policy="compact")
     result = produce(kafka, topic, build_batch(rows(b"a", None, b"b", None), compression=codec), version)
+    if codec == 4 and version < 7:
+        assert ErrorCode.unsupported_compression_type == result.error_code
+        return
     assert ErrorCode.invalid_record == result.error_code
     assert -1 == result.base_offset
     message = f"Compacted topic cannot accept message without key in topic partition {topic}-0."
@@ -58,6 +61,26 @@ def test_records_without_a_key_are_named_on_a_compacted_topic(kafka: Kafka, vers
         assert [] == named
     # Nothing of it is there, and the same producer's next batch is.
     assert 0 == produce(kafka, topic, build_batch(rows(b"a", b"b")), version).base_offset
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_records_of_another_time_are_named_where_they_can_be_read_at_once(kafka: Kafka, codec: int) -> None:
+    topic = kafka.topic(message_timestamp_before_max_ms="3600000")
+    now_ms = kafka.inside.clock.time_ms()
+    records = [(None, b"v", [], now_ms - age) for age in (9_000_000, 0, 1, 8_000_000)]
+    result = produce(kafka, topic, build_batch(records, compression=codec))
+    assert ErrorCode.invalid_timestamp == result.error_code
+    assert ([] if codec else [0, 3]) == [error.batch_index for error in result.record_errors]
+    assert all("is out of range" in error.batch_index_error_message for error in result.record_errors)
+
+
+@all_versions
+def test_zstd_needs_a_version_whose_clients_know_it(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    batch = build_batch(rows(b"a"), compression=4)
+    expected = ErrorCode.unsupported_compression_type if version < 7 else ErrorCode.none
+    for _ in range(3):  # also as one of a run
+        assert expected == produce(kafka, topic, batch, version).error_code
 
 
 def test_so_many_records_are_named_and_no_more(kafka: Kafka) -> None:

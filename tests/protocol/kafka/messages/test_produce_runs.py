@@ -121,7 +121,7 @@ def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
             ApiKey.HEARTBEAT, 0, 1, "client", {"group_id": "g", "generation_id": 1, "member_id": "m"}
         ),
     ]
-    if version not in (5, 13):
+    if version not in (7, 13):
         same_bytes = request(version - 1 if version not in (9,) else version + 1, b"records")
         others.append(same_bytes)
     for other in others:
@@ -143,7 +143,7 @@ def test_a_run_has_one_version_one_kind_of_acks_and_one_timeout() -> None:
     assert 2 == len(together(first * 2 + request(7, b"r", partition=3, timeout=1), known))
 
 
-@pytest.mark.parametrize("version", [5, 9, 12, 13])
+@pytest.mark.parametrize("version", [7, 9, 12, 13])
 def test_a_run_has_one_client_id(version: int) -> None:
     templates = learned(request(version, b"first"))
     frame, other = request(version, b"records"), request(version, b"records", client="tneilc")
