@@ -8,10 +8,24 @@ are accepted and shown, because administration tools set them, and have no effec
 Values: no thread, no I/O.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from broker.config.kafka_setting import LONG_MAX, KafkaSetting
+
+
+def _not_zero(level: int) -> None:
+    """As in Kafka: no compression is ``compression.type``."""
+    if not level:
+        raise ValueError("it must be -1 or 1 to 9")
+
+
+def _replicas(words: tuple[str, ...]) -> None:
+    """Kafka's ThrottledReplicaListValidator."""
+    if words != ("*",) and not all(re.fullmatch(r"[0-9]+:[0-9]+", word) for word in words):
+        raise ValueError("it must be *, or partition:broker with commas between")
+
 
 # From Kafka 4.0's TopicConfig, LogConfig and ServerTopicConfigSynonyms; without tiered storage.
 CLEANUP_POLICY: KafkaSetting[tuple[str, ...]] = KafkaSetting(
@@ -30,6 +44,7 @@ COMPRESSION_GZIP_LEVEL = KafkaSetting(
     "Level used when the broker compresses with gzip; -1 is the library's default.",
     minimum=-1,
     maximum=9,
+    check=_not_zero,
 )
 COMPRESSION_LZ4_LEVEL = KafkaSetting(
     "compression.lz4.level",
@@ -95,6 +110,7 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSe
     (),
     None,
     "Accepted for administration tools; there are no followers.",
+    check=_replicas,
 )
 INDEX_INTERVAL_BYTES = KafkaSetting(
     "index.interval.bytes",
@@ -110,6 +126,7 @@ LEADER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSett
     (),
     None,
     "Accepted for administration tools; there are no followers.",
+    check=_replicas,
 )
 MAX_COMPACTION_LAG_MS = KafkaSetting(
     "max.compaction.lag.ms",

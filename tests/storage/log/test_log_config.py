@@ -45,6 +45,8 @@ def test_the_text_of_a_value_means_the_value(setting: object) -> None:
         ("preallocate", "TRUE", True),
         ("min.cleanable.dirty.ratio", "0.25", 0.25),
         ("compression.type", "zstd", "zstd"),
+        ("leader.replication.throttled.replicas", "*", ("*",)),
+        ("leader.replication.throttled.replicas", "0:1, 1:1", ("0:1", "1:1")),
     ],
 )
 def test_values_are_read_as_kafka_reads_them(name: str, text: str, value: object) -> None:
@@ -56,6 +58,9 @@ def test_values_are_read_as_kafka_reads_them(name: str, text: str, value: object
     [
         ("no.such.setting", "1"),
         ("cleanup.policy", "shred"),
+        ("compression.gzip.level", "0"),
+        ("leader.replication.throttled.replicas", "x"),
+        ("follower.replication.throttled.replicas", "0:1,x"),
         ("cleanup.policy", "compact,shred"),
         ("retention.ms", "-2"),
         ("retention.ms", "soon"),
