@@ -83,6 +83,8 @@ class LiveConfig:
             own = {name: value for name, value in {**self.changes[entity], **changes}.items() if value is not None}
             after = {**self.changes, entity: own}
             before, wanted = self.in_force, self._merged(after)
+            # This broker's own value may cover a value for all brokers, which has to be one it can fall back to.
+            merged(self.static, (after[ALL_BROKERS],))
             different = {
                 name for name in (*TABLE, "listener_settings") if getattr(before, name) != getattr(wanted, name)
             }

@@ -92,6 +92,17 @@ def test_what_cannot_be_carried_out_is_refused_and_changes_nothing(
     assert (live.in_force, live.changes["1"], kept.rows["1"], threads.applied) == (live.static, {}, {}, [])
 
 
+@pytest.mark.parametrize(("name", "value"), [("num.io.threads", "0"), ("message.max.bytes", "-1")])
+def test_a_value_for_all_brokers_has_to_be_one_although_this_broker_has_its_own(
+    live: LiveConfig, kept: Kept, name: str, value: str
+) -> None:
+    live.alter("1", lambda own: {name: "60"})
+    with pytest.raises(ConfigError):
+        live.alter(ALL_BROKERS, lambda own: {name: value})
+    live.alter("1", lambda own: {name: None})
+    assert {"": {}, "1": {}} == kept.rows
+
+
 def test_what_is_only_checked_changes_nothing(live: LiveConfig, kept: Kept, threads: Threads) -> None:
     alter(live, "1", num_io_threads="6", validate_only=True)
     with pytest.raises(ConfigError):
