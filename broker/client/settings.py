@@ -109,6 +109,7 @@ class Settings(TypedDict, total=False):
     compression_gzip_level: int
     compression_lz4_level: int
     compression_zstd_level: int
+    log_visible: Literal["written", "durable"]
     log_record_validation: Literal["lengths", "full"]
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"]
     log_message_timestamp_before_max_ms: int

@@ -74,6 +74,12 @@ class TopicSettings:
         doc="The level of zstd when the broker compresses.",
         reason=KAFKA,
     )
+    log_visible: str = topic_default(
+        topic_settings.VISIBLE,
+        doc="When consumers see a record: `written`, as soon as it is in the page cache, or `durable`, after it was fsynced, so "
+        "that none reads what a power loss takes away. Not in Kafka, whose consumers see what all replicas have.",
+        reason="[Decision 0017](decisions/0017-what-consumers-see.md): with `durable`, every record waits for an fsync.",
+    )
     log_record_validation: str = topic_default(
         topic_settings.RECORD_VALIDATION,
         doc="What is looked at of the records that producers send, besides header and checksum of their batch. `lengths`: their "

@@ -268,6 +268,16 @@ UNCLEAN_LEADER_ELECTION_ENABLE = KafkaSetting(
 )
 
 # In the order in which they are shown.
+VISIBLE = KafkaSetting(
+    "visible",
+    "string",
+    "written",
+    "log.visible",
+    "When consumers see a record: 'written' as soon as it is in the page cache, 'durable' after it was fsynced, so that none "
+    "reads what a power loss takes away. Not in Kafka, whose consumers see what all replicas have.",
+    choices=("written", "durable"),
+)
+
 SETTINGS: tuple[KafkaSetting[Any], ...] = (
     CLEANUP_POLICY,
     COMPRESSION_GZIP_LEVEL,
@@ -298,6 +308,7 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
     SEGMENT_JITTER_MS,
     SEGMENT_MS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
+    VISIBLE,
 )
 
 BY_NAME: Mapping[str, KafkaSetting[Any]] = {setting.name: setting for setting in SETTINGS}

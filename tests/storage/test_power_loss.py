@@ -37,6 +37,7 @@ class Life:
         self.promised: dict[str, int] = {}  # offset up to which it was durable
         self.starts: dict[str, int] = {}
         self.gone: set[str] = set()
+        self.seen: dict[str, dict[int, bytes | None]] = {}  # what consumers of topics with visible=durable have read
         self.counter = 0
 
     def boot(self, countdown: int = -1) -> LogManager:
@@ -59,7 +60,8 @@ class Life:
         rng, faults = self.rng, self.medium.faults
         for _ in range(rng.randrange(5, 60)):
             what = rng.choices(
-                ["append", "flush", "create", "housekeep", "delete", "trim", "fault"], [60, 15, 4, 8, 1, 3, 3]
+                ["append", "flush", "create", "housekeep", "delete", "trim", "fault", "read"],
+                [60, 15, 4, 8, 1, 3, 3, 10],
             )[0]
             if what == "fault":
                 faults.full = rng.random() < 0.3
@@ -83,9 +85,12 @@ class Life:
             self.topics.setdefault(name, {})
             self.gone.add(name)  # until it is there for certain, it may be or not
             configs = {"cleanup.policy": "compact"} if name[-1] in "258" else {}
+            if name[-1] in "1379":
+                configs["visible"] = "durable"
             with contextlib.suppress(Refusal):
                 manager.create_topic(name, 1, configs)
                 self.topics[name], self.promised[name], self.starts[name] = {}, 0, 0
+                self.seen[name] = {}
                 self.gone.discard(name)
             return
         name = rng.choice(names)
@@ -98,6 +103,11 @@ class Life:
             log.flush_to(end)
             if log.offline is None:
                 self.promised[name] = max(self.promised[name], end)
+        elif what == "read":
+            with contextlib.suppress(OSError):  # of a read
+                found = {record.offset: record.value for record in read_records(log, rng.choice([1, 300, 10_000]))}
+                if log.config.shows_durable:
+                    self.seen[name] |= found
         elif what == "housekeep":
             self.housekeep(manager)
         elif what == "trim" and not log.config.compact:
@@ -153,6 +163,8 @@ class Life:
                 assert appended.get(offset) == value or self.maybe.get(name, {}).get(offset) == value, (name, offset)
                 appended[offset] = value or b""
             self.maybe.pop(name, None)
+            for offset, value in self.seen.get(name, {}).items():  # whether it was acknowledged or not
+                assert offset < log.log_start_offset or found[offset] == value, "a consumer has read what is lost"
             assert log.log_start_offset >= self.starts[name]
             self.starts[name] = log.log_start_offset
             expected = range(log.log_start_offset, log.log_end_offset)

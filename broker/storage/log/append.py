@@ -71,12 +71,14 @@ class Appender:
         "_ended",
         "_flush_appended",
         "_flush_messages",
+        "_flush_soon",
         "_index_interval",
         "_large",
         "_max_batch",
         "_opaque",
         "_rolling",
         "_segment_bytes",
+        "_shows_at_once",
         "_state",
         "_transactions",
         "_was_slow",
@@ -93,9 +95,11 @@ class Appender:
         large: Lock,
         allow_entries: Callable[[], None],
         begin_soon: Callable[[], None],
+        flush_soon: Callable[[], None],
     ) -> None:
         """``large`` is held while a batch is decompressed that is large inside (``inspection.py``). ``allow_entries`` is called
-        before the log gets its first entry. ``begin_soon`` lets another thread begin to write to the disk."""
+        before the log gets its first entry. ``begin_soon`` lets another thread begin to write to the disk, ``flush_soon`` make
+        durable what was appended."""
         self._state = state
         self._rolling = rolling
         self._transactions = transactions
@@ -104,6 +108,7 @@ class Appender:
         self._large = large
         self._allow_entries = allow_entries
         self._begin_soon = begin_soon
+        self._flush_soon = flush_soon
         self._begin_at = _BEGIN_BYTES  # appended by this process
         self._ended = False
         self._was_slow = False  # the last write
@@ -121,6 +126,7 @@ class Appender:
             self._segment_bytes = -1 if self._ended else config.segment_bytes
         self._index_interval = config.index_interval_bytes
         self._flush_messages = config.flush_messages
+        self._shows_at_once = not config.shows_durable
 
     def end(self) -> None:
         """Refuse every append from now on with LogEnded. The markers of transactions are still written."""
@@ -229,13 +235,18 @@ class Appender:
                     state.producers.began(producer_id, base_offset)
                     state.first_unstable = state.producers.first_unstable()
             state.appended_bytes += size
-            state.log_end_offset = state.high_watermark = offset
-            state.tail = (offset, segment, segment.size)
+            state.log_end_offset = offset
+            at_once = self._shows_at_once
+            if at_once:
+                state.high_watermark = offset
+                state.tail = (offset, segment, segment.size)
         if state.appended_bytes >= self._begin_at:
             self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
             self._flush_appended(offset)
-        if self._watchers.callbacks:
+        if not at_once:
+            self._flush_soon()
+        elif self._watchers.callbacks:
             self._watchers.wake()
         return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
 
@@ -324,13 +335,18 @@ class Appender:
             if is_numbered:
                 self._count_producers(bases, taken, now_ms)
             state.appended_bytes += total
-            state.log_end_offset = state.high_watermark = offset
-            state.tail = (offset, segment, segment.size)
+            state.log_end_offset = offset
+            at_once = self._shows_at_once
+            if at_once:
+                state.high_watermark = offset
+                state.tail = (offset, segment, segment.size)
         if state.appended_bytes >= self._begin_at:
             self._begin_writing()
         if offset - state.durable_offset >= self._flush_messages:
             self._flush_appended(offset)
-        if self._watchers.callbacks:
+        if not at_once:
+            self._flush_soon()
+        elif self._watchers.callbacks:
             self._watchers.wake()
         return bases, state.log_start_offset
 

@@ -18,6 +18,7 @@ from broker.runtime.threads import Lock
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.state import LoadedLog, LogState
+from broker.storage.log.watchers import Watchers
 from broker.storage.segments.file_names import SNAPSHOT, file_name
 from broker.storage.segments.segment import Segment
 
@@ -25,9 +26,11 @@ from broker.storage.segments.segment import Segment
 @attrs.frozen(slots=True)
 class Sync:
     """What one fsync is to make durable: all before ``end``, which is in these segments; that a part of the last one was cut off;
-    the names in the directory. It began at that time (Clock.monotonic() s)."""
+    the names in the directory. It began at that time (Clock.monotonic() s). ``tail`` is for readers who see only what is durable:
+    the end, and the segment and its size there."""
 
     end: int
+    tail: tuple[int, Segment, int]
     segments: tuple[Segment, ...]
     cut: bool
     dir_dirty: bool
@@ -44,14 +47,16 @@ class Durability:
         "_begun",
         "_is_apart",
         "_state",
+        "_watchers",
         "aborted_sums",
         "last_flush_ms",
         "snapshots",
         "sync_lock",
     )
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: LogState, watchers: Watchers) -> None:
         self._state = state
+        self._watchers = watchers
         self.sync_lock = Lock()
         # An fsync has begun (``begin_flush``), and the thread that has begun it does not wait for it.
         self._is_apart = False
@@ -89,19 +94,33 @@ class Durability:
         with self.sync_lock:
             if state.durable_offset >= offset:
                 return
-            sync = self._begin()
-            try:
-                for segment in sync.segments:
-                    try:
-                        segment.log.get().sync()
-                    except FileNotFoundError:
-                        if segment in state.view.segments:
-                            raise  # otherwise it was deleted meanwhile, or compacted, which is durable
-                if sync.dir_dirty:
-                    state.disk.sync_dir(state.dir)
-            except OSError as error:
-                raise self._failed(sync, error) from error
-            self._done(sync)
+            shown = self._flush()
+        if shown:
+            self._watchers.wake()
+
+    def show_all(self) -> None:
+        """Have readers see the whole log, which is durable then. Raises StorageError as ``flush_to``."""
+        with self.sync_lock:
+            shown = self._flush()
+        if shown:
+            self._watchers.wake()
+
+    def _flush(self) -> bool:
+        """True if readers see more now. ``sync_lock`` is held."""
+        state = self._state
+        sync = self._begin()
+        try:
+            for segment in sync.segments:
+                try:
+                    segment.log.get().sync()
+                except FileNotFoundError:
+                    if segment in state.view.segments:
+                        raise  # otherwise it was deleted meanwhile, or compacted, which is durable
+            if sync.dir_dirty:
+                state.disk.sync_dir(state.dir)
+        except OSError as error:
+            raise self._failed(sync, error) from error
+        return self._done(sync)
 
     def flush_appended(self, offset: int) -> None:
         """``flush_to`` for an append to a log with flush.messages. It may be on the processor that has to end an fsync.
@@ -147,13 +166,16 @@ class Durability:
 
     def end_flush(self, sync: Sync, error: OSError | None) -> None:
         """What came of the fsync of the file. Raises StorageError as ``flush_to`` does."""
+        shown = False
         try:
             if error is not None:
                 raise self._failed(sync, error) from error
-            self._done(sync)
+            shown = self._done(sync)
         finally:
             self._is_apart = False
             self.sync_lock.release()
+        if shown:
+            self._watchers.wake()
 
     def _begin(self) -> Sync:
         """Take note of all that is not durable. ``sync_lock`` is held. Raises StorageError if the partition is offline."""
@@ -166,7 +188,11 @@ class Durability:
     def _note(self, segments: tuple[Segment, ...]) -> Sync:
         """``lock`` is held."""
         state = self._state
-        sync = Sync(state.log_end_offset, segments, state.cut_unsynced, state.dir_dirty, state.clock.monotonic())
+        active, end = state.active, state.log_end_offset
+        assert active is not None
+        sync = Sync(
+            end, (end, active, active.size), segments, state.cut_unsynced, state.dir_dirty, state.clock.monotonic()
+        )
         state.cut_unsynced = state.dir_dirty = False
         return sync
 
@@ -177,11 +203,17 @@ class Durability:
             state.cut_unsynced = state.cut_unsynced or sync.cut
             state.dir_dirty = state.dir_dirty or sync.dir_dirty
 
-    def _done(self, sync: Sync) -> None:
+    def _done(self, sync: Sync) -> bool:
+        """True if readers see more now."""
         state = self._state
         state.observe_fsync(state.clock.monotonic() - sync.began)
-        state.durable_offset = sync.end
+        shown = False
+        if state.high_watermark < sync.end:
+            with state.lock:
+                shown = state.show(sync.tail)
+        state.durable_offset = sync.end  # after that: who waits for this offset may read up to it
         self.last_flush_ms = state.clock.time_ms()
+        return shown
 
     def _failed(self, sync: Sync, error: OSError) -> StorageError:
         """What an error means to those who wait."""

@@ -132,7 +132,7 @@ class Log:
         self._watchers = Watchers()
         self._reader = LogReader(state, IndexRepair(state))
         self._times = TimeLookup(state, self._reader, around.large)
-        self._durability = Durability(state)
+        self._durability = Durability(state, self._watchers)
         self._trimming = Trimming(
             state, self._reader, self._durability, partial(around.save_log_start, self), around.delete_later
         )
@@ -147,6 +147,7 @@ class Log:
             around.large,
             self.allow_entries,
             partial(around.begin_soon, self),
+            partial(around.flush_soon, self),
         )
         # Whether appending may take long, because the records of each batch are looked at.
         self.decompresses = config.decompresses
@@ -162,7 +163,8 @@ class Log:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def start(self, loaded: LoadedLog, recovery_point: int, first_dirty_offset: int = 0, dense_from: int = 0) -> None:
-        """Begin to serve what recovery has loaded. Only what is before the checkpoint's ``recovery_point`` is known durable."""
+        """Begin to serve what recovery has loaded. Only what is before the checkpoint's ``recovery_point`` is known durable, so a
+        log that shows nothing else is fsynced first. Raises StorageError if that fails; the log is offline then."""
         state = self.state
         with state.lock:
             state.first_dirty_offset = min(first_dirty_offset, loaded.log_end_offset)
@@ -182,6 +184,12 @@ class Log:
                 self._rolling.set_roll_time(state.active)
             state.dir_dirty = True  # an earlier process may have left names that are not durable
             state.offline = None
+            if self.config.shows_durable:
+                whole = state.durable_offset == loaded.log_end_offset
+                end = loaded.log_end_offset if whole else loaded.log_start_offset
+                last = loaded.segments[-1 if whole else 0]
+                state.high_watermark, state.tail = end, (end, last, last.size if whole else 0)
+        self.make_visible()
 
     def mark_unreadable(self, error: StorageError) -> None:
         """The log could not be opened: every use raises this error."""
@@ -201,10 +209,21 @@ class Log:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self.state.config = config
+        state = self.state
+        with state.lock:
+            state.config = config
+            if state.active is not None and not config.shows_durable and state.offline is None:
+                state.publish(state.log_end_offset, state.active)
+        self._watchers.wake()
         self.decompresses = config.decompresses
         self._appender.configure(config)
         self._rolling.configure(config)
+
+    def make_visible(self) -> None:
+        """Have consumers see all that is in the log. Waits for the disk if that waits for an fsync. Raises StorageError."""
+        state = self.state
+        if state.high_watermark < state.log_end_offset:
+            self._durability.show_all()
 
     # -- where it stands: read without a lock --------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class LogConfig:
     segment_ms: int = topic_settings.SEGMENT_MS.default
     unclean_leader_election_enable: bool = topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE.default
 
+    visible: str = topic_settings.VISIBLE.default
+
     @property
     def compact(self) -> bool:
         return "compact" in self.cleanup_policy
@@ -65,6 +67,11 @@ class LogConfig:
     @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def shows_durable(self) -> bool:
+        """Whether consumers see only what is fsynced."""
+        return self.visible == "durable"
 
     @property
     def compression_codec(self) -> int | None:

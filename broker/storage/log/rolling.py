@@ -73,7 +73,8 @@ class Rolling:
         state.dir_dirty = True
         state.active = segment
         state.set_segments((*state.view.segments, segment))
-        state.tail = (offset, segment, 0)
+        if state.high_watermark == offset:
+            state.tail = (offset, segment, 0)
         # On another thread, so that recovery never has much to scan and the next wait_durable has little to write.
         self._flush_soon()
         return segment

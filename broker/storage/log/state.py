@@ -173,7 +173,8 @@ class LogState:
         self.deleted = False
         self.log_start_offset = 0  # the first that is served
         self.log_end_offset = 0  # the next to be given
-        self.high_watermark = 0  # the end of what consumers see; without replicas it is the log end offset
+        # The end of what consumers see: the log end offset or, with ``visible=durable``, what of it is fsynced.
+        self.high_watermark = 0
         self.view = View((), ())
         # What a reader needs to know of the end, published as one: high watermark, active segment, its size.
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
@@ -202,9 +203,19 @@ class LogState:
     # -- the row of segments and the end -------------------------------------------------------------------------------
 
     def publish(self, end_offset: int, segment: Segment) -> None:
-        """Let readers see the log up to ``end_offset``. ``lock`` is held."""
-        self.log_end_offset = self.high_watermark = end_offset
-        self.tail = (end_offset, segment, segment.size)
+        """The log ends there, and readers see it, unless that waits for an fsync. ``lock`` is held."""
+        self.log_end_offset = end_offset
+        if not self.config.shows_durable:
+            self.high_watermark = end_offset
+            self.tail = (end_offset, segment, segment.size)
+
+    def show(self, end: tuple[int, Segment, int]) -> bool:
+        """Let readers see the log up to there: offset, segment and its size. False if they do already. ``lock`` is held."""
+        if end[0] <= self.high_watermark:
+            return False
+        self.high_watermark = end[0]
+        self.tail = end
+        return True
 
     def set_segments(self, segments: tuple[Segment, ...]) -> None:
         """``lock`` is held."""

@@ -106,7 +106,10 @@ class TimeLookup:
         _, active, active_end = state.tail
         start = state.log_start_offset
         budget = _Budget()
+        assert active is not None
         for segment in state.view.segments:
+            if segment.base_offset > active.base_offset:  # nobody sees it yet
+                break
             if segment.largest()[0] < timestamp:
                 continue
             end = active_end if segment is active else segment.size

@@ -40,6 +40,7 @@ def advance_start(log: Log, now_ms: int, rule: Rule | None = None) -> bool:
         count = min(count, _not_needed(log, segments, needed_from))
     if count == 0:
         return False
+    log.make_visible()  # the log must not begin after what consumers see
     if count == len(segments):
         # Even the newest record is too old: close the active segment, so that it can be removed too.
         with log.lock:

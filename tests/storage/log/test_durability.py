@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from broker.errors import StorageError
+from broker.storage.refusals import OffsetOutOfRange
 from tests.descriptors import none_left
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records
 
@@ -211,3 +212,71 @@ def test_a_checkpoint_that_cannot_open_a_file_leaves_the_partition_online(storag
     assert log.offline is None
     assert log.checkpoint()
     assert log.recovery_point == 10
+
+
+# -- what consumers see ----------------------------------------------------------------------------------------------------
+
+
+def test_consumers_see_what_is_durable_where_the_topic_says_so(storage: Storage) -> None:
+    log = storage.create(visible="durable", segment_bytes=300)
+    woken: list[int] = []
+    log.watch(lambda: woken.append(log.high_watermark))
+    append_many(log, 20)
+    assert len(storage.files(".log")) > 2
+    assert (20, 0, 0) == (log.log_end_offset, log.high_watermark, log.last_stable_offset)
+    assert ([], None) == (read_records(log), log.offset_for_timestamp(0))
+    assert [] == woken
+    log.flush_to(1)
+    assert [20] == woken
+    assert [record.offset for record in read_records(log)] == list(range(20))
+    assert log.offset_for_timestamp(0) == (0, read_records(log)[0].timestamp)
+    append_many(log, 20)
+    assert [record.offset for record in read_records(log)] == list(range(20))  # and segments that begin after that
+    with pytest.raises(OffsetOutOfRange):
+        log.read(21, 100)
+    assert ([], 20) == (log.read(20, 100).regions, log.read(20, 100).high_watermark)
+    assert storage.manager.flusher.waiting == 0  # nobody waits for what was queued
+    while storage.manager.flusher.threads[0].step(0):
+        pass
+    assert (40, 40) == (log.high_watermark, len(read_records(log)))
+
+
+def test_what_is_found_after_a_kill_is_fsynced_before_consumers_see_it(storage: Storage) -> None:
+    append_many(storage.create(visible="durable"), 20)
+    storage.kill()
+    storage.disk.synced.clear()
+    storage.open()
+    log = storage.log()
+    assert (20, 20) == (log.high_watermark, log.durable_offset)
+    assert any(path.endswith(".log") for path in storage.disk.synced)
+    storage.restart()
+    assert (20, 20) == (storage.log().high_watermark, len(read_records(storage.log())))
+
+
+def test_a_change_of_what_consumers_see_never_takes_anything_back(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 5)
+    storage.manager.alter_topic_configs("t", {"visible": "durable"})
+    assert 5 == log.high_watermark
+    append_many(log, 5)
+    assert 5 == log.high_watermark
+    storage.manager.alter_topic_configs("t", {"visible": "written"})
+    assert 10 == log.high_watermark == len(read_records(log))
+    append_many(log, 1)
+    assert 11 == log.high_watermark
+
+
+def test_a_failed_fsync_shows_nothing(storage: Storage) -> None:
+    log = storage.create(visible="durable")
+    append_many(log, 5)
+    storage.disk.fail["sync", ".log"] = errno.EIO
+    with pytest.raises(StorageError):
+        log.flush_to(5)
+    assert 0 == log.high_watermark
+
+
+def test_retention_takes_no_segment_that_nobody_could_see(storage: Storage) -> None:
+    log = storage.create(visible="durable", segment_bytes=300, retention_bytes=1)
+    append_many(log, 50)
+    storage.housekeep()
+    assert 0 < log.log_start_offset <= log.high_watermark == 50

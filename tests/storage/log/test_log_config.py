@@ -121,6 +121,7 @@ def test_every_setting_of_the_broker_that_is_a_topic_s_default_arrives_in_the_to
         "message.timestamp.type": "LogAppendTime",
         "compression.gzip.level": 7,
         "record.validation": "full",
+        "visible": "durable",
     }
     for setting in SETTINGS:
         if setting.synonym is None:
