@@ -15,7 +15,7 @@ from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Handover, Outbox, Peer, Request
 from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
@@ -112,6 +112,19 @@ class Call:
         """An array of the reply, for everything of which a request may name many. Its elements are ``make(item)``, created one by
         one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
+
+    def continue_in(self, lane: str) -> bool:
+        """Have the API's ``handle`` called again, with this call, on a handler of that lane: it has found out that the request is
+        of a slow kind. False if it runs there already. ``handle`` then returns None."""
+        request = self._request
+        if request.lane == lane:
+            return False
+        self._outbox.hand_over(request, Handover(lane, self))
+        return True
+
+    def resumed(self, outbox: Outbox) -> None:
+        """It is handled again."""
+        self._outbox = outbox
 
     def check_mutations(self, strict_since: int) -> None:
         """Raises RequestError if the client has used up its quota for changing partitions. Requests of versions before

@@ -1,6 +1,7 @@
 """ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
 
-Not inline: a look-up by time may read an old segment from the disk.
+Not inline: a look-up by time may read an old segment from the disk, and decompress what a client has written there. Such requests
+have a lane; consumers that only ask where a partition begins and ends do not wait for them.
 
 There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the time-out that
 clients send from version 10 on, which is for reading from another tier, has no effect.
@@ -33,9 +34,12 @@ UNKNOWN = -1
 READ_COMMITTED = 1
 
 
-def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     """For a client that reads committed records only (from version 2 on), a partition ends at the last stable offset."""
     topics = call.body.topics
+    opens = any(_opens(wanted.timestamp) for topic in topics for wanted in topic.partitions)
+    if opens and call.continue_in(INSPECTION):
+        return None
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
     twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
 
@@ -57,6 +61,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             for topic in topics
         ]
     }
+
+
+def _opens(timestamp: int) -> bool:
+    """Whether batches may have to be decompressed for this answer."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
 def _answer(
@@ -108,4 +117,4 @@ def _error(wanted: Any, code: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle, lane=INSPECTION)
+API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle)
