@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader, read_header
 from protocol.kafka.records.record_scan import check_records, first_record, latest_record
-from protocol.kafka.records.records import Record, build_batch, read_records, unpack
+from protocol.kafka.records.records import (
+    MOST_HEADERS,
+    MOST_HEADERS_OF_RECORD,
+    Record,
+    build_batch,
+    read_records,
+    unpack,
+)
 
 NULLABLE = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(
@@ -98,3 +105,26 @@ def test_no_more_records_are_looked_at_than_allowed() -> None:
     for look in (lambda: first_record(header, data, 1, 0, 2), lambda: latest_record(header, data, 0, 2)):
         with pytest.raises(ProtocolError, match="a batch of 3 records, where 2 are looked at"):
             look()
+
+
+@pytest.mark.parametrize(
+    ("records", "headers", "complaint"),
+    [
+        (1, MOST_HEADERS_OF_RECORD, None),
+        (1, MOST_HEADERS_OF_RECORD + 1, "a record of 100001 headers"),
+        (11, MOST_HEADERS // 10, "a batch of more than 1000000 headers"),
+    ],
+)
+def test_no_more_headers_are_looked_at_than_allowed(records: int, headers: int, complaint: str | None) -> None:
+    """The smallest header, of two bytes, repeated."""
+    one = build_batch([(None, None, [("", None)] * headers, 1)])
+    record = unpack(one, 0, read_header(one))
+    offset = record.index(b"\0\0\0\x01\x01") + 2  # attributes, timestamp delta, offset delta, no key, no value
+    data = b"".join(record[:offset] + bytes([2 * number]) + record[offset + 1 :] for number in range(records))
+    header = read_header(one)._replace(record_count=records)
+    for look in (lambda: check_records(data, records), lambda: list(read_records(header, data))):
+        if complaint is None:
+            look()
+        else:
+            with pytest.raises(ProtocolError, match=complaint):
+                look()
