@@ -63,7 +63,7 @@ class KafkaRequest(Request):
 class Call:
     """A control request: the parsed body, the work on it, and its one reply."""
 
-    __slots__ = ("_context", "_outbox", "_replied", "_request", "body")
+    __slots__ = ("_context", "_outbox", "_replied", "_request", "body", "progress")
 
     def __init__(self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, body: Any) -> None:
         self._context = context
@@ -71,6 +71,7 @@ class Call:
         self._outbox = outbox
         self._replied = False
         self.body = body
+        self.progress: Any = None  # what a handler that continues in a lane has done so far
 
     @property
     def work(self) -> Work:
@@ -113,14 +114,13 @@ class Call:
         one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
 
-    def continue_in(self, lane: str) -> bool:
-        """Have the API's ``handle`` called again, with this call, on a handler of that lane: it has found out that the request is
-        of a slow kind. False if it runs there already. ``handle`` then returns None."""
-        request = self._request
-        if request.lane == lane:
-            return False
-        self._outbox.hand_over(request, Handover(lane, self))
-        return True
+    def is_in(self, lane: str) -> bool:
+        return self._request.lane == lane
+
+    def continue_in(self, lane: str) -> None:
+        """Have the API's ``handle`` called again, with this call, on a handler of that lane, behind what waits there: it has
+        found out that the request is of a slow kind, or has had its turn. It then returns None. Not on a processor."""
+        self._outbox.hand_over(self._request, Handover(lane, self))
 
     def resumed(self, outbox: Outbox) -> None:
         """It is handled again."""
