@@ -242,7 +242,12 @@ def test_who_replaces_fdatasync_gets_every_fsync(tmp_path: Path, monkeypatch: py
 
 def test_a_preloaded_library_gets_every_fsync(tmp_path: Path, aio: KernelAio) -> None:
     script = "from broker.runtime.disk import SystemDisk; print(SystemDisk().syncs_at_once())"
-    environments = {"128\n": dict(os.environ), "1\n": os.environ | FailingDisk(tmp_path).environment}
-    for expected, environment in environments.items():
+    (tmp_path / "both").mkdir()
+    environments = [
+        ("128\n", dict(os.environ)),
+        ("1\n", os.environ | FailingDisk(tmp_path).environment),
+        ("128\n", os.environ | FailingDisk(tmp_path / "both", kernel_aio=True).environment),  # it gets those, too
+    ]
+    for expected, environment in environments:
         command = [sys.executable, "-c", script]
         assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == expected
