@@ -23,6 +23,9 @@ import attrs
 from broker.kafka.handlers import load
 from broker.network.work import REQUEST_ENTRIES_MAX
 from protocol.kafka.schema import control
+from protocol.shuffle import messages, writer_frames
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_values import MAX_SUBPARTITIONS, PartitionType
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.test_amplification import Tempting, repeated
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
@@ -61,33 +64,43 @@ def cpu_ms() -> dict[str, float]:
     return spent
 
 
-def exchange(address: tuple[str, int], request: bytes, *, http: bool = False) -> int:
-    """Bytes of the answer; 0: the connection was closed without one."""
+def exchange(address: tuple[str, int], request: bytes, *, streams: bool) -> int:
+    """Bytes of the answer; 0: the connection was closed without one. ``streams``: all that comes until then, or for a second."""
+    size, wanted, head = 0, 4, b""
     with socket.create_connection(address, PATIENCE_S) as client:
-        size, wanted = 0, 4
-        head = b""
+        sending = threading.Thread(target=_send, args=(client, request), name="sending")
+        sending.start()
+        if streams:
+            client.settimeout(1)
         try:
-            client.sendall(request)
             while size < wanted:
                 piece = client.recv(1 << 20)
                 if not piece:
-                    return size if http else 0
+                    break
                 size += len(piece)
                 head = (head + piece)[:4]
-                if http:
-                    wanted = size + 1  # it closes the connection
+                if streams:
+                    wanted = size + 1
                 elif len(head) == 4:
                     wanted = 4 + struct.unpack(">i", head)[0]
         except TimeoutError:
-            return NEVER
+            size = size or NEVER
         except ConnectionError:
-            return 0
-        return size
+            pass
+    sending.join()
+    return size
 
 
-def measure(name: str, address: tuple[str, int], request: bytes, *, http: bool = False) -> Cost:
+def _send(client: socket.socket, request: bytes) -> None:
+    try:
+        client.sendall(request)
+    except OSError:
+        pass  # it was closed
+
+
+def measure(name: str, address: tuple[str, int], request: bytes, *, streams: bool = False) -> Cost:
     before = cpu_ms()
-    answer = exchange(address, request, http=http)
+    answer = exchange(address, request, streams=streams)
     after = cpu_ms()
     while True:  # what goes on after the answer
         time.sleep(0.02)
@@ -158,17 +171,49 @@ def http_requests(host: str) -> Iterator[tuple[str, bytes]]:
     yield "trailers", request("/api/v1/topics", chunks, "", "POST") + b"0\r\n" + b"a:\r\n" * (SIZE // 4) + b"\r\n"
 
 
+def shuffle_requests() -> Iterator[tuple[str, bytes]]:
+    """Streams of the smallest frames, and what one frame can ask for at most."""
+
+    def opened(number: int, subpartitions: int) -> bytes:
+        partition = ResultPartitionID.of(b"s" * 16, number)
+        return writer_frames.encode_open_partition(b"w" * 16, partition, subpartitions, PartitionType.BLOCKING)
+
+    receiver = b"r" * 16
+    yield "65,536 subpartitions", opened(1_000_000, MAX_SUBPARTITIONS)
+    yield "65,536 subpartitions, 20 times", b"".join(opened(number, MAX_SUBPARTITIONS) for number in range(20))
+    yield "2,000 partitions", b"".join(opened(number, 1) for number in range(100, 2100))
+    yield "list of all", writer_frames.encode_list_partitions(1)
+    for what, frame in {
+        "lists of none": writer_frames.encode_list_partitions(1, "none"),
+        "lists": writer_frames.encode_list_partitions(1),
+        "credits": messages.encode_add_credit(receiver, 1),
+        "cancellations": messages.encode_cancel_partition_request(receiver),
+        "resumptions": messages.encode_resume_consumption(receiver),
+        "acknowledgements of all records": messages.encode_ack_all_user_records_processed(receiver),
+        "buffer sizes": messages.encode_new_buffer_size(receiver, 1),
+        "segment ids": messages.encode_segment_id(receiver, 0, 0),
+        "partitions that are not there, released": writer_frames.encode_release_partition(1, bytes(56)),
+        "data sets that are not there, released": writer_frames.encode_release_data_set(1, bytes(16)),
+        "empty task events": messages.encode_task_event_request(b"", bytes(56), receiver),
+    }.items():
+        yield f"{what}, 1 MiB", frame * (SIZE // len(frame))
+
+
 def measured(only: str) -> Iterator[Cost]:
-    with Kafka(listeners=("kafka://127.0.0.1:0", "http://127.0.0.1:0")) as kafka:
+    with Kafka(listeners=("kafka://127.0.0.1:0", "http://127.0.0.1:0", "shuffle://127.0.0.1:0")) as kafka:
         tempting = Tempting(kafka)
         for name, request in kafka_requests(tempting.name):
             if only in name:
                 yield measure(name, kafka.address, request)
+        host, port = kafka.broker.address("shuffle").rsplit(":", 1)
+        for name, request in shuffle_requests():
+            if only in f"shuffle {name}":
+                yield measure(f"shuffle {name}", (host, int(port)), request, streams=True)
         host, port = kafka.broker.address("http").rsplit(":", 1)
         for name, request in http_requests(f"{host}:{port}"):
             name = f"http {name}"
             if only in name:
-                yield measure(name, (host, int(port)), request, http=True)
+                yield measure(name, (host, int(port)), request, streams=True)
 
 
 _WORDS: dict[int, str] = {0: "closed", NEVER: "none"}
