@@ -482,6 +482,13 @@ class Log:
             state.offline = StorageError(f"{state.topic}-{state.partition} was deleted")
         self.wake()
 
+    def moved_to(self, directory: str) -> None:
+        """Its files are in this directory, to be removed later. Their descriptors are not kept until then."""
+        state = self.state
+        with state.lock:  # no append is under way
+            for segment in state.view.segments:
+                segment.moved_to(directory)
+
     def wake(self) -> None:
         """Call the watchers. The caller holds no lock."""
         self._watchers.wake()
