@@ -6,9 +6,12 @@ checked together, a few times a second, as long as any request waits.
 
 from typing import Protocol
 
+from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
+
+log = get_logger("kafka")
 
 # How long (s) after its deadline a client is told, at most.
 TICK_S = 0.25
@@ -53,7 +56,10 @@ class AckDeadlines:
         now = self._clock.monotonic()
         for waiting in self._waiting.copy():
             if waiting.deadline <= now and self.remove(waiting):
-                waiting.expire()
+                try:
+                    waiting.expire()
+                except Exception as error:  # the seam: what fails for one request is not to keep the others waiting
+                    log.error("timer_callback_failed", exc_info=error)
         self._ticking = False  # cleared first: a request that is added after the next line starts the timer itself
         if self._waiting:
             self._tick_on()

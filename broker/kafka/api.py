@@ -15,7 +15,7 @@ from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Handover, Outbox, Peer, Request
 from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
@@ -63,7 +63,7 @@ class KafkaRequest(Request):
 class Call:
     """A control request: the parsed body, the work on it, and its one reply."""
 
-    __slots__ = ("_context", "_outbox", "_replied", "_request", "body")
+    __slots__ = ("_context", "_outbox", "_replied", "_request", "body", "progress")
 
     def __init__(self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, body: Any) -> None:
         self._context = context
@@ -71,6 +71,7 @@ class Call:
         self._outbox = outbox
         self._replied = False
         self.body = body
+        self.progress: Any = None  # what a handler that continues in a lane has done so far
 
     @property
     def work(self) -> Work:
@@ -112,6 +113,18 @@ class Call:
         """An array of the reply, for everything of which a request may name many. Its elements are ``make(item)``, created one by
         one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
+
+    def is_in(self, lane: str) -> bool:
+        return self._request.lane == lane
+
+    def continue_in(self, lane: str) -> None:
+        """Have the API's ``handle`` called again, with this call, on a handler of that lane, behind what waits there: it has
+        found out that the request is of a slow kind, or has had its turn. It then returns None. Not on a processor."""
+        self._outbox.hand_over(self._request, Handover(lane, self))
+
+    def resumed(self, outbox: Outbox) -> None:
+        """It is handled again."""
+        self._outbox = outbox
 
     def check_mutations(self, strict_since: int) -> None:
         """Raises RequestError if the client has used up its quota for changing partitions. Requests of versions before

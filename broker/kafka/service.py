@@ -74,7 +74,7 @@ class KafkaService:
             if request.api.handle_raw is not None:
                 request.api.handle_raw(self._context, request, outbox, prepared)
             else:
-                self._call(request, outbox)
+                self._call(request, outbox, prepared)
         except ProtocolError as error:
             # The processor closes the connection for this only where it handles the request itself.
             unlogged = self._violations.take(request.received_at)
@@ -93,15 +93,18 @@ class KafkaService:
             if metered is not None:
                 metered.handled()
 
-    def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
+    def _call(self, request: KafkaRequest, outbox: Outbox, call: Call | None) -> None:
         api = request.api
         assert api.handle is not None
-        if api.lane is not None:
+        if getattr(request, "lane", None) is not None:
             request.work(self._context).checkpoint()  # it may have waited long in its lane
-        body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
-        # A call may be parked for minutes, as a JoinGroup is. The parsed body is a copy, so the frame is not kept until then.
-        request.frame = _NOTHING
-        call = Call(self._context, request, outbox, body)
+        if call is None:
+            body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
+            # A call may be parked for minutes, as a JoinGroup is. The parsed body is a copy, so the frame is not kept until then.
+            request.frame = _NOTHING
+            call = Call(self._context, request, outbox, body)
+        else:
+            call.resumed(outbox)
         try:
             fields = api.handle(self._context, call)
         except RequestError as error:

@@ -19,6 +19,7 @@ from broker.network.request_channel import RequestChannel
 from broker.network.request_times import RequestTimes
 from broker.network.service import Outbox
 from broker.network.unsent import Unsent
+from broker.network.work import LANES
 from broker.runtime import Runtime
 from broker.runtime.run_token import TokenHolder
 from broker.runtime.threads import Body, Lock, ThreadHandle
@@ -63,7 +64,7 @@ class Plane:
         self._quotas = quotas
         self._attach = attach
         self._token = runtime.run_token()
-        self.channel = RequestChannel(queue, lane_width=_lane_width(handlers))
+        self.channel = RequestChannel(queue, _lane_width(handlers), _lanes_extra(handlers))
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
         self.handlers: list[Handler] = []
@@ -130,7 +131,7 @@ class Plane:
         with self._resizing:
             more = handlers - self._wanted_handlers
             self._wanted_handlers = handlers
-            self.channel.resize_lanes(_lane_width(handlers))
+            self.channel.resize_lanes(_lane_width(handlers), _lanes_extra(handlers))
             if self.acceptor is not None and not self._stopping:
                 self._spawn_handlers(more)
                 self.channel.dismiss(-more)
@@ -216,6 +217,11 @@ class Plane:
 def _lane_width(handlers: int) -> int:
     """A quarter of the handlers to each lane: most are left for requests that are in none."""
     return max(1, handlers // 4)
+
+
+def _lanes_extra(handlers: int) -> int:
+    """Of all lanes together, beside one of each: one handler is left for requests that are in none, when all lanes are full."""
+    return max(0, handlers - len(LANES) - 1)
 
 
 def wait_until(runtime: Runtime, condition: Callable[[], bool], timeout: float) -> bool:

@@ -3,8 +3,9 @@
 Processors offer requests and never wait, handlers take them. If the channel is full, the processor leaves the request with its
 connection, which stays muted, and the channel calls the processor back when there is room.
 
-A request may name a *lane*. Only a limited number of requests of each lane are with handlers at a time, and the others wait in
-the lane, so that slow kinds of requests leave handlers for the rest.
+A request may name a *lane*. Only a limited number of requests of each lane, and of all lanes, are with handlers at a time. The
+others wait in their lane, so that slow kinds of requests leave handlers for the rest. One request of each lane may always be
+with a handler, and the lanes take turns with what there is beyond that.
 """
 
 from collections import deque
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import attrs
 
 from broker.network.service import Request, Service
-from broker.network.work import LANES
+from broker.network.work import LANES, SERIAL
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 
 Item = tuple[Service, Request]
@@ -31,16 +32,19 @@ _LEAVE = Leave()
 
 @attrs.define(eq=False)
 class _Lane:
+    serial: bool
     running: int = 0  # requests with a handler, or in the queue
     behind: deque[Taken] = attrs.Factory(deque)
 
 
 class RequestChannel:
-    def __init__(self, capacity: int, lane_width: int = 1) -> None:
+    def __init__(self, capacity: int, lane_width: int = 1, lanes_extra: int | None = None) -> None:
         """``capacity``: requests that may wait (Kafka's queued.max.requests). ``lane_width``: how many requests of one lane
-        may be with handlers at a time."""
+        may be with handlers at a time; only one of a lane in ``SERIAL``. ``lanes_extra``: how many of all lanes together, beside
+        one of each; None: as many as their width allows."""
         self.capacity = capacity
         self.lane_width = lane_width
+        self.lanes_extra = lanes_extra
         self._queue: SimpleQueue[Taken | Leave | None] = SimpleQueue()
         self._size = 0  # requests only, not wake-ups of handlers
         self._lock = Lock()
@@ -61,7 +65,7 @@ class RequestChannel:
         name = request.lane
         queued = service, request, name
         with self._lock:
-            lane = None if name is None else self._lanes.setdefault(name, _Lane())
+            lane = None if name is None else self._lane(name)
             # The lanes together may not fill the channel, so that requests without a lane find room.
             if self._size >= self.capacity or (
                 lane is not None and len(lane.behind) > self.capacity // (len(LANES) + 1)
@@ -71,12 +75,40 @@ class RequestChannel:
                 return False
             self._size += 1
             if lane is not None:
-                if lane.running >= self.lane_width:
+                if not self._fits(lane):
                     lane.behind.append(queued)
                     return True
                 lane.running += 1
         self._queue.put(queued)
         return True
+
+    def _lane(self, name: str) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(name in SERIAL)
+        return lane
+
+    def _fits(self, lane: _Lane) -> bool:
+        """Whether one more request of this lane may go to a handler."""
+        if not lane.running:
+            return True
+        if lane.serial or lane.running >= self.lane_width:
+            return False
+        extra = self.lanes_extra
+        return extra is None or sum(max(0, each.running - 1) for each in self._lanes.values()) < extra
+
+    def _following(self) -> list[Taken]:
+        """The requests that may go to handlers now, from each lane in turn."""
+        following: list[Taken] = []
+        more = True
+        while more:
+            more = False
+            for lane in self._lanes.values():
+                if lane.behind and self._fits(lane):
+                    lane.running += 1
+                    following.append(lane.behind.popleft())
+                    more = True
+        return following
 
     def take(self, timeout: float | None) -> Taken | Leave | None:
         """The oldest request that may be handled now; None after ``timeout`` s or when woken. Call ``done`` afterwards.
@@ -98,28 +130,22 @@ class RequestChannel:
         return item
 
     def done(self, taken: Taken) -> None:
-        """The handler has finished with it: the next request of its lane may follow."""
+        """The handler has finished with it: another request of a lane may follow."""
         name = taken[2]
         if name is None:
             return
         with self._lock:
-            lane = self._lanes[name]
-            fits = lane.running <= self.lane_width  # else the lanes have become narrower
-            following = lane.behind.popleft() if lane.behind and fits else None
-            if following is None:
-                lane.running -= 1
-                return
-        self._queue.put(following)
+            lane = self._lanes[name] = self._lanes.pop(name)  # the last one: now it is the turn of the others
+            lane.running -= 1
+            following = self._following()
+        for each in following:
+            self._queue.put(each)
 
-    def resize_lanes(self, width: int) -> None:
-        """Change how many requests of one lane may be with handlers at a time."""
+    def resize_lanes(self, width: int, extra: int | None = None) -> None:
+        """Change how many requests of one lane, and of all, may be with handlers at a time."""
         with self._lock:
-            self.lane_width = width
-            following = []
-            for lane in self._lanes.values():
-                while lane.behind and lane.running < width:
-                    lane.running += 1
-                    following.append(lane.behind.popleft())
+            self.lane_width, self.lanes_extra = width, extra
+            following = self._following()
         for each in following:
             self._queue.put(each)
 

@@ -44,12 +44,17 @@ WATCHES_MAX = 160_000
 WATCHED_ALWAYS = 16
 
 # The lanes. Requests with long bodies; those that are slow by nature, because they change topics or describe everything; logins
-# that compute for milliseconds; and those that may decompress what a client has written, which takes up to some 100 ms a batch.
+# that compute for milliseconds; those that may decompress what some client has written, because somebody asks for it; and those
+# whose own records have to be decompressed before they are stored. The last two take up to some 100 ms a batch.
 BULK = "bulk"
 ADMIN = "admin"
 LOGIN = "login"
 INSPECTION = "inspection"
-LANES = (BULK, ADMIN, LOGIN, INSPECTION)
+VALIDATION = "validation"
+LANES = (BULK, ADMIN, LOGIN, INSPECTION, VALIDATION)
+# Lanes of which one request is with a handler at a time. What they decompress may take much memory, so one batch is decompressed
+# after the other (``broker/storage/log/inspection.py``), and a second request would only keep a handler waiting.
+SERIAL = frozenset({INSPECTION, VALIDATION})
 
 
 class Abandoned(Exception):

@@ -57,6 +57,8 @@ class KeepAlive:
         with self._lock:
             connections = list(self._connections.items())
             self._sweeping = bool(connections)
+        if connections:  # first, so that it goes on whatever fails for a connection
+            self._again()
         for state, pinged_at in connections:
             # One whose SENDs wait for the disk cannot be heard.
             if now - state.heard_at < self._interval_s or state.parked is not None:
@@ -73,5 +75,3 @@ class KeepAlive:
                 request = Request()
                 request.connection = state.connection
                 state.outbox.close(request)
-        if connections:
-            self._again()

@@ -177,7 +177,7 @@ def sync_each(files: Sequence[File]) -> Iterator[tuple[int, OSError | None]]:
 
 def _is_intercepted() -> bool:
     """Whether somebody has put a function of their own in the place of ``os.fdatasync`` or the C library's, to skip fsyncs, to
-    count them or to have them fail. Then all fsyncs have to go there."""
+    count them or to have them fail. Then all fsyncs have to go there. Who replaces ``syscall`` as well gets them that way."""
     return os.fdatasync is not _fdatasync or kernel_aio.is_interposed("fdatasync")
 
 

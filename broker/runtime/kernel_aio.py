@@ -13,6 +13,7 @@ Source: the kernel's include/uapi/linux/aio_abi.h. Neither Python nor the C libr
 import ctypes
 import errno
 import functools
+import itertools
 import os
 import platform
 import struct
@@ -33,6 +34,13 @@ _RESFD = 1
 _EVENT = struct.Struct("=QQqq")
 
 T = TypeVar("T")
+
+# Contexts that nobody uses, by their size: the kernel takes some 30 ms to destroy one, and a process that starts a broker for
+# each of its tests would spend most of their stops with it.
+_IDLE_MAX = 8
+_idle: list[tuple[int, ctypes.c_ulong]] = []
+_generations = itertools.count(1)
+os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
 
 _call = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
 if _call is not None:
@@ -56,17 +64,19 @@ class KernelAio:
             raise OSError(errno.ENOSYS, "no asynchronous I/O on this system")
         setup, self._submit, self._get_events, destroy = numbers
         self.size = size
-        context = ctypes.c_ulong(0)
-        if _call(ctypes.c_long(setup), ctypes.c_uint(size), ctypes.byref(context)):
-            raise _error()
+        context = _idle_context(size)
+        if context is None:
+            context = ctypes.c_ulong(0)
+            if _call(ctypes.c_long(setup), ctypes.c_uint(size), ctypes.byref(context)):
+                raise _error()
         self._context = context
-        # It waits for what was not read to its end.
-        weakref.finalize(self, _call, ctypes.c_long(destroy), context).atexit = False
+        self._outstanding = [0]  # requests that the kernel has taken and whose results were not
+        weakref.finalize(self, _give_up, destroy, context, size, self._outstanding).atexit = False
         self._requests = ctypes.create_string_buffer(_IOCB.size * size)
         start = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * size)(*range(start, start + _IOCB.size * size, _IOCB.size))
         self._events = ctypes.create_string_buffer(_EVENT.size * size)
-        self._turn = 0
+        self._turn = next(_generations) << 32  # no request of this process has the data of another
 
     def fdatasync(self, descriptors: Sequence[int], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
         """The position of each descriptor and its error, in the order in which they are done. At most ``size`` descriptors.
@@ -104,7 +114,9 @@ class KernelAio:
 
     def _start(self, count: int) -> int:
         """Give the kernel so many requests. How many it took, the first ones."""
-        return max(0, self._call(self._submit, ctypes.c_long(count), self._pointers))
+        taken = max(0, self._call(self._submit, ctypes.c_long(count), self._pointers))
+        self._outstanding[0] += taken
+        return taken
 
     def _wait(self, least: int, patience_s: float) -> list[tuple[int, OSError | None]]:
         """The data and the error of each request that is done, ``least`` of them unless that takes longer than ``patience_s``.
@@ -116,6 +128,7 @@ class KernelAio:
         if count < 0:
             error = _error()
             raise OSError(error.errno, f"the result of an fsync is unknown: {error.strerror}")
+        self._outstanding[0] -= count
         return [
             (data, OSError(-result, os.strerror(-result)) if result < 0 else None)
             for data, _, result, _ in _EVENT.iter_unpack(memoryview(self._events)[: count * _EVENT.size])
@@ -126,6 +139,25 @@ class KernelAio:
             result: int = _call(ctypes.c_long(number), self._context, *arguments)  # type: ignore[misc]
             if result >= 0 or ctypes.get_errno() != errno.EINTR:
                 return result
+
+
+def _idle_context(size: int) -> ctypes.c_ulong | None:
+    for _ in range(len(_idle)):
+        try:
+            found, context = _idle.pop()
+        except IndexError:  # another thread has it
+            break
+        if found == size:
+            return context
+        _idle.insert(0, (found, context))
+    return None
+
+
+def _give_up(destroy: int, context: ctypes.c_ulong, size: int, outstanding: list[int]) -> None:
+    if not outstanding[0] and len(_idle) < _IDLE_MAX:
+        _idle.append((size, context))
+    else:  # it waits for what was not read to its end
+        _call(ctypes.c_long(destroy), context)  # type: ignore[misc]
 
 
 class KernelSyncQueue(Generic[T]):
@@ -140,7 +172,7 @@ class KernelSyncQueue(Generic[T]):
             raise OSError(errno.ENOSYS, "no eventfd on this system")
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._pending: dict[int, T] = {}
-        self._last = 0
+        self._last = self._aio._turn
 
     @property
     def pending(self) -> int:

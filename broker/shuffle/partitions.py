@@ -13,6 +13,7 @@ Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/shuff
 """
 
 import re
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
@@ -41,7 +42,7 @@ from protocol.shuffle.writer_frames import (
 
 log = get_logger("shuffle")
 
-_HEX = re.compile("[0-9a-f]*")
+_HEX = re.compile(f"[0-9a-f]{{0,{2 * PARTITION_ID_BYTES}}}")
 # How many released data sets are remembered, the last ones: some 150 bytes each.
 _RELEASED_DATA_SETS_MAX = 16_384
 # How many released partitions are remembered for writers that resume them, the last ones: some 300 bytes each.
@@ -96,6 +97,7 @@ class Partitions:
         self._deadlines = Deadlines(clock, timer, self.is_known)
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
+        self._ids: list[bytes] = []  # the same, in their order: those of a data set, or of one producer, stand together
         self._winners: dict[bytes, ResultPartitionID] = {}  # by `_contest`
         self._told_first = 0
         # By whom, the latest last; None: by somebody who may release everything.
@@ -107,6 +109,7 @@ class Partitions:
         """When the broker starts: take up what an earlier broker has finished."""
         for partition, left_s in self._spiller.load(self.budget, self.settings.ttl_s):
             self._by_id[partition.id] = partition
+            insort(self._ids, partition.id)
             self._winners[self._contest(partition)] = partition.id
             self._expire_in(partition, left_s)
 
@@ -114,6 +117,7 @@ class Partitions:
         """Forget everything, when nobody serves any more; finished blocking partitions stay on disk."""
         with self._lock:
             partitions, self._by_id = self._by_id, {}
+            self._ids = []
             self._winners = {}
         self._deadlines.close()
         self.waiting.close()
@@ -156,6 +160,7 @@ class Partitions:
             self._released.pop(request.partition, None)
             self._spiller.add(partition)
             self._by_id[request.partition] = partition
+            insort(self._ids, request.partition)
             waiting = self.waiting.take(partition.id) if partition.readable else []
         answer(waiting, partition)
         return partition
@@ -255,10 +260,8 @@ class Partitions:
             waiting = self.waiting.take(partition.id)
             losers = [
                 other
-                for other in self._by_id.values()
-                if other.id[:56] == key
-                and (other.owner == owner or self.settings.owners_compete)
-                and other is not partition
+                for other in self._of(*_range(key.hex()))
+                if (other.owner == owner or self.settings.owners_compete) and other is not partition
             ]
         self._expire_in(partition, self._ttl_s(partition))
         done(None)
@@ -367,7 +370,7 @@ class Partitions:
             self._released_data_sets[data_set] = (*releasers, rights)[-_RELEASERS_MAX:]
             if len(self._released_data_sets) > _RELEASED_DATA_SETS_MAX:
                 del self._released_data_sets[next(iter(self._released_data_sets))]
-            partitions = [partition for partition in self._by_id.values() if partition.id.startswith(data_set)]
+            partitions = self._of(*_range(data_set.hex()))
         return sum(self._release(partition) for partition in partitions if _may_release(rights, partition))
 
     def _release(self, partition: ResultPartition) -> bool:
@@ -377,6 +380,7 @@ class Partitions:
             if not self.is_known(partition):
                 return False  # released already; there may be another one of that id
             del self._by_id[partition.id]
+            del self._ids[bisect_left(self._ids, partition.id)]
             self._released[partition.id] = _Released(partition.writer, readers_left)
             if len(self._released) > _RELEASED_PARTITIONS_MAX:
                 del self._released[next(iter(self._released))]
@@ -413,23 +417,43 @@ class Partitions:
         with self._lock:
             return tuple(self._by_id.values())
 
+    def count(self, prefix: str) -> int:
+        """Of the partitions whose hex digits begin with ``prefix``."""
+        if not _HEX.fullmatch(prefix):
+            return 0
+        with self._lock:
+            first, end = self._place(*_range(prefix))
+            return end - first
+
+    def _of(self, least: bytes, most: bytes) -> "list[ResultPartition]":
+        """Those with ids from ``least`` to ``most``, in their order. Under the lock."""
+        first, end = self._place(least, most)
+        return [self._by_id[partition_id] for partition_id in self._ids[first:end]]
+
+    def _place(self, least: bytes, most: bytes) -> tuple[int, int]:
+        first = bisect_left(self._ids, least)
+        return first, bisect_right(self._ids, most, first)
+
     def list(self, prefix: str, rights: Rights | None = None) -> list[PartitionInfo]:
         """The partitions whose hex digits begin with ``prefix``, in their order; those that the client may know of.
 
-        For a whole id the others are not looked at: that is how a writer asks whether the broker still answers.
+        The others are not looked at. A writer asks with a whole id whether the broker still answers.
         """
+        if not _HEX.fullmatch(prefix):
+            return []
         with self._lock:
-            if len(prefix) == 2 * PARTITION_ID_BYTES:
-                partition = self._by_id.get(bytes.fromhex(prefix)) if _HEX.fullmatch(prefix) else None
-                candidates = [] if partition is None else [partition]
-            else:
-                candidates = sorted(self._by_id.values(), key=lambda partition: partition.id)
-        wanted = [partition for partition in candidates if partition.id.hex().startswith(prefix)]
+            wanted = self._of(*_range(prefix))
         if rights is not None:
             owners = {partition.owner for partition in wanted}
             visible = {owner for owner in owners if rights.may(DESCRIBE, owner, audited=False)}
             wanted = [partition for partition in wanted if partition.owner in visible]
         return [_info(partition) for partition in wanted]
+
+
+def _range(prefix: str) -> tuple[bytes, bytes]:
+    """The least and the largest id whose hex digits begin with ``prefix``."""
+    digits = 2 * PARTITION_ID_BYTES
+    return bytes.fromhex(prefix[:digits].ljust(digits, "0")), bytes.fromhex(prefix[:digits].ljust(digits, "f"))
 
 
 def _may_release(rights: Rights | None, partition: ResultPartition) -> bool:

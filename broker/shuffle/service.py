@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 
 from broker.log import EventLimit, get_logger
-from broker.network.service import Connection, Outbox, Peer, Request
+from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.work import ADMIN
 from broker.security.authorizer import Authorizer
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
@@ -49,11 +50,14 @@ from protocol.shuffle.messages import (
     TaskEventRequest,
 )
 from protocol.shuffle.push_row import PushRow, take_row
-from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PUSH_HEADER_BYTES, WriterId
+from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PUSH_HEADER_BYTES, ListPartitions, WriterId
 
 log = get_logger("shuffle")
 
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
+_LIST_PARTITIONS = int(WriterId.LIST_PARTITIONS)
+# Partitions that a processor lists: about 1 ms.
+_LISTED_INLINE = 500
 _ADD_CREDIT = 6
 _ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # a longer frame has trailing bytes that are ignored
 _CREDITS_AT_A_TIME = 64
@@ -146,11 +150,24 @@ class ShuffleService:
         return ShuffleSession(self._row_bytes_max)
 
     def inline(self, request: Request) -> Any:
+        frame = request.frame
+        if len(frame) > 8 and frame[8] == _LIST_PARTITIONS:
+            try:
+                wanted = writer_frames.parse(frame)
+            except ProtocolError:
+                return None
+            assert isinstance(wanted, ListPartitions)
+            if self._partitions.count(wanted.prefix.lower()) > _LISTED_INLINE:
+                return Handover(ADMIN, wanted)
         return None
 
-    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+    def handle(self, request: Request, outbox: Outbox, prepared: ListPartitions | None) -> None:
         assert isinstance(request, ShuffleRequest)
         connection = request.connection
+        if prepared is not None:
+            if not connection.closed:
+                self._list(connection, outbox, prepared)
+            return
         state = connection.data
         if state is None:
             state = connection.data = self._new_state(connection, outbox)
@@ -197,6 +214,11 @@ class ShuffleService:
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
             outbox.close(request)
+
+    def _list(self, connection: Connection, outbox: Outbox, wanted: ListPartitions) -> None:
+        """A long list, on a handler. What the connection sends after the request may be answered before it."""
+        found = self._partitions.list(wanted.prefix.lower(), rights_of(connection, self._authorizer))
+        outbox.push(connection, [writer_frames.encode_partition_list(wanted.correlation, found)])
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):

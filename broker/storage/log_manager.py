@@ -369,6 +369,9 @@ class LogManager:
                     partition_dir.rename_deleted(self.disk, log.dir, name, log.partition, self.entropy.uuid())
                     for log in logs
                 ]
+                for log, path in zip(logs, renamed, strict=True):
+                    if path is not None:
+                        log.moved_to(path)
                 self.disk.sync_dir(self.data_dir)
                 self.catalogue.forget_deleted_topics([info.topic_id])
                 delay_ms = LogConfig.from_overrides(self.config.defaults, info.configs).file_delete_delay_ms

@@ -1,5 +1,6 @@
 """Raw Kafka connections for clients that do not behave, and a look at what they leave behind in the broker."""
 
+import itertools
 import socket
 import struct
 import time
@@ -13,6 +14,7 @@ from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 
 DEADLINE_S = 30.0
+_numbers = itertools.count()
 LENGTH = struct.Struct(">i")
 
 API_VERSIONS = control.encode_request(ApiKey.API_VERSIONS, 0, 77, "good", {})
@@ -144,7 +146,7 @@ class Faults:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.topic = "healthy"
+        self.topic = f"healthy-{next(_numbers)}"
         broker.server.kafka.logs.create_topic(self.topic, 1, {})
         self._served = 0
         self._raws: list[Raw] = []

@@ -11,6 +11,12 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.faults.raw import API_VERSIONS, LENGTH, Faults, fetch, produce, wait_for
 
+
+@pytest.fixture
+def faults(faults_of_all: Faults) -> Faults:
+    return faults_of_all
+
+
 # The fixture's broker serves all examples of a test.
 shared = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

@@ -2,17 +2,26 @@
 
 import random
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.faults.pulsar_faults import PulsarFaults
+from tests.faults.raw import Faults
 from tests.faults.raw_pulsar import topic
 from tests.pulsar_frames import command, connect, entry, field_of, metadata, send, send_batch, send_entry, simple
 
 _INT = struct.Struct(">I")
 HUGE = 2**64 - 1
+
+
+@pytest.fixture
+def pulsar(faults_of_all: Faults) -> Iterator[PulsarFaults]:
+    attacked = PulsarFaults(faults_of_all)
+    yield attacked
+    attacked.close()
 
 
 @pytest.mark.parametrize(

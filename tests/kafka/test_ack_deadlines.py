@@ -57,3 +57,29 @@ def test_one_that_is_answered_while_others_are_told_is_not_told() -> None:
     clock.now += 2
     timer.step(0)
     assert (first.expired, other.expired) == (1, 0)
+
+
+def test_one_that_fails_keeps_no_other_waiting() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    deadlines = AckDeadlines(clock, timer)
+
+    class Failing(Produce):
+        def expire(self) -> None:
+            super().expire()
+            raise RuntimeError("nothing can be sent")
+
+    failing, beside, late = Failing(clock.now + 1), Produce(clock.now + 1), Produce(clock.now + 3)
+    for one in (failing, beside, late):
+        deadlines.add(one)
+    told = []
+    for _ in range(2):
+        clock.now += 2
+        timer.step(0)
+        told.append((failing.expired, beside.expired, late.expired))
+    assert told == [(1, 1, 0), (1, 1, 1)]
+    deadlines.add(again := Produce(clock.now + 1))
+    clock.now += 2
+    timer.step(0)
+    assert again.expired == 1
+    assert len(deadlines) == len(timer) == 0

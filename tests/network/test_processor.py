@@ -298,30 +298,30 @@ def test_those_held_back_by_a_full_channel_get_in_in_their_order(bench: MakeBenc
 
 
 def test_who_waits_for_a_full_lane_holds_back_nobody_else(bench: MakeBench) -> None:
-    b = bench(queue=5)
-    slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(3)]
+    b = bench(queue=6)
+    slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(4)]
     for client in slow[:3]:
         client.send(frame(b"s"))
         b.settle(handling=False)
-    for client in usual[:2]:
+    for client in usual[:3]:
         client.send(frame(b"p"))
         b.settle(handling=False)
     for client in slow[3:]:
         client.send(frame(b"s"))
         b.settle(handling=False)
-    usual[2].send(frame(b"p"))
+    usual[3].send(frame(b"p"))
     b.settle(handling=False)
     assert [b.connection_of(client).held is not None for client in slow + usual] == [
         *[False] * 3,
         *[True] * 2,
-        *[False] * 2,
+        *[False] * 3,
         True,
     ]
     for _ in range(2):  # one of the lane, for which the next one comes, and one of none
         assert b.handle()
         b.step()
     assert b.service.handled == [b"s", b"p"]
-    assert [b.connection_of(client).held is not None for client in slow + usual] == [*[False] * 4, True, *[False] * 3]
+    assert [b.connection_of(client).held is not None for client in slow + usual] == [*[False] * 4, True, *[False] * 4]
     b.until(lambda: all(client.frames for client in slow + usual))
 
 

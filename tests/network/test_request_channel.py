@@ -7,6 +7,7 @@ import pytest
 
 from broker.network.request_channel import Leave, RequestChannel
 from broker.network.service import Request
+from broker.network.work import ADMIN, BULK, INSPECTION, LOGIN, VALIDATION
 
 
 def item(number: int) -> Any:
@@ -134,7 +135,7 @@ def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in
 
 
 def test_wider_lanes_take_at_once_what_fits_and_narrower_ones_let_no_more_follow_until_it_does() -> None:
-    channel = RequestChannel(20, lane_width=1)
+    channel = RequestChannel(30, lane_width=1)
     slow = [laned(n) for n in range(6)]
     assert all(channel.offer(each, never) for each in slow)
     assert numbers(channel, 6) == [0]
@@ -166,13 +167,31 @@ def test_lanes_do_not_wait_for_each_other() -> None:
     assert numbers(channel, 4) == [0, 2]
 
 
+def test_full_lanes_leave_a_handler_to_others_and_have_one_each() -> None:
+    """Five lanes of two would occupy ten handlers."""
+    channel = RequestChannel(100, lane_width=2, lanes_extra=2)
+    lanes = [BULK, ADMIN, LOGIN, INSPECTION, VALIDATION]
+    first = [laned(10 * n + k, lane) for n, lane in enumerate(lanes) for k in range(4)]
+    assert all(channel.offer(each, never) for each in first)
+    # Two of the first two lanes, which came first, and one of the others.
+    assert sorted(numbers(channel, 20)) == [0, 1, 10, 11, 20, 30, 40]
+    # Whose turn it is: a lane that had none of the places that are beyond one of each.
+    channel.done((*first[0], BULK))
+    assert numbers(channel, 20) == [21]
+    channel.done((*first[12], INSPECTION))  # one at a time, whatever is free
+    assert numbers(channel, 20) == [31]
+    channel.done((*first[16], VALIDATION))
+    channel.done((*laned(41, VALIDATION), VALIDATION))
+    assert numbers(channel, 20) == [41, 42]
+
+
 def test_two_lanes_leave_most_of_the_channel_to_others() -> None:
     channel = RequestChannel(20, lane_width=1)
     taken = 0
     for lane in ("a", "b"):
         while channel.offer(laned(taken, lane), lambda: None):
             taken += 1
-    assert taken == 12  # of each lane one on its way to a handler, and five behind it
+    assert taken == 10  # of each lane one on its way to a handler, and four behind it
     assert all(channel.offer(item(n), never) for n in range(8))
 
 

@@ -12,10 +12,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client import Broker
+from broker.runtime.disk import SystemDisk
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.http.api.harness import LISTENERS, Api
 from tests.network.harness import wait_for
 from tests.process.broker_process import BrokerProcess
+from tests.process.failing_disk import FailingDisk
 from tests.process.test_kill import inspect
 
 # Some of the broker's files are larger than they look: of an index, its place is taken at once.
@@ -149,6 +151,47 @@ def test_on_a_full_disk_topics_and_offsets_are_refused_whole(small_disk: Path, t
         broker.kill()
         broker.start()
         assert 10 == len(AdminClient(settings(servers)).list_topics("big", 30).topics["big"].partitions)
+        assert 0 == broker.stop()
+
+
+@pytest.mark.parametrize("kernel_aio", [False, True], ids=["calls", "kernel"])
+@pytest.mark.parametrize("failing", ["call", "kernel"])
+def test_an_fsync_that_fails_is_never_an_acknowledgement(kernel_aio: bool, failing: str, tmp_path: Path) -> None:
+    """In both ways in which a log is synced. Each is the control of the other: who leaves its fsyncs to the kernel does not
+    notice that those fail which it would call itself."""
+    if kernel_aio and SystemDisk().sync_queue() is None:
+        pytest.skip("the kernel does not offer it here")
+    disk = FailingDisk(tmp_path, kernel_aio=kernel_aio)
+    with BrokerProcess(tmp_path, environment=disk.environment) as broker:
+        producer = Producer(settings(broker.address, acks=-1, message_timeout_ms=5000, linger_ms=0))
+        acked: list[str] = []
+        errors: list[int] = []
+
+        def produce(value: str) -> None:
+            def delivered(error: KafkaError | None, _message: object) -> None:
+                if error is None:
+                    acked.append(value)
+                else:
+                    errors.append(error.code())
+
+            producer.produce("topic", value, partition=0, on_delivery=delivered)
+            assert 0 == producer.flush(60)
+
+        # A flusher's thread syncs a new segment, the kernel what follows.
+        for number in range(3):
+            produce(f"before {number}")
+        assert (3, []) == (len(acked), errors)
+        disk.fail(failing, "/topic-0/")
+        produce("after")
+        assert (["after"] == acked[3:]) == (kernel_aio != (failing == "kernel"))
+        assert errors == [] if acked[3:] else set(errors) <= {KafkaError.KAFKA_STORAGE_ERROR, KafkaError._MSG_TIMED_OUT}
+        disk.heal()
+        broker.kill()
+        broker.start()
+        found = [
+            (record.value or b"").decode() for record in Librdkafka().consume(broker.address, "topic", len(acked))[0]
+        ]
+        assert acked == found[: len(acked)]
         assert 0 == broker.stop()
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.records.compression import GZIP, compress
+from protocol.kafka.schema import control
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 from tests.process.hostile import (
     ATTACKS,
@@ -25,6 +27,8 @@ from tests.process.hostile import (
     peak_bytes,
     unknown_topics,
 )
+from tests.process.test_bombs import batch_of, with_body
+from tests.protocol.kafka.records.test_compression import UNITS
 
 CONNECTIONS = 12
 
@@ -88,6 +92,33 @@ def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> No
                 neighbour.round()
             assert broker.stop() == 0
         neighbour.close()
+
+
+def test_neither_neighbours_nor_a_stop_wait_for_batches_that_are_decompressed(tmp_path: Any) -> None:
+    """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; looked into by whoever asks for a
+    time. Each once kept all handlers for seconds, and with them everything that the processors had handed over."""
+    contents = [
+        (codec, repeated(900_000 // (len(repeated(2)) - len(repeated(1))))) for codec, repeated in UNITS.values()
+    ]
+    contents.append((GZIP, compress(GZIP, bytes(31 << 20))))
+    with attacked_broker(tmp_path) as broker, Client(broker.address) as client:
+        for index, (codec, body) in enumerate(contents):
+            batch = with_body(batch_of(1, codec), body, 1)
+            topic = {"name": WIDE, "partition_data": [{"index": index, "records": batch}]}
+            produced = client.ask(ApiKey.PRODUCE, 7, acks=1, timeout=30_000, topic_data=[topic])
+            assert produced.responses[0].partition_responses[0].error_code == 0
+        wanted = [{"partition_index": index, "timestamp": 500} for index in range(len(contents))]
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": WIDE, "partitions": wanted}]}
+        request = control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", fields)
+        outlives(broker, request, CONNECTIONS)
+        assert peak_bytes(broker) < RSS_MAX
+        neighbour = Neighbour(broker.address)
+        with Attack(broker.address, request, CONNECTIONS) as attack:
+            while not all(attack.answers):
+                neighbour.round()
+            assert broker.stop() == 0
+        neighbour.close()
+        assert not [event for event in broker.events if event["event"] == "thread_left_behind"]
 
 
 def test_large_requests_of_honest_clients_are_answered(tmp_path: Any) -> None:

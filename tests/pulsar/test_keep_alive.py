@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.keep_alive import KeepAlive
 from broker.runtime.timers import Timer
@@ -69,6 +71,18 @@ def test_a_client_that_answers_its_pings_stays() -> None:
             stage.pass_time(1)
         stage.state.heard_at = stage.clock.monotonic()
     assert 0 == stage.outbox.closed
+
+
+def test_a_connection_that_fails_does_not_end_the_pings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+
+    def fail(*_: Any) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("nothing can be pushed")
+
+    monkeypatch.setattr(stage.outbox, "push", fail)
+    stage.pass_time(4 * INTERVAL_S)
+    assert stage.outbox.closed
 
 
 def test_a_client_whose_sends_wait_for_the_disk_is_not_taken_for_dead() -> None:

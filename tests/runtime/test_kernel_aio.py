@@ -1,6 +1,7 @@
 """Many fsyncs with one call. On a system that does not offer it, only that is tested."""
 
 import errno
+import gc
 import os
 import select
 import subprocess
@@ -125,6 +126,27 @@ def test_an_error_of_the_kernel_is_not_taken_for_a_success(
     assert {number: error and error.errno for number, error in done.items()} == dict.fromkeys(range(3), errno.EFAULT)
 
 
+def test_a_context_is_used_again_unless_something_of_it_is_outstanding(
+    aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_aio, "_idle", [])
+    first = KernelAio(64)
+    context = first._context.value
+    assert len(list(first.fdatasync(descriptors, 30.0))) >= 64
+    del first
+    gc.collect()
+    other = KernelAio(32)
+    assert other._context.value != context
+    again = KernelAio(64)
+    assert again._context.value == context
+    assert sorted(each[0] for each in again.fdatasync(descriptors, 30.0) if each) == list(range(64))
+    next(again.fdatasync(descriptors[:9], 30.0))  # not read to its end
+    again._outstanding[0] = 8
+    del again
+    gc.collect()
+    assert kernel_aio._idle == []
+
+
 class Descriptor(NamedTuple):
     number: int
 
@@ -242,7 +264,12 @@ def test_who_replaces_fdatasync_gets_every_fsync(tmp_path: Path, monkeypatch: py
 
 def test_a_preloaded_library_gets_every_fsync(tmp_path: Path, aio: KernelAio) -> None:
     script = "from broker.runtime.disk import SystemDisk; print(SystemDisk().syncs_at_once())"
-    environments = {"128\n": dict(os.environ), "1\n": os.environ | FailingDisk(tmp_path).environment}
-    for expected, environment in environments.items():
+    (tmp_path / "both").mkdir()
+    environments = [
+        ("128\n", dict(os.environ)),
+        ("1\n", os.environ | FailingDisk(tmp_path).environment),
+        ("128\n", os.environ | FailingDisk(tmp_path / "both", kernel_aio=True).environment),  # it gets those, too
+    ]
+    for expected, environment in environments:
         command = [sys.executable, "-c", script]
         assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == expected

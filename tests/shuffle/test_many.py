@@ -1,12 +1,16 @@
 """Many receivers and partitions, slow receivers, and receivers that never give credit."""
 
+import threading
+from random import Random
 from typing import Any
 
 import pytest
 
+from broker.shuffle import service
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
+from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id, wait_for
 
@@ -60,6 +64,46 @@ def test_1000_partitions_at_once(serve: Any) -> None:
     client.send(*[w.encode_release_partition(number, partition) for number, partition in enumerate(ids)])
     wait_for(lambda: server.partitions.list("") == [])
     wait_for(lambda: server.files == [])
+
+
+def test_a_prefix_finds_the_partitions_whose_ids_begin_so(server: Served) -> None:
+    client = server.connect()
+    random = Random(5)
+    data_sets = [bytes([first]) + random.randbytes(15) for first in (0x00, 0x0A, 0xAB, 0xAB, 0xFF)]
+    ids = [ResultPartitionID.of(data_set, number) for data_set in data_sets for number in (0, 1, 255, 256)]
+    for partition in random.sample(ids, len(ids)):
+        client.open(partition)
+    assert client.release(ids.pop(7))
+    assert client.release_data_set(data_sets.pop(2)) == 4
+    ids = sorted(one for one in ids if one[:16] in data_sets)
+    prefixes = {one.hex()[:digits] for one in ids for digits in range(121)}
+    for prefix in sorted({*prefixes, "c", "ab0", "g", "0" * 121, ids[0].hex() + "0"}):
+        found = [one for one in ids if one.hex().startswith(prefix)]
+        assert [info.partition for info in server.partitions.list(prefix)] == found
+        assert server.partitions.count(prefix) == len(found)
+    assert [info.partition for info in client.list("AB")] == [one for one in ids if one[0] == 0xAB]
+
+
+def test_a_long_list_occupies_no_processor(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_LISTED_INLINE", 3)
+    server = serve(network_threads=1)
+    client, other = server.connect(), server.connect()
+    ids = [new_id() for _ in range(5)]
+    for partition in ids:
+        client.open(partition)
+    go_on = threading.Event()
+    list_them = server.partitions.list
+
+    def slow(prefix: str, rights: Any = None) -> Any:
+        if not prefix:
+            assert go_on.wait(60)
+        return list_them(prefix, rights)
+
+    monkeypatch.setattr(server.partitions, "list", slow)
+    client.send(w.encode_list_partitions(1))
+    assert [info.partition for info in other.list(ids[0].hex())] == [ids[0]]
+    go_on.set()
+    assert {info.partition for info in client.next(w.PartitionList).partitions} == set(ids)
 
 
 def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(server: Served) -> None:

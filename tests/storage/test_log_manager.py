@@ -1,6 +1,7 @@
 """Topics: made, changed and deleted, whole or not at all."""
 
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -163,6 +164,30 @@ def test_the_files_of_a_deleted_topic_go_after_a_while(storage: Storage) -> None
     storage.clock.sleep_ms(1000)
     storage.manager.housekeeper.step(0)
     assert not list(Path(storage.directory).glob("*-delete"))
+
+
+def test_the_descriptors_of_a_deleted_topic_are_closed_at_once_but_for_those_in_use(storage: Storage) -> None:
+    def open_logs() -> list[str]:
+        paths = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        return [path for path in paths if f"{storage.directory}/t-" in path]
+
+    storage.create(partitions=3)
+    logs = [storage.log(partition=number) for number in range(3)]
+    for log in logs:
+        append_many(log, 3)
+    (region,) = logs[0].read(0, 1000).regions
+    content = region.read()
+    assert len(open_logs()) >= 3
+    storage.manager.delete_topic("t")
+    # One is being sent. It is read as before, and closed when it was sent.
+    assert len(open_logs()) == 1
+    append_many(storage.create(), 1)  # another topic of that name
+    assert region.read() == content
+    del region
+    assert [path for path in open_logs() if "-delete" in path] == []
+    # A thread that has begun before may open the file again: that of the topic which was deleted.
+    (old,) = logs[0].view.segments
+    assert old.log.get().pread(len(content), 0) == content
 
 
 def test_what_was_to_be_removed_at_a_stop_is_removed_at_the_next_start(storage: Storage) -> None:

@@ -1,12 +1,14 @@
 """ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
 
-Not inline: a look-up by time may read an old segment from the disk.
+Not inline: a look-up by time may read an old segment from the disk, and decompress what a client has written there. Such requests
+have a lane; consumers that only ask where a partition begins and ends do not wait for them.
 
 There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the time-out that
 clients send from version 10 on, which is for reading from another tier, has no effect.
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from broker.errors import Refusal, RequestError, StorageError
@@ -31,32 +33,46 @@ SINCE_VERSION = {
 }
 UNKNOWN = -1
 READ_COMMITTED = 1
+# How long (s) the look-ups of one request go on while others wait. One by itself may take as long as opening 64 MiB of records.
+_TURN_S = 0.1
 
 
-def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     """For a client that reads committed records only (from version 2 on), a partition ends at the last stable offset."""
     topics = call.body.topics
+    asked = [(topic.name, wanted) for topic in topics for wanted in topic.partitions]
+    opens = any(_opens(wanted.timestamp) for _, wanted in asked)
+    if opens and not call.is_in(INSPECTION):
+        call.continue_in(INSPECTION)
+        return None
+    if call.progress is None:
+        call.progress = []
+    answers: list[dict[str, Any]] = call.progress
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
-    twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
-
-    names = (topic.name for topic in topics)
-    unauthorized = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names)
-
-    def answer(topic: str, wanted: Any) -> dict[str, Any]:
+    twice = repeated((topic, wanted.partition_index) for topic, wanted in asked)
+    unauthorized = denied(
+        context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in topics)
+    )
+    turn_ends = context.clock.monotonic() + _TURN_S
+    for topic, wanted in asked[len(answers) :]:
         if topic in unauthorized:
-            return _error(wanted, ErrorCode.topic_authorization_failed)
+            answers.append(_error(wanted, ErrorCode.topic_authorization_failed))
+            continue
         call.work.checkpoint()  # a look-up by time reads from the disk
-        return _answer(context, call.api_version, topic, wanted, committed, (topic, wanted.partition_index) in twice)
-
+        is_twice = (topic, wanted.partition_index) in twice
+        answers.append(_answer(context, call.api_version, topic, wanted, committed, is_twice))
+        if opens and len(answers) < len(asked) and context.clock.monotonic() >= turn_ends:
+            call.continue_in(INSPECTION)
+            return None
+    left = iter(answers)
     return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [answer(topic.name, wanted) for wanted in topic.partitions],
-            }
-            for topic in topics
-        ]
+        "topics": [{"name": topic.name, "partitions": list(islice(left, len(topic.partitions)))} for topic in topics]
     }
+
+
+def _opens(timestamp: int) -> bool:
+    """Whether batches may have to be decompressed for this answer."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
 def _answer(
@@ -108,4 +124,4 @@ def _error(wanted: Any, code: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle, lane=INSPECTION)
+API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11, handle=handle)

@@ -1,7 +1,8 @@
 """Produce: append record batches to partitions.
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
-waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
+waits for the flusher without occupying a thread. Batches are not decompressed, unless the topic asks for it: then a handler does,
+one request after the other (``work.VALIDATION``).
 
 From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
 From version 13 on a request names topics by their ids.
@@ -22,7 +23,7 @@ from broker.kafka.transactions import first_batches
 from broker.kafka.transactions.first_batches import FirstBatches
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
-from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
+from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX, VALIDATION
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
@@ -32,6 +33,7 @@ from protocol.kafka.messages import produce
 # The longest request (bytes) that a processor handles: about 1 ms of writing. Enough for a batch of 1 MiB, the default maximum.
 _INLINE_MAX_BYTES = 2 * 1024 * 1024
 _HANDOVER = Handover()
+_VALIDATED = Handover(VALIDATION)
 _FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
 _FirstBatches = Mapping[Any, tuple[Claim, Log]]
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
@@ -40,13 +42,10 @@ _WRITE, _TOPIC, _TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TOPIC, Resourc
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceRequest | Handover:
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
+    if _decompresses(context, request, parsed):
+        return _VALIDATED
     if request.received_at < context.appends_slow_until:
         return _HANDOVER
-    partitions = partitions_of(context, request)
-    for topic, partition, _ in parsed.topics:
-        entry = partitions.get((topic, partition))
-        if entry is not None and entry.decompresses:
-            return _HANDOVER  # the batch has to be decompressed
     if (
         parsed.transactional_id is not None
         and request.api_version >= first_batches.FIRST_VERSION
@@ -54,6 +53,16 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
     ):
         return _HANDOVER
     return parsed
+
+
+def _decompresses(context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest) -> bool:
+    """Whether some of the batches have to be decompressed before they are stored."""
+    partitions = partitions_of(context, request)
+    for topic, partition, _ in parsed.topics:
+        entry = partitions.get((topic, partition))
+        if entry is not None and entry.decompresses:
+            return True
+    return False
 
 
 def _missing(
@@ -80,6 +89,9 @@ def _handle(
         refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
     else:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
+        if request.lane is None and _decompresses(context, request, parsed):  # the processor has not looked
+            outbox.hand_over(request, _VALIDATED)
+            return
         refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
         if isinstance(prepared, FirstBatches):
             first = prepared
@@ -87,7 +99,7 @@ def _handle(
             missing = _missing(context, request, parsed, refused or ())
             if missing:
                 first = FirstBatches()
-                go_on = partial(outbox.hand_over, request, Handover(None, first))
+                go_on = partial(outbox.hand_over, request, Handover(request.lane, first))
                 first.add(context.transactions.version_2, parsed.transactional_id, missing, go_on)
                 return
     acks = parsed.acks

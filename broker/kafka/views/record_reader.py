@@ -171,7 +171,7 @@ class RecordReader:
                     found.next_offset = record.offset
                     return
                 self._looked_at = True
-                self._budget.records -= 1
+                self._budget.records -= 1 + len(record.headers)
                 self._add(record, header, of_batch, found)
 
         log = self._log

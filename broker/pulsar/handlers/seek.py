@@ -9,6 +9,7 @@ Tests: tests/pulsar/subscriptions/test_consuming.py.
 from collections.abc import Sequence
 from functools import partial
 
+from broker.network.work import INSPECTION
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
@@ -56,4 +57,5 @@ def _reset(
     subscription.save(partial(success_when_saved, call))
 
 
-COMMAND = Command(Type.SEEK, handle, inline=False)
+# To find a time, a batch may have to be decompressed.
+COMMAND = Command(Type.SEEK, handle, inline=False, lane=INSPECTION)

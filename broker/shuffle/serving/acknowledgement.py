@@ -20,9 +20,12 @@ buffer size, its writer is told about everything that has arrived.
 from collections.abc import Callable, Iterable
 from math import inf
 
+from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
+
+log = get_logger("shuffle")
 
 # As many bytes as 32 of Flink's buffers: a frame of some 30 bytes for each MiB costs nothing, and no writer has a smaller
 # window without good reason.
@@ -81,4 +84,7 @@ class Soon:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for callback in waiting:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # the seam: what fails for one is not to keep the others waiting
+                log.error("timer_callback_failed", exc_info=error)

@@ -65,9 +65,12 @@ class Surroundings:
     opened: Callable[[int, int], None]
     # Remove these files (already renamed) after so many ms.
     delete_later: Callable[[list[str], int], None]
-    # Held while a batch is decompressed that is large inside (``inspection.py``).
+    # Held while a batch is decompressed that is large inside (``inspection.py``), to be stored. Requests that take this lock or
+    # one of the next two have lanes in which they follow each other, so that no handler waits for a lock.
     large: Lock = attrs.field(factory=Lock)
-    # The same for people who look at records: producers and consumers do not wait for them, nor they for these.
+    # The same to find a record by its time.
+    large_sought: Lock = attrs.field(factory=Lock)
+    # The same for people who look at records.
     large_shown: Lock = attrs.field(factory=Lock)
     # Held while an entry is taken apart that is large inside, for a consumer (``entry_records.py``).
     large_entries: Lock = attrs.field(factory=Lock)
@@ -131,7 +134,7 @@ class Log:
         self._leader_epochs: Sequence[tuple[int, int]] = [(0, 0)]
         self._watchers = Watchers()
         self._reader = LogReader(state, IndexRepair(state))
-        self._times = TimeLookup(state, self._reader, around.large)
+        self._times = TimeLookup(state, self._reader, around.large_sought)
         self._durability = Durability(state, self._watchers)
         self._trimming = Trimming(
             state, self._reader, self._durability, partial(around.save_log_start, self), around.delete_later
@@ -503,6 +506,13 @@ class Log:
             state.deleted = True
             state.offline = StorageError(f"{state.topic}-{state.partition} was deleted")
         self.wake()
+
+    def moved_to(self, directory: str) -> None:
+        """Its files are in this directory, to be removed later. Their descriptors are not kept until then."""
+        state = self.state
+        with state.lock:  # no append is under way
+            for segment in state.view.segments:
+                segment.moved_to(directory)
 
     def wake(self) -> None:
         """Call the watchers. The caller holds no lock."""

@@ -30,8 +30,9 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import ENTRY, LOG_OVERHEAD, check_crc, read_header
 from protocol.kafka.records.record_scan import first_record, latest_record
 
-# One look-up decompresses at most so many batches. Two are enough if the headers are true.
+# One look-up decompresses batches until it has opened so many, or so many bytes. Two batches are enough if the headers are true.
 MOST_OPENED = 16
+_MOST_OPENED_BYTES = 2 * inspection.LARGEST_BYTES
 
 
 class Latest(NamedTuple):
@@ -51,12 +52,13 @@ class _Budget:
     def __init__(self) -> None:
         self.batches = MOST_OPENED
         self.records = inspection.MOST_RECORDS
+        self.bytes = _MOST_OPENED_BYTES
 
     def spend(self, header: Header) -> bool:
-        """False if there is not enough left for this batch."""
+        """False if there is not enough left for this batch. Its bytes are only known when it was opened."""
         self.batches -= 1
         self.records -= header[RECORD_COUNT]
-        return self.batches >= 0 and self.records >= 0
+        return self.batches >= 0 and self.records >= 0 and self.bytes > 0
 
 
 class TimeLookup:
@@ -128,7 +130,7 @@ class TimeLookup:
                 if not budget.spend(header):
                     return _answer_as_a_whole(header, start)
                 try:
-                    found = self._first_record(segment, at, header, timestamp, start)
+                    found = self._first_record(segment, at, header, timestamp, start, budget)
                 except ProtocolError:
                     return _answer_as_a_whole(header, start)
                 if found is not None:
@@ -138,7 +140,7 @@ class TimeLookup:
         return None
 
     def _first_record(
-        self, segment: Segment, position: int, header: Header, timestamp: int, start: int
+        self, segment: Segment, position: int, header: Header, timestamp: int, start: int, budget: _Budget
     ) -> tuple[int, int] | None:
         """Raises ProtocolError if the producer wrote a batch that cannot be read, CorruptSegment if the disk has damaged it."""
         if header[ATTRIBUTES] & ENTRY:  # its messages have all been published together
@@ -147,6 +149,7 @@ class TimeLookup:
         parsed = read_header(batch)
 
         def look(data: bytes) -> tuple[int, int] | None:
+            budget.bytes -= len(data)
             return first_record(parsed, data, timestamp, start, inspection.MOST_RECORDS)
 
         return inspection.inspect(batch, parsed, self._state.config, self._large, look)
@@ -173,7 +176,7 @@ class TimeLookup:
         if header is None:
             raise CorruptSegment(f"{best.segment.log.path} has no record batch at position {best.position}")
         try:
-            found_record = self._first_record(best.segment, best.position, header, best.timestamp, start)
+            found_record = self._first_record(best.segment, best.position, header, best.timestamp, start, _Budget())
         except ProtocolError:
             found_record = None
         return found_record or _answer_as_a_whole(header, start)

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator, Sequence
 
 from broker.errors import StorageError
-from broker.runtime.open_files import OpenFiles
+from broker.runtime.open_files import CachedFile, OpenFiles
 from broker.storage.segments.file_names import (
     LOG,
     OFFSET_INDEX,
@@ -319,10 +319,17 @@ class Segment:
         return [f"{self.directory}/{file_name(self.base_offset, suffix)}" for suffix in SEGMENT_SUFFIXES]
 
     def drop_files(self) -> None:
-        self.log.drop()
-        self.offsets.cached.drop()
-        self.times.cached.drop()
-        self.aborted.cached.drop()
+        for cached in self._files():
+            cached.drop()
+
+    def moved_to(self, directory: str) -> None:
+        """Its files are there now. They are closed, each when nobody uses it any longer; who has to open one finds it there."""
+        for cached in self._files():
+            cached.path = f"{directory}/{cached.path.rpartition('/')[2]}"
+            cached.drop()
+
+    def _files(self) -> tuple[CachedFile, ...]:
+        return self.log, self.offsets.cached, self.times.cached, self.aborted.cached
 
 
 def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:

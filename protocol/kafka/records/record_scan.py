@@ -16,7 +16,14 @@ from collections.abc import Iterator
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.compression import begins_as
-from protocol.kafka.records.records import SMALLEST_RECORD, varint, varlong, walk_records
+from protocol.kafka.records.records import (
+    MOST_HEADERS,
+    SMALLEST_RECORD,
+    check_headers,
+    varint,
+    varlong,
+    walk_records,
+)
 from protocol.wire import BytesLike
 
 # So many records of one size are followed one by one before a run of them is looked for.
@@ -84,6 +91,7 @@ def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: 
     """
     keyless: list[int] = []
     last = -1
+    headers_left = MOST_HEADERS
     pos, end = 0, len(data)
     try:
         for index in range(count):
@@ -124,7 +132,7 @@ def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: 
             if pos >= record_end:
                 raise ProtocolError("a record with a field that is longer than the record")
             if data[pos]:
-                pos = _headers(data, pos, record_end)
+                pos, headers_left = _headers(data, pos, record_end, headers_left)
             else:
                 pos += 1
             if pos != record_end:
@@ -136,11 +144,10 @@ def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: 
     return keyless
 
 
-def _headers(data: BytesLike, pos: int, end: int) -> int:
-    """The position after the headers that begin at ``pos``."""
+def _headers(data: BytesLike, pos: int, end: int, left: int) -> tuple[int, int]:
+    """The position after the headers that begin at ``pos``, and how many the next records may have."""
     count, pos = varint(data, pos)
-    if count < 0 or count * 2 > end - pos:
-        raise ProtocolError(f"{count} headers in {end - pos} bytes")
+    left = check_headers(count, end - pos, left)
     for _ in range(count):
         size, pos = varint(data, pos)
         if size < 0:
@@ -149,7 +156,7 @@ def _headers(data: BytesLike, pos: int, end: int) -> int:
         pos += max(0, size)
         if pos > end:
             raise ProtocolError("a header that is longer than its record")
-    return pos
+    return pos, left
 
 
 def first_record(

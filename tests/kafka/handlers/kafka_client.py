@@ -113,6 +113,10 @@ class Kafka:
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""
         self._socket.sendall(request)
+        return self.answer()
+
+    def answer(self) -> bytes:
+        """To a request that was sent before: the whole response frame."""
         length = self._receive(_LENGTH.size)
         return length + self._receive(_LENGTH.unpack(length)[0])
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.handlers import list_offsets
 from broker.kafka.handlers.list_offsets import (
     API,
     EARLIEST_LOCAL,
@@ -12,9 +13,12 @@ from broker.kafka.handlers.list_offsets import (
     LATEST_TIERED,
     SINCE_VERSION,
 )
+from broker.network.work import INSPECTION
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.network.harness import wait_for
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -169,3 +173,36 @@ def test_a_partition_named_twice_is_refused_both_times(kafka: Kafka) -> None:
     assert [ErrorCode.invalid_request, ErrorCode.invalid_request, ErrorCode.none] == [
         result.error_code for result in answered.partitions
     ]
+
+
+def test_requests_by_time_take_turns(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many partitions, each of which may take long, does not keep those behind it waiting until its end."""
+    wide, narrow = kafka.topic(5), kafka.topic()
+    for partition in range(5):
+        kafka.fill(wide, 1000 + partition, partition=partition)
+    channel = kafka.broker.server.sockets.planes[0].channel
+    order: list[tuple[str, int]] = []
+    answer = list_offsets._answer
+
+    def noted(context: Any, version: int, topic: str, wanted: Any, *rest: Any) -> Any:
+        if not order:  # the other request comes while this one has its turn
+            wait_for(lambda: channel.in_lanes().get(INSPECTION) == 2)
+        order.append((topic, wanted.partition_index))
+        return answer(context, version, topic, wanted, *rest)
+
+    monkeypatch.setattr(list_offsets, "_answer", noted)
+    monkeypatch.setattr(list_offsets, "_TURN_S", 0)
+
+    def request(topic: str, partitions: int) -> bytes:
+        wanted = [{"partition_index": number, "timestamp": 0} for number in range(partitions)]
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": wanted}]}
+        return control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", fields)
+
+    with kafka.another_connection() as first, kafka.another_connection() as second:
+        first._socket.sendall(request(wide, 5))
+        wait_for(lambda: channel.in_lanes().get(INSPECTION) == 1)
+        second._socket.sendall(request(narrow, 1))
+        (topic,) = control.parse_response(ApiKey.LIST_OFFSETS, 7, first.answer())[1].topics
+        second.answer()
+    assert [(0, 1000 + number) for number in range(5)] == [found(one) for one in topic.partitions]
+    assert order == [(wide, 0), (narrow, 0), *((wide, number) for number in range(1, 5))]

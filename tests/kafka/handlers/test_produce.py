@@ -1,16 +1,21 @@
 """Produce: what is said of records that are refused, and of batches that come again."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from random import Random
 from typing import Any
 
 import pytest
 
 from broker.kafka.handlers.produce import API
+from broker.network.work import INSPECTION, VALIDATION
 from broker.storage.log.append_rules import MOST_NAMED
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka, get, versions
+from tests.network.harness import wait_for
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 TIMESTAMP = 1_000_000
@@ -109,3 +114,42 @@ def test_records_that_a_broker_would_have_to_believe_are_refused(kafka: Kafka) -
     result = produce(kafka, topic, build_batch(rows(b"a"), compression=1, last_offset_delta=2**31 - 2))
     assert ErrorCode.invalid_record == result.error_code
     assert 0 == produce(kafka, topic, build_batch(rows(b"a"))).base_offset
+
+
+def test_handlers_do_not_wait_for_what_is_decompressed(kafka: Kafka) -> None:
+    """Of each kind of request that decompresses what a client has written, more are there than there are handlers."""
+    compacted = kafka.topic(cleanup_policy="compact", max_message_bytes="4000000")
+    plain = kafka.topic()
+    log = kafka.inside.logs.get(plain, 0)
+    assert log is not None
+    short = build_batch([(b"key", b"v" * 2_000_000, [], TIMESTAMP)], compression=1)
+    long = build_batch([(b"key", Random(1).randbytes(3_000_000), [], TIMESTAMP)], compression=1)
+    assert produce(kafka, plain, short).error_code == 0
+    by_time = {"topics": [{"name": plain, "partitions": [{"partition_index": 0, "timestamp": TIMESTAMP}]}]}
+    latest = {"topics": [{"name": plain, "partitions": [{"partition_index": 0, "timestamp": -1}]}]}
+    requests = [
+        *(
+            control.encode_request(ApiKey.PRODUCE, 12, 7, "x", {"acks": 1, "timeout": 30_000, "topic_data": [topic]})
+            for records in (short, long)
+            for topic in [{"name": compacted, "partition_data": [{"index": 0, "records": bytes(records)}]}]
+        ),
+        control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", {"replica_id": -1, "isolation_level": 0} | by_time),
+    ]
+    with ExitStack() as connections:
+        clients = [connections.enter_context(kafka.another_connection()) for _ in range(10 * len(requests))]
+        with log.around.large, log.around.large_sought:  # as if a batch were decompressed for long
+            for number, client in enumerate(clients):
+                client._socket.sendall(requests[number % len(requests)])
+            queues = kafka.broker.server.sockets.planes[0].channel
+            wait_for(lambda: queues.in_lanes().get(VALIDATION) == 20 and queues.in_lanes().get(INSPECTION) == 10)
+            (made,) = kafka.ask(
+                ApiKey.CREATE_TOPICS,
+                5,
+                topics=[{"name": f"{plain}-2", "num_partitions": 1, "replication_factor": 1}],
+                timeout=60_000,
+            ).topics
+            assert made.error_code == 0
+            (ends,) = kafka.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, **latest).topics
+            assert ends.partitions[0].offset == 1
+        answers = [client.answer() for client in clients]
+    assert len(answers) == len(clients)

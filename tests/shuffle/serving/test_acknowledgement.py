@@ -61,6 +61,22 @@ def test_one_timer_serves_all_who_ask_while_it_runs() -> None:
     assert 0 == len(timer)
 
 
+def test_one_that_fails_keeps_no_other_waiting() -> None:
+    clock = HandClock()
+    timer = Timer(clock)
+    soon = Soon(clock, timer)
+    called: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("nothing can be sent")
+
+    soon.call(fail)
+    soon.call(lambda: called.append(1))
+    clock.now += WITHIN_S
+    timer.step(0)
+    assert [1] == called
+
+
 class HandClock:
     now = 5.0
 

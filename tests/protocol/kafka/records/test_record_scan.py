@@ -11,7 +11,16 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader, read_header
 from protocol.kafka.records.compression import SNAPPY, compress
 from protocol.kafka.records.record_scan import check_records, check_shape, first_record, latest_record
-from protocol.kafka.records.records import SMALLEST_RECORD, Record, build_batch, read_records, unpack, varint
+from protocol.kafka.records.records import (
+    MOST_HEADERS,
+    MOST_HEADERS_OF_RECORD,
+    SMALLEST_RECORD,
+    Record,
+    build_batch,
+    read_records,
+    unpack,
+    varint,
+)
 
 NULLABLE = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(
@@ -186,3 +195,26 @@ def test_raw_snappy_of_any_records_has_its_shape(records: list[Any]) -> None:
 def test_plain_records_have_not_the_shape_of_snappy(values: list[bytes]) -> None:
     data = unpack(batch := build_batch([(None, value, [], 0) for value in values]), 0, read_header(batch))
     assert not has_shape(data, len(values), SNAPPY)
+
+
+@pytest.mark.parametrize(
+    ("records", "headers", "complaint"),
+    [
+        (1, MOST_HEADERS_OF_RECORD, None),
+        (1, MOST_HEADERS_OF_RECORD + 1, "a record of 100001 headers"),
+        (11, MOST_HEADERS // 10, "a batch of more than 1000000 headers"),
+    ],
+)
+def test_no_more_headers_are_looked_at_than_allowed(records: int, headers: int, complaint: str | None) -> None:
+    """The smallest header, of two bytes, repeated."""
+    one = build_batch([(None, None, [("", None)] * headers, 1)])
+    record = unpack(one, 0, read_header(one))
+    offset = record.index(b"\0\0\0\x01\x01") + 2  # attributes, timestamp delta, offset delta, no key, no value
+    data = b"".join(record[:offset] + bytes([2 * number]) + record[offset + 1 :] for number in range(records))
+    header = read_header(one)._replace(record_count=records)
+    for look in (lambda: check_records(data, records), lambda: list(read_records(header, data))):
+        if complaint is None:
+            look()
+        else:
+            with pytest.raises(ProtocolError, match=complaint):
+                look()
