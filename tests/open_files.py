@@ -2,12 +2,13 @@
 
 import gc
 import os
+import re
 import time
 
 # Generous: only a hang gets there.
 DEADLINE_S = 20.0
 # A broker that the tests of one process share opens and closes these when it likes.
-_OF_A_LOG = (".log", ".index", ".timeindex", ".txnindex")
+_OF_A_LOG = re.compile(r".*\.(log|index|timeindex|txnindex)(\.deleted)?( \(deleted\))?")
 
 
 def open_files() -> dict[str, str]:
@@ -19,7 +20,7 @@ def open_files() -> dict[str, str]:
             file = os.readlink(f"/proc/self/fd/{descriptor}")
         except FileNotFoundError:
             continue  # the directory itself
-        if not file.removesuffix(" (deleted)").endswith(_OF_A_LOG):
+        if not _OF_A_LOG.fullmatch(file):
             found[descriptor] = file
     return found
 

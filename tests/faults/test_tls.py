@@ -1,7 +1,6 @@
 """Clients that misuse TLS: handshakes that stop, drip or are noise, TLS where none is spoken and none where it is, old versions,
 bad certificates, and thousands of connections."""
 
-import gc
 import os
 import random
 import socket
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests import certificates
 from tests.faults.raw import API_VERSIONS, Faults, Raw, fetch, produce, wait_for
+from tests.open_files import open_files, wait_for_files
 
 TLS, MUTUAL = "kafka+ssl", "mutual"
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=mutual")
@@ -306,10 +306,6 @@ def test_kafka_noise_inside_tls_is_no_worse_than_outside(faults: Faults) -> None
 # -- many ------------------------------------------------------------------------------------------------------------------
 
 
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def _resident_bytes() -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -335,11 +331,9 @@ def test_tls_connections_opened_and_closed_leave_memory_and_descriptors_as_they_
     count = int(os.environ.get("TLS_CONNECTIONS", "600"))
     context = client_context()
     _open_and_close(faults, context, count // 3)  # what is made once is there
-    gc.collect()
-    descriptors, memory = _descriptors(), _resident_bytes()
+    files, memory = open_files(), _resident_bytes()
     _open_and_close(faults, context, count)
-    gc.collect()
-    assert _descriptors() <= descriptors
+    wait_for_files(files)
     assert _resident_bytes() - memory < 8 << 20
     assert faults.serves()
 

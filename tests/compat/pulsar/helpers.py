@@ -84,6 +84,21 @@ def drain(consumer: Any, silence_ms: int = SILENCE_MS, *, acknowledge: bool = Tr
             consumer.acknowledge(message)
 
 
+def subscribe_when_free(client: pulsar.Client, topic: str, subscription: str) -> Any:
+    """As soon as the broker has heard that the consumers of another client have gone."""
+    made: list[Any] = []
+
+    def is_free() -> bool:
+        try:
+            made.append(client.subscribe(topic, subscription))
+        except pulsar.ConsumerBusy:
+            return False
+        return True
+
+    wait_for(is_free)
+    return made[0]
+
+
 def acknowledge(consumer: Any, messages: Iterable[Any]) -> None:
     for message in messages:
         consumer.acknowledge(message)
@@ -94,6 +109,12 @@ def wait_for(condition: Callable[[], Any], what: str = "it never came") -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+def wait_for_backlog(rest: "Admin", topic: str, subscription: str, count: int) -> None:
+    """Until the broker has the acknowledgements, which clients send when it suits them."""
+    path = f"/admin/v2/persistent/public/default/{topic}/stats"
+    wait_for(lambda: rest.get(path)["subscriptions"][subscription]["msgBacklog"] == count)
 
 
 class Admin:

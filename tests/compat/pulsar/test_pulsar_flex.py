@@ -6,7 +6,7 @@ import pulsar
 import pytest
 
 from tests.compat.clients.node import PulsarFlex
-from tests.compat.pulsar.helpers import is_silent, numbered, receive, send, send_batch, texts
+from tests.compat.pulsar.helpers import is_silent, numbered, receive, send, send_batch, subscribe_when_free, texts
 from tests.process.broker_process import BrokerProcess
 
 TYPES = ["EXCLUSIVE", "SHARED", "FAILOVER", "KEY_SHARED"]
@@ -58,7 +58,7 @@ def test_it_gets_what_others_send(client: pulsar.Client, flex: Any, name: str, k
     found = consume(flex, 30, kind)
     assert numbered(30) == [one["value"] for one in found]
     # All of it is acknowledged.
-    assert is_silent(client.subscribe(name, "flex"))
+    assert is_silent(subscribe_when_free(client, name, "flex"))
 
 
 @pytest.mark.usefixtures("_subscribed")

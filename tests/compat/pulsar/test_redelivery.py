@@ -11,6 +11,7 @@ from pulsar import ConsumerType, InitialPosition
 
 from tests.compat.pulsar.helpers import (
     PATIENCE_MS,
+    Admin,
     acknowledge,
     drain,
     is_silent,
@@ -19,6 +20,7 @@ from tests.compat.pulsar.helpers import (
     send,
     send_batch,
     texts,
+    wait_for_backlog,
 )
 
 Connect = Callable[..., pulsar.Client]
@@ -77,15 +79,19 @@ def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, nam
 
 
 @pytest.mark.parametrize("kind", ALL, ids=str)
-def test_all_that_is_not_acknowledged_is_asked_for_again(client: pulsar.Client, name: str, kind: ConsumerType) -> None:
+def test_all_that_is_not_acknowledged_is_asked_for_again(
+    client: pulsar.Client, rest: Admin, name: str, kind: ConsumerType
+) -> None:
     consumer = client.subscribe(name, "sub", kind)
     send(client.create_producer(name), 10)
     acknowledge(consumer, receive(consumer, 10)[:4])
+    wait_for_backlog(rest, name, "sub", 6)
     for _ in range(3):
         consumer.redeliver_unacknowledged_messages()
         again = receive(consumer, 6)
         assert numbered(6, 4) == texts(again)
     acknowledge(consumer, again)
+    wait_for_backlog(rest, name, "sub", 0)
     consumer.redeliver_unacknowledged_messages()
     assert is_silent(consumer)
 
