@@ -1,7 +1,8 @@
 """The options with which every command says where the broker is and how to connect: -b, --client-config and -X.
 
-The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. A password is best in
-the file or in BROKER_SASL_PASSWORD, because `ps` shows the arguments of a command; without one the user is asked for it.
+The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. A secret has to be in the
+file, or a password in BROKER_SASL_PASSWORD, because `ps` shows the arguments of a command; without a password the user is asked
+for it.
 
 Tests: tests/cli/test_broker_options.py.
 """
@@ -35,6 +36,16 @@ _OTHERS = (
     "socket.connection.setup.timeout.ms",
     "request.timeout.ms",
     "default.api.timeout.ms",
+)
+# What -X refuses: `ps` would show it.
+_SECRETS = (
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token",
+    "ssl.key.password",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
 )
 # For suggestions.
 _NAMES = (
@@ -177,6 +188,12 @@ def _properties(file: str | None, overrides: tuple[str, ...], may_ask: bool = Tr
         if not equals:
             # Not shown: it may be a password.
             raise ConfigError("Write -X as -X name=value, for example -X security.protocol=SSL.")
+        if name.strip() in _SECRETS:
+            raise ConfigError(
+                f"Put {name.strip()} into a file and name that with --client-config"
+                + (f", or set {_PASSWORD}" if name.strip() == "sasl.password" else "")
+                + ": everybody on this machine can see the arguments of a command."
+            )
         found[name.strip()] = value
     user = found.get("sasl.username", "").strip()
     logs_in = user and "SASL" in found.get("security.protocol", "").upper()

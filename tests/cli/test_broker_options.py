@@ -53,6 +53,14 @@ key.serializer=org.apache.kafka.common.serialization.StringSerializer
     return path
 
 
+@pytest.mark.parametrize("name", ["sasl.password", "sasl.jaas.config", " ssl.key.password", "sasl.oauthbearer.token"])
+def test_a_secret_is_not_taken_from_the_command_line_nor_repeated(run_alone: Run, name: str) -> None:
+    failed = run_alone("topics", "list", "-X", f"{name}=hunter2", fails=2)
+    assert f"Put {name.strip()} into a file and name that with --client-config".encode() in failed.stderr
+    assert b"hunter2" not in failed.stderr + failed.stdout
+    assert (b"BROKER_SASL_PASSWORD" in failed.stderr) == (name == "sasl.password")
+
+
 def test_every_command_takes_the_settings_of_a_file(run_alone: Run, settings: Path, gate: SaslGate) -> None:
     config = ("--client-config", str(settings))
     run_alone("produce", "orders", *config, stdin=b"one\ntwo\n")
