@@ -108,6 +108,18 @@ class InFlight:
     def failures_max(self, failures: int) -> None:
         self._failures_max = failures or _NO_LIMIT
 
+    def limit(self, owners: Iterable[Owner], owner_max: int, total_max: int) -> bool:
+        """Other limits hold from now on, also for what is acquired already. ``owners``: all that have records. False if they are
+        those that hold."""
+        limits = owner_max or _NO_LIMIT, total_max or _NO_LIMIT
+        if limits == (self._owner_max, self._total_max):
+            return False
+        self._owner_max, self._total_max = limits
+        for owner in owners:
+            owner.blocked = owner.unacked >= self._owner_max
+        self.blocked = self.unacked >= self._total_max
+        return True
+
     def room(self, owner: Owner) -> int:
         """How much more weight this owner may hold."""
         return self._owner_max - owner.unacked

@@ -37,6 +37,7 @@ from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
@@ -83,6 +84,7 @@ class PulsarPart:
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         topics.on_load.append(lambda topic: setattr(topic, "publish_rate", limits.publish_rate(topic)))
+        self._policies.on_change.append(partial(_limit_subscriptions, topics, limits))
         limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
@@ -214,6 +216,17 @@ def _bounds(config: BrokerConfig) -> Bounds:
         consumers_of_topic=config.pulsar_max_consumers_per_topic,
         consumers_of_subscription=config.pulsar_max_consumers_per_subscription,
     )
+
+
+def _limit_subscriptions(topics: TopicRegistry, limits: PolicyLimits) -> None:
+    """The policies have changed."""
+    for topic in topics.loaded():
+        settings = limits.settings(topic)
+        with topic.lock:
+            subscriptions = list(topic.subscriptions.values())
+        for subscription in subscriptions:
+            if isinstance(subscription, Subscription):
+                subscription.limit(settings)
 
 
 def _dispatch_settings(config: BrokerConfig) -> DispatchSettings:

@@ -116,6 +116,17 @@ class ManyConsumers:
     def writable(self, consumer: Consumer, now: Now) -> list[Effect]:
         return self._offer(consumer, now)
 
+    def limit(self, settings: DispatchSettings, now: Now) -> list[Effect]:
+        """Other limits of what is not acknowledged hold from now on."""
+        if not self.in_flight.limit(
+            self.consumers, settings.unacked_max_per_consumer, settings.unacked_max_per_subscription
+        ):
+            return []
+        for consumer in self.consumers:
+            if consumer.available and not consumer.left:
+                self._assignment.offer(consumer)
+        return self._more(now, [])
+
     def _offer(self, consumer: Consumer, now: Now) -> list[Effect]:
         if not consumer.available or consumer.left:
             return []

@@ -1,7 +1,7 @@
 """What the policies say of one topic, in the terms of its subscriptions and producers.
 
-Any thread. Bounds and rates follow a change of policies at once; the settings of a dispatcher hold for those that are made
-later, that is, when the first consumer of a subscription comes.
+Any thread. Bounds, rates and the limits of what is not acknowledged follow a change of policies at once. The tick of delayed
+delivery holds for dispatchers that are made later, that is, when the first consumer of a subscription comes.
 
 Tests: tests/pulsar/policies/test_upkeep.py.
 """

@@ -35,6 +35,8 @@ from broker.pulsar.dispatch.dispatcher import (
     Replay,
     WakeAt,
 )
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
+from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerNotFound
@@ -282,6 +284,13 @@ class Subscription:
             assert self._reading is not None
             waiting = self._reading.take_up_read()
             self.carry_out([*waiting, *self.dispatcher.writable(connected.consumer, now)], now)
+
+    def limit(self, settings: DispatchSettings) -> None:
+        """The limits of what is not acknowledged, as the policies say now. Others are those of the next dispatcher."""
+        with self.lock:
+            if isinstance(self.dispatcher, ManyConsumers) and self.durable and not self.closed:
+                now = self.now()
+                self.carry_out(self.dispatcher.limit(settings, now), now)
 
     def more(self) -> None:
         """There may be entries to read, or it is this subscription's turn again."""

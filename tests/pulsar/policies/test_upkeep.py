@@ -11,6 +11,7 @@ import pytest
 from broker.client.embedded import Broker
 from broker.pulsar.assembly import PulsarPart
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.policies.backlog import bytes_from, offset_with
 from broker.pulsar.policies.policies import BacklogQuota, Rate, Retention, WhenFull
 from broker.pulsar.subscriptions.subscription import Subscription
@@ -224,3 +225,31 @@ def test_the_estimates_of_bytes_and_offsets_are_each_others_inverse(running: Run
     for offset in range(51):
         assert abs(offset_with(log, bytes_from(log, offset)) - offset) <= 1
     assert 0 == offset_with(log, size + 1)
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_the_limits_of_what_is_not_acknowledged_reach_those_who_are_connected(running: Running, kind: Any) -> None:
+    consumer = running.client.subscribe("limited", "s", kind, receiver_queue_size=1000)
+    policies, topic = running.context.policies, running.topic("limited")
+
+    def set_to(**limits: int) -> None:
+        policies.set_topic(topic.log.topic_id, **limits)
+
+    def unacked() -> int:
+        dispatcher = running.subscription("limited", "s").dispatcher
+        assert isinstance(dispatcher, ManyConsumers)
+        return dispatcher.in_flight.unacked
+
+    set_to(max_unacked_per_consumer=100)
+    running.send("limited", 500)
+    eventually(lambda: unacked() == 100)
+    set_to(max_unacked_per_consumer=200)
+    eventually(lambda: unacked() == 200)
+    set_to(max_unacked_per_consumer=0, max_unacked_per_subscription=300)
+    eventually(lambda: unacked() == 300)
+    set_to(max_unacked_per_subscription=50)
+    for _ in range(260):
+        consumer.acknowledge(consumer.receive(60_000))
+    eventually(lambda: unacked() == 40)  # still too many to be given more
+    set_to(max_unacked_per_subscription=0)
+    eventually(lambda: unacked() == 240)
