@@ -16,7 +16,7 @@ from typing import Any
 
 from protocol.errors import ProtocolError
 from protocol.frames import split_frames
-from protocol.pulsar.parsing import check_text, parse
+from protocol.pulsar.parsing import check_parts, check_text, parse
 from protocol.pulsar.pulsar_pb2 import BaseCommand, Message
 from protocol.wire import BytesLike
 
@@ -38,6 +38,17 @@ _SMALLEST_FRAME = 6  # the command's size, and a command that is only its type
 
 # Type -> name of its field in BaseCommand: the field's number is the type.
 FIELDS: dict[int, str] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.message_type}
+
+# Commands that name thousands of messages or topics.
+_MANY_PARTS = frozenset(
+    {
+        BaseCommand.Type.ACK,
+        BaseCommand.Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        BaseCommand.Type.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+        BaseCommand.Type.WATCH_TOPIC_LIST_SUCCESS,
+        BaseCommand.Type.WATCH_TOPIC_UPDATE,
+    }
+)
 
 
 def frame_size(data: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> int:
@@ -92,6 +103,8 @@ def read_command(frame: BytesLike) -> tuple[int, Any]:
     end = command_end(frame)
     if end != len(frame):
         raise ProtocolError(f"a command with {len(frame) - end} bytes after it")
+    if end - COMMAND_AT >= 2 and frame[COMMAND_AT] == _TYPE_TAG and frame[COMMAND_AT + 1] not in _MANY_PARTS:
+        check_parts(BaseCommand, frame[COMMAND_AT:end])
     command = parse(BaseCommand, frame[COMMAND_AT:end])
     name = FIELDS.get(command.type)
     if name is None or not command.HasField(name):

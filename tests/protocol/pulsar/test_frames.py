@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
+from protocol.pulsar import frames
 from protocol.pulsar.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FIELDS,
@@ -14,7 +17,7 @@ from protocol.pulsar.frames import (
     whole_frames,
     write_command,
 )
-from protocol.pulsar.parsing import MOST_TEXTS
+from protocol.pulsar.parsing import MOST_PARTS, MOST_TEXTS
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,
@@ -26,6 +29,8 @@ from protocol.pulsar.pulsar_pb2 import (
     CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe,
     CommandSuccess,
+    IntRange,
+    KeySharedMeta,
     KeyValue,
     Message,
     MessageIdData,
@@ -208,3 +213,55 @@ def test_a_type_that_nobody_knows_is_still_told() -> None:
 
 def test_every_type_but_one_has_its_command() -> None:
     assert set(Type.values()) - set(FIELDS) == {Type.TOPIC_MIGRATED}
+
+
+# -- many parts ------------------------------------------------------------------------------------------------------------
+
+
+def subscribe(**fields: Any) -> CommandSubscribe:
+    given = {"topic": "t", "subscription": "s", "subType": 0, "consumer_id": 1, "request_id": 1}
+    return CommandSubscribe(**(given | fields))
+
+
+NO_SCHEMA: Any = {"name": "", "schema_data": b"", "type": 0}
+
+
+def ranges(count: int) -> KeySharedMeta:
+    return KeySharedMeta(keySharedMode=1, hashRanges=[IntRange(start=1, end=1)] * count)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(subscribe(keySharedMeta=ranges(170_000)), id="ranges"),
+        pytest.param(subscribe(metadata=[KeyValue(key="", value="")] * 170_000), id="metadata"),
+        pytest.param(
+            subscribe(schema=Schema(properties=[KeyValue(key="", value="")] * 170_000, **NO_SCHEMA)), id="schema"
+        ),
+    ],
+)
+def test_a_command_of_the_smallest_parts_is_refused_before_protobuf_parses_it(
+    command: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = write_command(Type.SUBSCRIBE, command)
+    assert len(frame) > MAX_COMMAND_SIZE * 0.9
+    monkeypatch.setattr(frames, "parse", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(ProtocolError, match="too many parts"):
+        read_command(frame)
+
+
+def test_a_long_command_may_have_a_schema_and_many_properties() -> None:
+    metadata = [KeyValue(key=f"key {number}", value="v" * 200) for number in range(600)]
+    schema = Schema(name="s", schema_data=b"x" * 500_000, type=2)
+    command = subscribe(metadata=metadata, schema=schema)
+    assert read_command(write_command(Type.SUBSCRIBE, command)) == (Type.SUBSCRIBE, command)
+    assert 3 * len(metadata) < MOST_PARTS
+
+
+@given(st.integers(0, 400), st.data())
+def test_a_long_command_that_is_changed_is_refused_or_read(count: int, data: st.DataObject) -> None:
+    metadata = [KeyValue(key="k", value="v" * 200)] * count
+    frame = bytearray(write_command(Type.SUBSCRIBE, subscribe(metadata=metadata, topic="t" * 70_000)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(10, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    refused_or_read(read_command, bytes(frame))
