@@ -56,6 +56,7 @@ class Schemas:
     def add(self, call: Call) -> Answer:
         """A topic that does not exist is made, as when a producer came with the schema."""
         name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)  # before it is known whether there is one
         if self._context.topics.partitions(name) is None:
             require_creation(self._context, call, name)
             self._context.topics.get_or_create(name)

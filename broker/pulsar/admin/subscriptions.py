@@ -156,6 +156,7 @@ class Subscriptions:
 
     def expire_all(self, call: Call) -> Answer:
         name = topic_name(call)
+        require_topic(self._context, call, Operation.READ, name)  # before it is known whether there is one
         until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
         for part in call.work.each(each_part(self._context, name)):
             topic = loaded(self._context, part)

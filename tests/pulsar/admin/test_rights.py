@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,11 @@ OPEN = {
 }
 
 
-def paths(admin: Admin) -> Iterator[tuple[str, str, str]]:
+def paths(admin: Admin, **names: str) -> Iterator[tuple[str, str, str]]:
+    filled = FILLED | {f"{{{name}}}": value for name, value in names.items()}
     for route in routes(admin.context):
         path = route.pattern
-        for name, value in FILLED.items():
+        for name, value in filled.items():
             path = path.replace(name, value)
         assert "{" not in path
         yield route.method, route.pattern, path
@@ -116,6 +118,24 @@ def test_every_call_asks_what_the_client_may_do(secured: Admin) -> None:
         assert (200 if (method, pattern) in OPEN else 403) == status, (method, path)
     assert before == secured.ask("GET", PERSISTENT, **as_user("root"))
     assert (200, []) == secured.ask("GET", PERSISTENT, **as_user("stranger"))
+
+
+@pytest.mark.parametrize("kind", ["topic", "subscription", "namespace", "tenant"])
+def test_who_may_do_nothing_cannot_tell_what_exists(secured: Admin, kind: str) -> None:
+    known = {"topic": ["t", "other", "parts"], "subscription": ["s"], "namespace": ["default"], "tenant": ["public"]}[
+        kind
+    ]
+    answers: dict[tuple[str, str], set[tuple[int, bytes]]] = {}
+    loaded = len(secured.context.topics.loaded())
+    for name in (*known, "no-such-thing"):
+        for method, pattern, path in paths(secured, **{kind: name}):
+            if f"{{{kind}}}" in pattern and (method, pattern) not in OPEN:
+                status, _, body = secured.raw(method, path, headers=as_user("stranger"))
+                answers.setdefault((method, pattern), set()).add(
+                    (status, re.sub(rf"\b{name}\b".encode(), b"NAME", body))
+                )
+    assert {call: each for call, each in answers.items() if len(each) > 1} == {}
+    assert loaded == len(secured.context.topics.loaded())
 
 
 def test_a_list_has_what_the_client_may_describe(secured: Admin) -> None:
