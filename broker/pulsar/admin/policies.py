@@ -117,7 +117,7 @@ def _routes(path: str, policy: Policy, place: _Place) -> Sequence[Route]:
 
     def put(call: Call) -> Answer:
         place.check(call)
-        place.set(call, **{policy.member: policy.parse(call.json())})
+        place.set(call, **{policy.member: policy.parse(_given(call, path.rpartition("/")[2]))})
         return NO_CONTENT
 
     def take_back(call: Call) -> Answer:
@@ -125,7 +125,17 @@ def _routes(path: str, policy: Policy, place: _Place) -> Sequence[Route]:
         place.set(call, **{policy.member: None})
         return NO_CONTENT
 
-    return [route("GET", path, get), route(policy.method, path, put), route("DELETE", path, take_back)]
+    # Java's client sets some policies of a topic by POST, and those of a namespace by PUT.
+    methods = {policy.method, "POST"} if isinstance(place, _OfTopics) else {policy.method}
+    return [route("GET", path, get), *(route(each, path, put) for each in methods), route("DELETE", path, take_back)]
+
+
+def _given(call: Call, name: str) -> Any:
+    """The value of a policy: the body or, as Java's client sends some, a parameter of the policy's name. Raises HttpError."""
+    text = call.query.get(name)
+    if text is None or call.body.strip():
+        return call.json()
+    return attrs.evolve(call, body=text.encode("utf-8", "surrogateescape")).json()
 
 
 def _all(place: _Place, call: Call) -> Answer:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker.network.routes import Answer, Call, Route, json_answer
-from broker.pulsar.admin.calls import each_part, loaded, require_existing, require_topic, route, topic_name
+from broker.pulsar.admin.calls import each_part, json_object, loaded, require_existing, require_topic, route, topic_name
+from broker.pulsar.admin.message_ids import offset_of, parse_message_id
 from broker.pulsar.admin.rates import Rates
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producers import Access
@@ -55,6 +56,7 @@ class Stats:
             route("GET", TOPIC + "/internalStats", self.internal),
             route("GET", TOPIC + "/partitioned-internalStats", self.partitioned_internal),
             route("GET", TOPIC + "/backlogSize", self.backlog_size),
+            route("PUT", TOPIC + "/backlogSize", self.size_from),
         ]
 
     def stats(self, call: Call) -> Answer:
@@ -96,6 +98,11 @@ class Stats:
     def backlog_size(self, call: Call) -> Answer:
         topic = self._loaded(call)
         return json_answer(_backlog_bytes(topic, _oldest(topic)))
+
+    def size_from(self, call: Call) -> Answer:
+        """The same, of what begins at a message id, as Java's client asks for it."""
+        topic = self._loaded(call)
+        return json_answer(_backlog_bytes(topic, offset_of(topic, parse_message_id(json_object(call)))))
 
 
 def topic_stats(call: Call, topic: Topic, rates: Rates) -> dict[str, Any]:

@@ -129,3 +129,14 @@ def test_policies_of_nothing_are_not_found(shared: Admin) -> None:
     assert 404 == shared.ask("POST", "/admin/v2/namespaces/no/where/messageTTL", 1)[0]
     assert 404 == shared.ask("POST", f"{PERSISTENT}/none/messageTTL", 1)[0]
     assert 404 == shared.ask("GET", "/admin/v2/namespaces/no/where")[0]
+
+
+def test_java_s_ways_to_set_a_policy_of_a_topic(shared: Admin) -> None:
+    assert 204 == shared.ask("POST", TOPIC + "/messageTTL?messageTTL=70")[0]
+    assert (200, 70) == shared.ask("GET", TOPIC + "/messageTTL")
+    assert 400 == shared.ask("POST", TOPIC + "/messageTTL?messageTTL=soon")[0]
+    for method, value in (("POST", 5_000_000_000), ("PUT", 6_000_000_000)):
+        assert 204 == shared.ask(method, TOPIC + "/compactionThreshold", value)[0]
+        assert (200, value) == shared.ask("GET", TOPIC + "/compactionThreshold")
+    for path in ("/messageTTL", "/compactionThreshold"):
+        shared.do("DELETE", TOPIC + path)

@@ -51,6 +51,10 @@ def test_ranges_out_of_order_are_shown(admin: Admin) -> None:
     assert f"[({ledger}:1..{ledger}:2]]" == cursor["individuallyDeletedMessages"]
     assert f"{ledger}:-1" == cursor["markDeletePosition"]
     assert 4 == admin.get(f"{PERSISTENT}/t/stats")["subscriptions"]["s"]["msgBacklog"]
+    whole = admin.topic("t").log.size_bytes()
+    for entry, size in ((0, whole), (4, whole // 5), (5, 0)):
+        asked = admin.ask("PUT", f"{PERSISTENT}/t/backlogSize", {"ledgerId": ledger, "entryId": entry})
+        assert (200, size) == asked
 
 
 def test_the_figures_of_partitions_are_added_up(admin: Admin) -> None:
