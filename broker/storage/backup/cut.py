@@ -43,13 +43,13 @@ def cut(logs: Sequence[Log], clock: Clock) -> list[LogCut]:
                 taken.append(log.lock)
             else:
                 busy.append(log)
-        tails = [log.tail for log in busy]
+        tails = [log.written_end for log in busy]
         for _ in range(_READS):
-            before, tails = tails, [log.tail for log in busy]
+            before, tails = tails, [log.written_end for log in busy]
             if before == tails:
                 break
         known = dict(zip(busy, tails, strict=True))
-        return [LogCut(log, *known.get(log, log.tail)) for log in logs]
+        return [LogCut(log, *known.get(log, log.written_end)) for log in logs]
     finally:
         for lock in taken:
             lock.release()

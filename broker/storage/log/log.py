@@ -294,8 +294,17 @@ class Log:
 
     @property
     def tail(self) -> tuple[int, Segment | None, int]:
-        """High watermark, active segment and its size, as published together."""
+        """High watermark, the segment that has it and where in that it is, as published together."""
         return self.state.tail
+
+    @property
+    def written_end(self) -> tuple[int, Segment | None, int]:
+        """The same of the log end offset, also while readers do not see it yet. They belong together under ``lock``."""
+        state = self.state
+        active = state.active
+        if active is None or not state.config.shows_durable:
+            return state.tail
+        return state.log_end_offset, active, active.size
 
     @property
     def view(self) -> View:

@@ -2,13 +2,16 @@
 
 import threading
 
+import pytest
+
 from broker.runtime.clock import SystemClock
 from broker.storage.backup.cut import cut
 from tests.storage.helpers import Storage, append
 
 
-def test_it_tells_where_each_log_ends(storage: Storage) -> None:
-    storage.create("a", 2)
+@pytest.mark.parametrize("visible", ["written", "durable"])
+def test_it_tells_where_each_log_ends_whether_readers_see_it_or_not(storage: Storage, visible: str) -> None:
+    storage.create("a", 2, visible=visible)
     append(storage.log("a"), b"1", b"2")
     append(storage.log("a", 1), b"1")
     logs = [storage.log("a"), storage.log("a", 1)]
