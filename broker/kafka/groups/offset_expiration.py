@@ -38,13 +38,14 @@ class OffsetExpiration:
 
     def _sweep_part(self, entries: list[GroupEntry]) -> None:
         """Look at some of them now, and at the others after everything that waits for the writer by then."""
-        self.sweep(entries[:_SWEEP_PART])
-        if not self._registry.is_active:
-            return
-        if len(entries) > _SWEEP_PART:
-            self._registry.writer.call_soon(partial(self._sweep_part, entries[_SWEEP_PART:]))
-        else:
-            self.start()
+        try:
+            self.sweep(entries[:_SWEEP_PART])
+        finally:  # the sweeps go on, whatever fails for one group
+            if self._registry.is_active:
+                if len(entries) > _SWEEP_PART:
+                    self._registry.writer.call_soon(partial(self._sweep_part, entries[_SWEEP_PART:]))
+                else:
+                    self.start()
 
     def sweep(self, entries: Iterable[GroupEntry] | None = None) -> None:
         """Delete offsets that are too old, and groups of which nothing is left: of these entries, or of all."""

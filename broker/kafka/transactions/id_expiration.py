@@ -48,13 +48,14 @@ class TransactionalIdExpiration:
 
     def _sweep(self, entries: list[TransactionEntry]) -> None:
         """Look at some of them now, and at the others after everything that waits for the writer by then."""
-        self._forget_unused(entries[:_SWEEP_PART])
-        if not self._registry.is_active:
-            return
-        if len(entries) > _SWEEP_PART:
-            self._writer.call_soon(partial(self._sweep, entries[_SWEEP_PART:]))
-        else:
-            self.start()
+        try:
+            self._forget_unused(entries[:_SWEEP_PART])
+        finally:  # the sweeps go on, whatever fails for one id
+            if self._registry.is_active:
+                if len(entries) > _SWEEP_PART:
+                    self._writer.call_soon(partial(self._sweep, entries[_SWEEP_PART:]))
+                else:
+                    self.start()
 
     def _forget_unused(self, entries: Iterable[TransactionEntry]) -> None:
         now_ms = self._clock.time_ms()

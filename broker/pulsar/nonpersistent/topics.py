@@ -224,16 +224,18 @@ class NonPersistentTopics:
     def _sweep(self) -> None:
         """On the timer's thread: topics that nobody uses are forgotten."""
         now = self._clock.monotonic()
-        for topic in self.loaded():
-            with topic.lock:
-                if topic.in_use:
-                    topic.idle_since = now
-            if now - topic.idle_since >= _IDLE_S:
-                self.close(topic)
-        with self._lock:
-            again = self._sweeping = bool(self._topics)
-        if again:
-            self._timer.at(now + _IDLE_S, self._sweep)
+        try:
+            for topic in self.loaded():
+                with topic.lock:
+                    if topic.in_use:
+                        topic.idle_since = now
+                if now - topic.idle_since >= _IDLE_S:
+                    self.close(topic)
+        finally:  # the sweeps go on, whatever fails for one topic
+            with self._lock:
+                again = self._sweeping = bool(self._topics)
+            if again:
+                self._timer.at(now + _IDLE_S, self._sweep)
 
     # -- consumers ------------------------------------------------------------------------------------------------------
 

@@ -348,14 +348,15 @@ class TopicRegistry:
     def _sweep(self) -> None:
         """On the timer's thread: topics that nobody uses go out of use, about a microsecond for each topic that is in use."""
         now = self._clock.monotonic()
-        for topic in self.loaded():
-            with topic.lock:
-                if topic.in_use:
-                    topic.idle_since = now
-            if now - topic.idle_since >= _IDLE_S:
-                self._close(topic, deleted=False)
-        with self._lock:
-            self._sweeping = bool(self._topics)
-            again = self._sweeping
-        if again:
-            self._timer.at(now + _IDLE_S, self._sweep)
+        try:
+            for topic in self.loaded():
+                with topic.lock:
+                    if topic.in_use:
+                        topic.idle_since = now
+                if now - topic.idle_since >= _IDLE_S:
+                    self._close(topic, deleted=False)
+        finally:  # the sweeps go on, whatever fails for one topic
+            with self._lock:
+                again = self._sweeping = bool(self._topics)
+            if again:
+                self._timer.at(now + _IDLE_S, self._sweep)

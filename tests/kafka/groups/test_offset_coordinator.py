@@ -315,6 +315,19 @@ def test_a_client_may_say_how_long_its_offsets_are_kept(week: GroupHarness) -> N
     assert week.committed("g") == {ORDERS_1: 8}
 
 
+def test_a_sweep_that_fails_is_not_the_last_one(week: GroupHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    expiration = week.groups.expiration
+    before = expiration._next_sweep
+    with monkeypatch.context() as patched:
+        patched.setattr(expiration, "sweep", lambda _: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            expiration._begin_sweep()
+    assert expiration._next_sweep is not before
+    week.commit("g", {ORDERS_0: 7})
+    week.wait(8 * DAY_S)
+    assert week.committed("g") == {}
+
+
 def test_an_old_offset_with_a_pending_commit_is_kept(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()

@@ -195,6 +195,17 @@ def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_its_timeou
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
+def test_a_sweep_of_ids_that_fails_is_not_the_last_one(
+    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expiration = harness.transactions._expiration
+    before = expiration._next_sweep
+    monkeypatch.setattr(expiration, "_forget_unused", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        expiration._begin_sweep()
+    assert expiration._next_sweep is not before
+
+
 def test_the_memory_of_transactional_ids_is_bounded_and_freed(tmp_path: Path) -> None:
     settings = {
         "transactional_id_expiration_ms": 10_000,
