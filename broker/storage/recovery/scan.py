@@ -129,10 +129,12 @@ def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
 
 def never_written(file: File, position: int, end: int, offset: int) -> bool:
     """True if the bytes from ``position``, where a batch should begin with ``offset``, to ``end`` show that a write did not reach
-    the disk before a power failure: a whole sector of them is zero, or all from ``position`` to the end of its sector, if no such
-    batch begins with so many zeros. Damaged bytes that were written do not look like that."""
+    the disk before a power failure: all of them are zero, or a whole sector, or all from ``position`` to the end of its sector,
+    if no such batch begins with so many zeros. Damaged bytes that were written do not look like that."""
     first = min(SECTOR_BYTES - position % SECTOR_BYTES, end - position)
     if (first > _LENGTH_END or any(offset.to_bytes(8)[:first])) and not file.pread(first, position).strip(b"\0"):
+        return True
+    if end - position <= CHUNK_BYTES and not file.pread(end - position, position).strip(b"\0"):
         return True
     position += first
     empty = bytes(SECTOR_BYTES)

@@ -37,6 +37,7 @@ LARGEST_RATIO = {GZIP: 1032, SNAPPY: _SNAPPY_RATIO, LZ4: 255, ZSTD: 32 * 1024}
 _LZ4_PIECE = 64 * 1024
 
 _MAGICS = {GZIP: b"\x1f\x8b\x08", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
+_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f: a frame of zstd that holds nothing
 _ELEMENTS = 64  # of raw snappy, which are looked at
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # to ...5F
@@ -90,6 +91,8 @@ def begins_as(codec: int, data: BytesLike, least: int) -> bool:
     start = bytes(data[:10])
     if codec != SNAPPY:
         magic = _MAGICS.get(codec)
+        if codec == ZSTD and start[1:4] == _SKIPPABLE and start[0] & 0xF0 == 0x50:
+            return True
         return magic is not None and start.startswith(magic)
     if start.startswith(_XERIAL_MAGIC):
         return True

@@ -254,7 +254,7 @@ def test_a_reading_always_gets_further(api: Api) -> None:
 def test_a_batch_that_is_garbage_is_shown_as_one(api: Api) -> None:
     topic(api, "garbage")
     good = build_batch([(None, b"x", [], 1)] * 3)
-    append(api, "garbage", recoded(good, 0, read_header(good), 2, b"no snappy"))
+    append(api, "garbage", recoded(good, 0, read_header(good), 1, b"\x1f\x8b\x08 and no gzip"))
     (record,) = api.get("/topics/garbage/records?partition=0")["records"]
     assert "3 records that cannot be shown" in record["unreadable"]
     assert [] == api.get("/topics/garbage/records?partition=0&key=x")["records"]

@@ -376,6 +376,8 @@ class Client:
             oldest, newest = self._ranges[int(call.key)]
             oldest = max(oldest, 3) if call.key == ApiKey.PRODUCE else oldest
             call.version = self.rng.randint(oldest, min(newest, NEWEST[call.key]))
+            if call.key == ApiKey.PRODUCE:
+                call.version = max(call.version, 7)  # whose batches may have any codec
         self._correlation += 1
         call.correlation_id = self._correlation
         call.sent_at = self.world.now

@@ -124,6 +124,12 @@ def test_whole_sectors_of_zeros_were_never_written(tmp_path: Path, data: bytes, 
     assert never_written(opened(tmp_path, data), 0, len(data), 0) is expected
 
 
+def test_a_hole_that_ends_where_the_next_batch_begins_was_never_written(tmp_path: Path) -> None:
+    data = b"x" * 510 + bytes(189) + b"x" * 100
+    assert never_written(opened(tmp_path, data), 510, 699, 10)
+    assert not never_written(opened(tmp_path, data), 510, 700, 10)
+
+
 @pytest.mark.parametrize(
     ("before", "zeros", "offset", "expected"),
     [

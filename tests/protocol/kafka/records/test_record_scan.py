@@ -176,6 +176,11 @@ def test_compressed_records_begin_as_their_codec_does(records: list[Any], codec:
         assert not has_shape(wrong, len(records), other) or (other == SNAPPY and wrong is data)
 
 
+def test_zstd_may_begin_with_a_frame_that_holds_nothing() -> None:
+    assert has_shape(b"\x5f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
+    assert not has_shape(b"\x4f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
+
+
 @pytest.mark.parametrize("count", [1, 20, 2000])
 def test_raw_snappy_tells_how_much_is_inside(count: int) -> None:
     packed = bytes(cramjam.snappy.compress_raw(bytes(count * SMALLEST_RECORD)))
