@@ -18,7 +18,7 @@ $(shell .ci/venv --outdate $(VENV) $(PYTHON))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
+.PHONY: help run demo demo-page screenshots test java-clients races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again 
 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=1 to run those that fail once more)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
+
+java-clients: $(VENV)/.stamp-test ## get Kafka's and Flink's Java clients from PyPI, 600 MB, so that tests/compat runs them
+	@$(BIN)/python tests/compat/java/fetch_jars.py
 
 # What threads share. Where the interpreter has a lock, it changes threads after every microsecond; free-threaded ones need no help.
 RACES ?= tests/network tests/runtime tests/storage tests/delivery tests/shuffle tests/kafka/groups tests/kafka/share tests/metadata

@@ -21,7 +21,7 @@ _STRING = 9  # FieldDescriptor.TYPE_STRING
 
 # The most strings of a command: many times the properties of any producer or consumer. Looking at them takes 10 ms.
 MOST_TEXTS = 10_000
-# Of the commands that set something up: 1,300 properties. Walking over so many parts takes 3 ms, and protobuf 0.2 ms to parse them.
+# Of the commands that set something up: 1,300 properties. Walking over so many parts takes 3 ms; protobuf parses them in 0.2 ms.
 MOST_PARTS = 4_000
 # Shorter commands are not walked over: protobuf parses them in 2 ms, whatever is in them.
 _SHORT = 64 << 10

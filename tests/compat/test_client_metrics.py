@@ -51,9 +51,7 @@ def test_librdkafka_pushes_what_is_subscribed_to(broker: Broker) -> None:
 def test_java_s_clients_push_and_its_admin_subscribes(broker: Broker) -> None:
     jars = Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
     if shutil.which("java") is None or not list(jars.glob("kafka-clients-*.jar")):
-        pytest.skip(
-            f"java is not installed, or Kafka's jars are not in {jars}: tests/compat/java/fetch_jars.py gets them"
-        )
+        pytest.skip(f"java is not installed, or Kafka's jars are not in {jars}: `make java-clients` gets them")
     source = Path(__file__).parent / "java" / "ClientMetrics.java"
     command = ["java", "-cp", f"{jars}/*", str(source), broker.bootstrap_servers, "java"]
     result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)

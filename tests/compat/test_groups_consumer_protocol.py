@@ -274,7 +274,7 @@ JAVA = ["rebalance", "static", "regex", "admin", "upgrade", "settings"]
 def test_java(broker: BrokerProcess) -> None:
     jars = cache() / "java"
     if shutil.which("java") is None or not list(jars.glob("kafka-clients-*.jar")):
-        pytest.skip("there is no Java, or no jars of Kafka's: tests/compat/java/fetch_jars.py gets them")
+        pytest.skip("there is no Java, or no jars of Kafka's: `make java-clients` gets them")
     source = Path(__file__).parent / "java" / "ConsumerGroups.java"
     command = ["java", "-cp", f"{jars}/*", str(source), broker.address, new_name("java")]
     result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)

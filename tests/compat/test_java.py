@@ -33,7 +33,7 @@ def jars(request: pytest.FixtureRequest) -> Path:
     if request.param == "java":
         where = Path(os.environ.get("BROKER_JAVA_JARS") or where)
     if not list(where.glob("kafka-clients-*.jar")):
-        pytest.skip(f"Kafka's jars are not in {where}: tests/compat/java/fetch_jars.py gets them")
+        pytest.skip(f"Kafka's jars are not in {where}: `make java-clients` gets them")
     return where
 
 

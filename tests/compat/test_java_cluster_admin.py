@@ -18,9 +18,7 @@ SCENARIOS += ["no-streams-groups", "no-streams-members", "no-offsets-topic"]
 def jars() -> Path:
     where = Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
     if shutil.which("java") is None or not list(where.glob("kafka-clients-*.jar")):
-        pytest.skip(
-            f"java is not installed, or Kafka's jars are not in {where}: tests/compat/java/fetch_jars.py gets them"
-        )
+        pytest.skip(f"java is not installed, or Kafka's jars are not in {where}: `make java-clients` gets them")
     return where
 
 

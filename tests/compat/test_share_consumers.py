@@ -183,9 +183,7 @@ def has_java() -> bool:
     return shutil.which("java") is not None and bool(list(java_jars().glob("kafka-clients-*.jar")))
 
 
-needs_java = pytest.mark.skipif(
-    not has_java(), reason="Java or Kafka's jars are not there: tests/compat/java/fetch_jars.py"
-)
+needs_java = pytest.mark.skipif(not has_java(), reason="Java or Kafka's jars are not there: `make java-clients`")
 KINDS = ["ours", "confluent", pytest.param("java", marks=needs_java)]
 
 

@@ -14,7 +14,7 @@ from protocol.shuffle.data_type import AS_KNOWN_BY, DATA_TYPES
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from tests.compat.flink.frame_tool import FlinkError, FrameTool, Received, text_of
-from tests.compat.flink.jars import missing
+from tests.compat.flink.jars import RELEASES, missing
 from tests.protocol.shuffle.strategies import (
     CLIENT_MESSAGES,
     ERROR_CLASSES,
@@ -26,7 +26,6 @@ from tests.protocol.shuffle.strategies import (
     packed,
 )
 
-RELEASES = ("1.16.3", "1.20.1", "2.3.0")
 RECEIVER = bytes(range(0xA0, 0xB0))
 PARTITION = ResultPartitionID.of(bytes(range(16)), 7, bytes(range(32, 48)), bytes(range(48, 64)), 3, 1)
 # One JVM serves all examples of a test.

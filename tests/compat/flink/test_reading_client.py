@@ -16,10 +16,9 @@ from broker.client import Broker, ShuffleWriter
 from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.compat.flink.flink_reader import FlinkReader, Gate, Sum, record
-from tests.compat.flink.jars import missing
+from tests.compat.flink.jars import RELEASES, missing
 from tests.shuffle.harness import new_id, wait_for
 
-RELEASES = ("1.16.3", "1.20.1", "2.3.0")
 # As Flink's defaults, but impatient.
 SETTINGS = {
     "memory.buffers-per-channel": 2,
