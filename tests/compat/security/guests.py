@@ -11,7 +11,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 import aiokafka
 from aiokafka.abc import AbstractTokenProvider
@@ -32,6 +33,7 @@ with warnings.catch_warnings():
     import kafka.admin
     from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
+T = TypeVar("T")
 VALUES = [b"one", b"two", b"three"]
 # How long a client that is refused may go on trying.
 _REFUSED_S = 30.0
@@ -369,3 +371,22 @@ GUESTS: list[Guest] = [
     NodeGuest(Kafkajs()),
     NodeGuest(Platformatic()),
 ]
+
+
+def each(way: Access, check: Callable[[Guest], T]) -> dict[str, T]:
+    """What came of this for each guest that can come this way, by name: all at the same time, because they mostly wait. Raises
+    an ExceptionGroup of what failed, each with the guest's name."""
+
+    def checked(guest: Guest) -> T | Exception:
+        try:
+            return check(guest)
+        except Exception as error:
+            error.add_note(f"the client was {guest.name}")
+            return error
+
+    guests = [guest for guest in GUESTS if not guest.missing(way)]
+    with ThreadPoolExecutor(len(guests)) as pool:
+        results = dict(zip((guest.name for guest in guests), pool.map(checked, guests), strict=True))
+    if failed := [result for result in results.values() if isinstance(result, Exception)]:
+        raise ExceptionGroup(f"{len(failed)} of {len(guests)} clients", failed)
+    return results  # type: ignore[return-value]
