@@ -49,7 +49,8 @@ class PulsarSettings:
         60_000,
         kafka=None,
         least=100,
-        doc="How often backlog quotas are enforced. A producer that connects is checked against them at once.",
+        doc="How often backlog quotas are enforced, and topics are deleted that have been inactive for as long as their policy "
+        "allows. A producer that connects is checked against the quota at once.",
         reason="Pulsar's backlogQuotaCheckIntervalInSeconds.",
     )
     pulsar_namespaces: tuple[str, ...] = setting(

@@ -77,6 +77,8 @@ class PulsarPart:
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
         )
+        topics.creation = partial(_creation, self._policies, topics.creation(""))
+        topics.topics_max = lambda namespace: self._policies.namespace(namespace).max_topics or 0
         compactions = self._compactions = Compactions(
             runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large
         )
@@ -99,6 +101,7 @@ class PulsarPart:
             on_demand=config.pulsar_auto_create_topics,
         )
         self._nonpersistent.quota = subscriptions.quota
+        self._nonpersistent.on_demand = lambda namespace: topics.creation(namespace).on_demand
         self._upkeep = Upkeep(
             logs,
             topics,
@@ -109,6 +112,7 @@ class PulsarPart:
             expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
             quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
         )
+        logs.on_topic_gone.append(self._upkeep.inactive.forget)
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         deduplications = self._deduplications = Deduplications(
@@ -208,6 +212,12 @@ class PulsarPart:
     def close(self) -> None:
         self._topics.close()
         self._subscriptions.close()
+
+
+def _creation(policies: PolicyStore, otherwise: Creation, namespace: str) -> Creation:
+    """How topics are made in the namespace that clients ask for; ``otherwise``: as the settings say."""
+    own = policies.namespace(namespace).auto_topic_creation
+    return otherwise if own is None else Creation(own.allowed, own.partitions)
 
 
 def _bounds(config: BrokerConfig) -> Bounds:

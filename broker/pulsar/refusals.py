@@ -69,6 +69,10 @@ class NotAllowed(Refusal):
     """The request contradicts the state of the topic or of the subscription, or asks for what this broker does not have."""
 
 
+class NamespaceFull(NotAllowed):
+    """The namespace has as many topics as it may have."""
+
+
 class TooManyRequests(Refusal):
     """The connection or the broker has as many of these as it may have."""
 

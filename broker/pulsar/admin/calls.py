@@ -46,6 +46,7 @@ _STATUSES: Final[Mapping[type[Refusal], int]] = {
     refusals.TopicTerminated: 412,
     refusals.MetadataInvalid: 412,
     refusals.IncompatibleSchema: 409,
+    refusals.NamespaceFull: 412,
     refusals.NotAllowed: 405,
     refusals.TooManyRequests: 429,
     refusals.ServiceNotReady: 503,

@@ -16,10 +16,20 @@ from uuid import UUID
 
 import attrs
 
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
 from broker.pulsar.admin.policy_names import POLICIES, Policy, policies_json
-from broker.pulsar.admin.policy_values import AGE, STORAGE, parse_flag, parse_object, parse_quota, quota_json
+from broker.pulsar.admin.policy_values import (
+    AGE,
+    STORAGE,
+    parse_flag,
+    parse_object,
+    parse_properties,
+    parse_quota,
+    parse_rate,
+    quota_json,
+    rate_json,
+)
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.policies.policies import BacklogQuota, Policies
 from broker.pulsar.refusals import TopicNotFound
@@ -27,6 +37,10 @@ from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+# Subscriptions of one topic that may have a rate of their own, and bytes of the name of one.
+_RATES_MAX = 1_000
+_NAME_MAX = 1024
 
 
 # -- where they are set -----------------------------------------------------------------------------------------------------
@@ -107,7 +121,19 @@ class PolicyCalls:
                 route("POST", f"{base}/delayedDelivery", partial(_set_delayed, place)),
                 route("DELETE", f"{base}/delayedDelivery", partial(_take_delayed_back, place)),
             ]
-        return routes
+        one = NAMESPACE + "/property/{key}"
+        return [
+            *routes,
+            route("GET", TOPIC + "/{subscription}/dispatchRate", partial(_rate_of_one, topics)),
+            route("POST", TOPIC + "/{subscription}/dispatchRate", partial(_set_rate_of_one, topics)),
+            route("DELETE", TOPIC + "/{subscription}/dispatchRate", partial(_set_rate_of_one, topics)),
+            route("GET", NAMESPACE + "/properties", partial(_properties, namespaces)),
+            route("PUT", NAMESPACE + "/properties", partial(_add_properties, namespaces)),
+            route("DELETE", NAMESPACE + "/properties", partial(_clear_properties, namespaces)),
+            route("GET", one, partial(_property, namespaces)),
+            route("PUT", one + "/{value}", partial(_add_properties, namespaces)),
+            route("DELETE", one, partial(_remove_property, namespaces)),
+        ]
 
 
 def _routes(path: str, policy: Policy, place: _Place) -> Sequence[Route]:
@@ -197,3 +223,68 @@ def _take_delayed_back(place: _Place, call: Call) -> Answer:
     place.check(call)
     place.set(call, delayed_delivery=None, delayed_delivery_tick_ms=None)
     return NO_CONTENT
+
+
+# -- the rate of one subscription -------------------------------------------------------------------------------------------
+
+
+def _rate_of_one(place: _OfTopics, call: Call) -> Answer:
+    policies = place.get(call)
+    rate = (policies.subscription_dispatch_rates or {}).get(call.names["subscription"])
+    if rate is None and call.flag("applied"):
+        rate = policies.subscription_dispatch_rate
+    return NO_CONTENT if rate is None else json_answer(rate_json(rate))
+
+
+def _set_rate_of_one(place: _OfTopics, call: Call) -> Answer:
+    """The subscription need not exist yet."""
+    place.check(call)
+    name = call.names["subscription"]
+    rates = dict(place.get(call, stored=True).subscription_dispatch_rates or {})
+    rates.pop(name, None)
+    if call.method != "DELETE":
+        if len(rates) >= _RATES_MAX or len(name.encode("utf-8", "surrogatepass")) > _NAME_MAX:
+            raise HttpError(
+                412, f"A topic has rates for {_RATES_MAX} subscriptions at most, of {_NAME_MAX} bytes each."
+            )
+        rates[name] = parse_rate(call.json())
+    place.set(call, subscription_dispatch_rates=rates or None)
+    return NO_CONTENT
+
+
+# -- properties of a namespace ----------------------------------------------------------------------------------------------
+
+
+def _properties(place: _OfNamespaces, call: Call) -> Answer:
+    return json_answer(dict(place.get(call).properties or {}))
+
+
+def _add_properties(place: _OfNamespaces, call: Call) -> Answer:
+    """To those that there are; the path or the body has the new ones."""
+    place.check(call)
+    key = call.names.get("key")
+    added = call.json() if key is None else {key: call.names["value"]}
+    before = place.get(call, stored=True).properties or {}
+    place.set(call, properties=parse_properties({**before, **parse_properties(added)}) or None)
+    return NO_CONTENT
+
+
+def _clear_properties(place: _OfNamespaces, call: Call) -> Answer:
+    place.check(call)
+    place.set(call, properties=None)
+    return NO_CONTENT
+
+
+def _property(place: _OfNamespaces, call: Call) -> Answer:
+    """The bare text, as Java's client reads it."""
+    value = (place.get(call).properties or {}).get(call.names["key"])
+    return NO_CONTENT if value is None else Answer(200, value.encode("utf-8", "replace"), TEXT)
+
+
+def _remove_property(place: _OfNamespaces, call: Call) -> Answer:
+    """Answered with the value that it had."""
+    place.check(call)
+    before = dict(place.get(call, stored=True).properties or {})
+    value = before.pop(call.names["key"], None)
+    place.set(call, properties=before or None)
+    return NO_CONTENT if value is None else Answer(200, value.encode("utf-8", "replace"), TEXT)

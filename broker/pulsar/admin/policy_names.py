@@ -12,20 +12,32 @@ import attrs
 from broker.pulsar.admin.policy_values import (
     AGE,
     STORAGE,
+    auto_subscription_json,
+    auto_topic_json,
+    inactivity_json,
+    parse_auto_subscription,
+    parse_auto_topic,
     parse_count,
     parse_flag,
+    parse_inactivity,
     parse_object,
+    parse_persistence,
+    parse_properties,
     parse_publish_rate,
     parse_quota,
     parse_rate,
     parse_retention,
     parse_size,
     parse_strategy,
+    parse_subscribe_rate,
+    parse_types,
+    persistence_json,
     publish_rate_json,
     quota_json,
     rate_json,
     retention_json,
     same,
+    subscribe_rate_json,
 )
 from broker.pulsar.policies.policies import BacklogQuota, Policies
 
@@ -72,6 +84,19 @@ POLICIES: Final = (
     ),
     Policy("schema_auto_update", "isAllowAutoUpdateSchema", "", parse_flag),
     Policy("encryption_required", "encryptionRequired", "", parse_flag),
+    Policy("subscribe_rate", "subscribeRate", "subscribeRate", parse_subscribe_rate, subscribe_rate_json),
+    Policy("subscription_types", "subscriptionTypesEnabled", "subscriptionTypesEnabled", parse_types, list),
+    Policy("auto_topic_creation", "autoTopicCreation", "", parse_auto_topic, auto_topic_json),
+    Policy(
+        "auto_subscription_creation",
+        "autoSubscriptionCreation",
+        "autoSubscriptionCreation",
+        parse_auto_subscription,
+        auto_subscription_json,
+    ),
+    Policy("max_topics", "maxTopicsPerNamespace", "", parse_count),
+    Policy("inactivity", "inactiveTopicPolicies", "inactiveTopicPolicies", parse_inactivity, inactivity_json),
+    Policy("persistence", "persistence", "persistence", parse_persistence, persistence_json),
     Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", parse_flag),
 )
 
@@ -94,9 +119,17 @@ _IN_ALL: Final = {
     "encryptionRequired": "encryption_required",
     "dispatchRate": "topicDispatchRate",
     "publishRate": "publishMaxMessageRate",
+    "subscribeRate": "clusterSubscribeRate",
+    "subscriptionTypesEnabled": "subscription_types_enabled",
+    "autoTopicCreation": "autoTopicCreationOverride",
+    "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
+    "maxTopicsPerNamespace": "max_topics_per_namespace",
+    "inactiveTopicPolicies": "inactive_topic_policies",
 }
 # These are given by cluster.
-_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate", "publishMaxMessageRate"))
+_RATES: Final = frozenset(
+    ("topicDispatchRate", "subscriptionDispatchRate", "publishMaxMessageRate", "clusterSubscribeRate")
+)
 # These are false where nobody has set them: the broker's setting holds.
 _OFTEN_FALSE: Final = frozenset(("encryption_required", "schema_validation_enforced"))
 
@@ -113,6 +146,7 @@ def policies_json(policies: Policies) -> Mapping[str, Any]:
         "replication_clusters": [CLUSTER],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
         "backlog_quota_map": quota_json(policies.backlog_quota),
+        "properties": dict(policies.properties or {}),
         **found,
     }
 
@@ -130,7 +164,8 @@ def parse_policies(found: Mapping[str, Any]) -> Policies:
     for kind, value in parse_object(found.get("backlog_quota_map") or {}).items():
         if kind in (STORAGE, AGE):
             quota = parse_quota(quota or BacklogQuota(), kind, value)
-    return Policies(backlog_quota=quota, **members)
+    properties = parse_properties(found.get("properties") or {}) or None
+    return Policies(backlog_quota=quota, properties=properties, **members)
 
 
 def _of_namespaces() -> list[tuple[Policy, str]]:

@@ -4,18 +4,33 @@ Tests: tests/pulsar/admin/test_policies.py.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final
 
 import attrs
 
 from broker.network.routes import HttpError
 from broker.pulsar.admin.calls import number
-from broker.pulsar.policies.policies import BacklogQuota, Rate, Retention, WhenFull
+from broker.pulsar.policies.policies import (
+    AutoCreation,
+    BacklogQuota,
+    DeleteWhen,
+    Inactivity,
+    Persistence,
+    Rate,
+    Retention,
+    WhenFull,
+)
 from broker.pulsar.schemas.compatibility import Strategy
+from broker.pulsar.subscriptions.dispatchers import NAMES
 
 # Of a backlog quota: what its two limits are called.
 STORAGE, AGE = "destination_storage", "message_age"
 _COUNT_MAX: Final = 2**31 - 1
+# The most partitions that a topic can be made with, on demand as well (Kafka's and this broker's bound is checked then).
+_PARTITIONS_MAX: Final = 10_000
+# Characters of the properties of a topic or of a namespace together.
+PROPERTIES_MAX: Final = 16 * 1024
 
 
 def parse_count(value: Any) -> int:
@@ -90,6 +105,108 @@ def parse_publish_rate(value: Any) -> Rate:
 
 def publish_rate_json(rate: Rate) -> Any:
     return {"publishThrottlingRateInMsg": rate.messages, "publishThrottlingRateInByte": rate.bytes}
+
+
+def parse_subscribe_rate(value: Any) -> Rate:
+    found = parse_object(value)
+    return Rate(
+        number(found.get("subscribeThrottlingRatePerConsumer", -1), "subscribeThrottlingRatePerConsumer", -1),
+        period_s=number(found.get("ratePeriodInSecond", 30), "ratePeriodInSecond", 1),
+    )
+
+
+def subscribe_rate_json(rate: Rate) -> Any:
+    return {"subscribeThrottlingRatePerConsumer": rate.messages, "ratePeriodInSecond": rate.period_s}
+
+
+def parse_types(value: Any) -> tuple[str, ...] | None:
+    """No types are no policy, as in Pulsar."""
+    if not isinstance(value, list) or not all(isinstance(each, str) and each in NAMES.values() for each in value):
+        raise HttpError(412, f"The body has to be a list of types: {', '.join(NAMES.values())}.")
+    return tuple(sorted(set(value))) or None
+
+
+def parse_auto_topic(value: Any) -> AutoCreation:
+    found = parse_object(value)
+    allowed, kind = parse_flag(found.get("allowAutoTopicCreation", False)), found.get("topicType")
+    partitions = found.get("defaultNumPartitions")
+    if not allowed:
+        return AutoCreation(False)
+    if kind == "non-partitioned" and partitions is None:
+        return AutoCreation()
+    if kind != "partitioned":
+        raise HttpError(412, "Set topicType to partitioned with defaultNumPartitions, or to non-partitioned without.")
+    count = number(partitions, "defaultNumPartitions", 1)
+    if count > _PARTITIONS_MAX:
+        raise HttpError(406, f"defaultNumPartitions is at most {_PARTITIONS_MAX}.")
+    return AutoCreation(True, count)
+
+
+def auto_topic_json(creation: AutoCreation) -> Any:
+    if not creation.allowed:
+        return {"allowAutoTopicCreation": False}
+    kind = {"topicType": "partitioned" if creation.partitions else "non-partitioned"}
+    counted = {"defaultNumPartitions": creation.partitions} if creation.partitions else {}
+    return {"allowAutoTopicCreation": True, **kind, **counted}
+
+
+def parse_auto_subscription(value: Any) -> bool:
+    return parse_flag(parse_object(value).get("allowAutoSubscriptionCreation"))
+
+
+def auto_subscription_json(allowed: bool) -> Any:
+    return {"allowAutoSubscriptionCreation": allowed}
+
+
+def parse_inactivity(value: Any) -> Inactivity:
+    found = parse_object(value)
+    try:
+        when = DeleteWhen(found.get("inactiveTopicDeleteMode", DeleteWhen.NO_SUBSCRIPTIONS))
+    except ValueError:
+        raise HttpError(412, f"inactiveTopicDeleteMode has to be one of {', '.join(DeleteWhen)}.") from None
+    delete = parse_flag(found.get("deleteWhileInactive", False))
+    after_s = number(found.get("maxInactiveDurationSeconds", 60), "maxInactiveDurationSeconds", 1 if delete else 0)
+    return Inactivity(delete, after_s, when)
+
+
+def inactivity_json(inactivity: Inactivity) -> Any:
+    return {
+        "inactiveTopicDeleteMode": str(inactivity.when),
+        "maxInactiveDurationSeconds": inactivity.after_s,
+        "deleteWhileInactive": inactivity.delete,
+    }
+
+
+def parse_persistence(value: Any) -> Persistence:
+    found = parse_object(value)
+    ensemble, write, ack = (
+        number(found.get(f"bookkeeper{name}", 1), f"bookkeeper{name}", 1)
+        for name in ("Ensemble", "WriteQuorum", "AckQuorum")
+    )
+    rate = found.get("managedLedgerMaxMarkDeleteRate", 1.0)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= _COUNT_MAX or not isfinite(rate):
+        raise HttpError(400, "managedLedgerMaxMarkDeleteRate has to be a number of at least 0.")
+    if not ensemble >= write >= ack:
+        raise HttpError(412, "bookkeeperEnsemble >= bookkeeperWriteQuorum >= bookkeeperAckQuorum has to hold.")
+    return Persistence(ensemble, write, ack, float(rate))
+
+
+def persistence_json(persistence: Persistence) -> Any:
+    return {
+        "bookkeeperEnsemble": persistence.ensemble,
+        "bookkeeperWriteQuorum": persistence.write_quorum,
+        "bookkeeperAckQuorum": persistence.ack_quorum,
+        "managedLedgerMaxMarkDeleteRate": persistence.mark_delete_rate,
+    }
+
+
+def parse_properties(value: Any) -> Mapping[str, str]:
+    """Those of a topic or of a namespace."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise HttpError(400, "Properties have to be a JSON object of texts.")
+    if sum(len(key) + len(text) for key, text in value.items()) > PROPERTIES_MAX:
+        raise HttpError(400, f"Properties have at most {PROPERTIES_MAX} characters together.")
+    return value
 
 
 def same(value: Any) -> Any:

@@ -106,9 +106,11 @@ class Topics:
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         total = number(call.json(), "The number of partitions", 1)
-        if not self._context.topics.partitions(name):
+        there = self._context.topics.partitions(name)
+        if not there:
             require_existing(self._context, name)
             raise HttpError(409, "Topic is not partitioned topic")
+        self._context.topics.check_room(name.namespace, max(0, total - there))
         self._context.logs.add_partitions(kafka_name(name.whole), total)
         return NO_CONTENT
 

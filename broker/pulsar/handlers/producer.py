@@ -61,6 +61,7 @@ def handle(call: Call) -> None:
         return
     # A dead-letter topic: what is sent to it is kept for this subscription, which nobody may have used yet.
     require_subscription(context, call.connection, topic.name, first)
+    context.limits.check_new_subscription(topic)
 
     def subscribed(error: StorageError | None) -> None:
         if error is not None:

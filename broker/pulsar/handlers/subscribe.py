@@ -21,7 +21,7 @@ from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySha
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing
 from broker.pulsar.topic_names import parse_topic
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.security.acl import Operation
 from protocol.pulsar.pulsar_pb2 import CommandSubscribe, KeySharedMode
 
@@ -52,6 +52,7 @@ def handle(call: Call) -> None:
             if body.force_topic_creation:
                 require_creation(context, call.connection, name)
             passing = context.nonpersistent.get_or_create(name, create=body.force_topic_creation)
+        _check_policies(call, passing, join)
         _attach(call, partial(context.nonpersistent.join, passing, call.state, join))
         return
     topic = context.topics.get(name)
@@ -59,6 +60,7 @@ def handle(call: Call) -> None:
         if body.force_topic_creation:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+    _check_policies(call, topic, join)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _join_at(call, topic, join, None)
@@ -66,9 +68,17 @@ def handle(call: Call) -> None:
         _begin(call, topic, join)
 
 
+def _check_policies(call: Call, topic: AnyTopic, join: Join) -> None:
+    """Raises NotAllowed."""
+    consumer = call.connection.peer.host, join.consumer_name, join.consumer_id
+    call.context.limits.check_subscribing(topic, NAMES[join.kind], consumer, call.context.clock.monotonic())
+
+
 def _begin(call: Call, topic: Topic, join: Join) -> None:
     """Join a new subscription."""
     context, body = call.context, call.body
+    if join.durable:
+        context.limits.check_new_subscription(topic)
     if body.start_message_rollback_duration_sec:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))

@@ -61,7 +61,8 @@ class NonPersistentTopics:
         self._waker = waker
         self._limits = limits
         self._require_namespace = require_namespace
-        self._on_demand = on_demand
+        # Whether clients make topics in this namespace, given as tenant/namespace.
+        self.on_demand: Callable[[str], bool] = lambda _: on_demand
         self.quota: ConsumerQuota | None = None  # of clients; None: they have none
         self._topics: dict[TopicName, NonPersistentTopic] = {}
         self._partitions: dict[TopicName, int] = {}
@@ -123,7 +124,7 @@ class NonPersistentTopics:
             raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
         if name.partition >= self._partitions.get(name.whole, name.partition + 1):
             raise TopicNotFound(f"Topic {name.whole} has {self._partitions[name.whole]} partitions")
-        if not self.exists(name) and not (create and self._on_demand):
+        if not self.exists(name) and not (create and self.on_demand(name.namespace)):
             raise TopicNotFound(f"Topic {name} does not exist")
         return self.make(name)
 

@@ -8,6 +8,7 @@ Tests: tests/pulsar/policies/test_store.py.
 """
 
 import json
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -53,6 +54,40 @@ class Rate:
     period_s: int = 1
 
 
+@attrs.frozen
+class AutoCreation:
+    """Whether topics are made by whoever asks for them, and with how many partitions (0: without)."""
+
+    allowed: bool = True
+    partitions: int = 0
+
+
+class DeleteWhen(StrEnum):
+    """Which topics without producers and consumers are inactive: Pulsar's names."""
+
+    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+@attrs.frozen
+class Inactivity:
+    """What happens to topics that have been inactive for so long."""
+
+    delete: bool = False
+    after_s: int = 60
+    when: DeleteWhen = attrs.field(default=DeleteWhen.NO_SUBSCRIPTIONS, converter=DeleteWhen)
+
+
+@attrs.frozen
+class Persistence:
+    """How many bookies keep a message. Nothing here goes by it; it is kept to be shown."""
+
+    ensemble: int = 1
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    mark_delete_rate: float = 1.0
+
+
 @attrs.frozen(kw_only=True)
 class Policies:
     """Bounds of 0 are none."""
@@ -69,7 +104,17 @@ class Policies:
     max_unacked_per_subscription: int | None = None
     dispatch_rate: Rate | None = None  # of a topic
     subscription_dispatch_rate: Rate | None = None
+    # Of a topic: those of single subscriptions, by name, before ``subscription_dispatch_rate``.
+    subscription_dispatch_rates: Mapping[str, Rate] | None = None
     publish_rate: Rate | None = None  # of a topic, or of each of its partitions
+    subscribe_rate: Rate | None = None  # how often a consumer may subscribe
+    subscription_types: tuple[str, ...] | None = None  # that may be used
+    auto_subscription_creation: bool | None = None  # whether consumers make subscriptions
+    auto_topic_creation: AutoCreation | None = None  # of namespaces
+    max_topics: int | None = None  # of namespaces: partitions count one by one
+    inactivity: Inactivity | None = None
+    persistence: Persistence | None = None
+    properties: Mapping[str, str] | None = None  # of namespaces
     delayed_delivery: bool | None = None
     delayed_delivery_tick_ms: int | None = None
     compaction_threshold_bytes: int | None = None  # 0: only on demand
@@ -101,12 +146,26 @@ BROKER: Final = Policies(
     encryption_required=False,
 )
 
-_VALUES: Final[dict[str, Any]] = {
-    "retention": Retention,
-    "backlog_quota": BacklogQuota,
-    "dispatch_rate": Rate,
-    "subscription_dispatch_rate": Rate,
-    "publish_rate": Rate,
+
+def _made(kind: type) -> Callable[[Mapping[str, Any]], Any]:
+    """Members that this version does not know are left out."""
+    known = {one.name for one in attrs.fields(kind)}
+    return lambda found: kind(**{key: value for key, value in found.items() if key in known})
+
+
+_VALUES: Final[dict[str, Callable[[Any], Any]]] = {
+    "retention": _made(Retention),
+    "backlog_quota": _made(BacklogQuota),
+    "dispatch_rate": _made(Rate),
+    "subscription_dispatch_rate": _made(Rate),
+    "subscription_dispatch_rates": lambda found: {name: _made(Rate)(rate) for name, rate in found.items()},
+    "publish_rate": _made(Rate),
+    "subscribe_rate": _made(Rate),
+    "subscription_types": tuple,
+    "auto_topic_creation": _made(AutoCreation),
+    "inactivity": _made(Inactivity),
+    "persistence": _made(Persistence),
+    "schema_compatibility": Strategy,
 }
 _NAMES: Final = frozenset(one.name for one in attrs.fields(Policies))
 
@@ -116,11 +175,7 @@ def _members(policies: Policies) -> list[tuple[str, Any]]:
 
 
 def encode(policies: Policies) -> bytes:
-    found = {
-        name: attrs.asdict(value) if attrs.has(type(value)) else value
-        for name, value in _members(policies)
-        if value is not None
-    }
+    found = {name: value for name, value in attrs.asdict(policies).items() if value is not None}
     return json.dumps(found, separators=(",", ":")).encode()
 
 
@@ -130,10 +185,7 @@ def decode(body: bytes) -> Policies:
         found = {name: value for name, value in json.loads(body).items() if name in _NAMES}
         for name, make in _VALUES.items():
             if name in found:
-                known = {one.name for one in attrs.fields(make)}
-                found[name] = make(**{key: value for key, value in found[name].items() if key in known})
-        if "schema_compatibility" in found:
-            found["schema_compatibility"] = Strategy(found["schema_compatibility"])
+                found[name] = make(found[name])
         return Policies(**found)
     except (ValueError, TypeError, AttributeError):
         raise StorageError("The catalogue has policies that cannot be read.") from None

@@ -1,5 +1,5 @@
 """What the broker does with topics from time to time: messages expire, backlog quotas are enforced, subscriptions that nobody
-uses end, topics are compacted.
+uses end, topics are compacted, topics that nobody uses are deleted.
 
 The thread ``pulsar-upkeep`` does one topic in a step, so that it stops soon when it is asked to. It may block. A duty that
 fails for a topic is logged, and tried again the next time. Topics that are not in use are brought into use for a duty that has
@@ -11,6 +11,7 @@ something to do there: those that have durable subscriptions and a TTL or a quot
 | enforce backlog quotas | pulsar_backlog_quota_check_interval_ms | topics with a quota |
 | compact topics | pulsar_backlog_quota_check_interval_ms | topics with a compaction threshold |
 | expire subscriptions | pulsar_message_expiry_check_interval_ms | topics with a subscription expiration time |
+| delete inactive topics | pulsar_backlog_quota_check_interval_ms | topics with a policy for inactive ones |
 """
 
 from collections import deque
@@ -23,6 +24,7 @@ from broker.errors import Refusal, StorageError
 from broker.log import EventLimit, get_logger
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.policies.backlog import BacklogQuotas, bytes_from, durable_subscriptions
+from broker.pulsar.policies.inactive import InactiveTopics
 from broker.pulsar.policies.policies import Policies
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.subscriptions.operations import expire
@@ -41,8 +43,9 @@ class Duty(NamedTuple):
     name: str
     interval_s: float
     applies: Callable[[Policies], bool]  # whether there is something to do for a topic with these
-    run: Callable[[Topic, Policies], None]
+    run: Callable[[TopicName, Policies], None]
     without_subscriptions: bool = False  # also for topics that have none
+    whole: bool = False  # once for a topic with all its partitions
 
 
 @attrs.define
@@ -77,24 +80,39 @@ class Upkeep:
         self._scheduled: list[_Scheduled] = []
         # When a subscription was first seen without consumers (monotonic, s), by topic id, partition and name.
         self._unused_since: dict[object, float] = {}
-        self.add(Duty("expire_messages", expiry_interval_s, lambda one: bool(one.message_ttl_s), self._expire_messages))
-        self.add(Duty("enforce_backlog_quota", quota_interval_s, _has_quota, self._enforce_quota))
+        self.inactive = InactiveTopics(logs, topics, subscriptions.store)
+        using = self._using
+        self.add(
+            Duty(
+                "expire_messages", expiry_interval_s, lambda one: bool(one.message_ttl_s), using(self._expire_messages)
+            )
+        )
+        self.add(Duty("enforce_backlog_quota", quota_interval_s, _has_quota, using(self._enforce_quota)))
         self.add(
             Duty(
                 "expire_subscriptions",
                 expiry_interval_s,
                 lambda one: bool(one.subscription_expiration_minutes),
-                self._expire_subscriptions,
+                using(self._expire_subscriptions),
             )
         )
-
         self.add(
             Duty(
                 "compact_topics",
                 quota_interval_s,
                 lambda one: bool(one.compaction_threshold_bytes),
-                self._compact_if_large,
+                using(self._compact_if_large),
                 without_subscriptions=True,
+            )
+        )
+        self.add(
+            Duty(
+                "delete_inactive_topics",
+                quota_interval_s,
+                lambda one: one.inactivity is not None and one.inactivity.delete,
+                self._delete_if_inactive,
+                without_subscriptions=True,
+                whole=True,
             )
         )
 
@@ -137,7 +155,7 @@ class Upkeep:
                 continue
             name = pulsar_name(info.name)
             if duty.applies(self._policies.of(name.namespace, info.topic_id)):
-                if self._topics.is_partitioned(info):
+                if self._topics.is_partitioned(info) and not duty.whole:
                     found += [name.of_partition(number) for number in range(info.partitions)]
                 else:
                     found.append(name)
@@ -145,14 +163,19 @@ class Upkeep:
 
     def _run(self, duty: Duty, name: TopicName) -> None:
         try:
-            topic = self._topics.get_or_create(name, create=False)
-            duty.run(topic, self._policies.of(name.namespace, topic.log.topic_id))
+            info = self._topics.info(name)
+            if info is not None:
+                duty.run(name, self._policies.of(name.namespace, info.topic_id))
         except Refusal:
             pass  # it was deleted meanwhile
         except StorageError as error:
             left_out = self._failures.take(self._clock.monotonic())
             if left_out is not None:
                 log.error("upkeep_failed", duty=duty.name, topic=str(name), error=str(error), left_out=left_out)
+
+    def _using(self, run: Callable[[Topic, Policies], None]) -> Callable[[TopicName, Policies], None]:
+        """For a duty that brings the topic into use."""
+        return lambda name, policies: run(self._topics.get_or_create(name, create=False), policies)
 
     def _expire_messages(self, topic: Topic, policies: Policies) -> None:
         before_ms = self._clock.time_ms() - (policies.message_ttl_s or 0) * 1000
@@ -184,6 +207,14 @@ class Upkeep:
                 del self._unused_since[subscription.key]
                 log.info("subscription_expired", topic=str(topic.name), subscription=subscription.name)
                 self._subscriptions.remove(subscription, lambda error: None)
+
+    def _delete_if_inactive(self, name: TopicName, policies: Policies) -> None:
+        inactivity, info = policies.inactivity, self._topics.info(name)
+        if inactivity is None or info is None:
+            return
+        if self.inactive.for_s(info, name, inactivity.when, self._clock.monotonic()) >= inactivity.after_s:
+            log.info("inactive_topic_deleted", topic=str(name))
+            self._logs.delete_topic(info.name)
 
 
 def _has_quota(policies: Policies) -> bool:

@@ -19,7 +19,7 @@ from broker.log import get_logger
 from broker.metadata.writer import Done
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
-from broker.pulsar.refusals import NotAllowed, TopicNotFound
+from broker.pulsar.refusals import NamespaceFull, NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import TopicName, check_legal, kafka_name, pulsar_name
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.topic import Topic, TopicRecord
@@ -69,7 +69,9 @@ class TopicRegistry:
         self._clock = clock
         self._timer = timer
         self._open_reader = open_reader
-        self._creation = creation
+        # How clients make topics in this namespace, given as tenant/namespace, and how many there may be (0: any number).
+        self.creation: Callable[[str], Creation] = lambda _: creation
+        self.topics_max: Callable[[str], int] = lambda _: 0
         self._topics: dict[TopicName, Topic] = {}
         self._lock = Lock()
         self._making = Lock()
@@ -159,13 +161,14 @@ class TopicRegistry:
 
     def creates_partitioned(self, name: TopicName) -> bool:
         """Whether asking for the partitions of a topic that does not exist makes it."""
-        return name.persistent and self._creation.on_demand and self._creation.partitions > 0 and name.partition < 0
+        creation = self.creation(name.namespace)
+        return name.persistent and creation.on_demand and creation.partitions > 0 and name.partition < 0
 
     def create_on_demand(self, name: TopicName) -> int:
         """Make a partitioned topic, or find that it was made meanwhile. How many partitions it has. Raises refusals,
         StorageError."""
         try:
-            return self.create_partitioned(name, self._creation.partitions).partitions
+            return self.create_partitioned(name, self.creation(name.namespace).partitions).partitions
         except TopicExists:
             return self.partitions(name) or 0
 
@@ -185,11 +188,21 @@ class TopicRegistry:
         self, topic: str, partitions: int, *, partitioned: bool, properties: Mapping[str, str] | None = None
     ) -> TopicInfo:
         check_legal(topic)
+        self.check_room(pulsar_name(topic).namespace, partitions)
         record = self._documents.new_record(partitioned=partitioned, properties=properties)
         # The row of the topic and its document in one step: a topic of one partition is known to be partitioned, or not there.
         return self._logs.create_topic(
             topic, partitions, also=lambda info: self._documents.adding(info.topic_id, record)
         )
+
+    def check_room(self, namespace: str, partitions: int) -> None:
+        """Whether there may be so many topics more, partitions counted one by one. Raises NamespaceFull."""
+        most = self.topics_max(namespace)
+        if most:
+            infos = self._logs.topics()
+            there = sum(info.partitions for info in infos if pulsar_name(info.name).namespace == namespace)
+            if there + partitions > most:
+                raise NamespaceFull(f"Exceed maximum number of topics in namespace: {namespace} may have {most}.")
 
     # -- coming into use: may block ---------------------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class TopicRegistry:
             raise NotAllowed("This can be done with persistent topics only.")
         place = self.place(name)
         if place is None:
-            if not (create and self._creation.on_demand):
+            if not (create and self.creation(name.namespace).on_demand):
                 raise TopicNotFound(f"Topic {name} does not exist")
             place = self._create(name)
         return self._load(place)

@@ -1,6 +1,7 @@
 """Admin calls about policies, asked of a whole broker."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,18 @@ RATE = {
     "dispatchThrottlingRateInByte": -1,
     "relativeToPublishRate": False,
     "ratePeriodInSecond": 2,
+}
+SUBSCRIBE_RATE = {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30}
+INACTIVE = {
+    "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+    "maxInactiveDurationSeconds": 120,
+    "deleteWhileInactive": True,
+}
+PERSISTENCE = {
+    "bookkeeperEnsemble": 3,
+    "bookkeeperWriteQuorum": 2,
+    "bookkeeperAckQuorum": 1,
+    "managedLedgerMaxMarkDeleteRate": 0.5,
 }
 
 
@@ -49,6 +62,29 @@ def shared() -> Iterator[Admin]:
         (NAMESPACE + "/schemaValidationEnforced", "POST", True),
         (NAMESPACE + "/encryptionRequired", "POST", True),
         (NAMESPACE + "/isAllowAutoUpdateSchema", "POST", False),
+        (NAMESPACE + "/subscribeRate", "POST", SUBSCRIBE_RATE),
+        (TOPIC + "/subscribeRate", "POST", SUBSCRIBE_RATE),
+        (NAMESPACE + "/subscriptionTypesEnabled", "POST", ["Exclusive", "Key_Shared"]),
+        (TOPIC + "/subscriptionTypesEnabled", "POST", ["Shared"]),
+        (NAMESPACE + "/autoTopicCreation", "POST", {"allowAutoTopicCreation": False}),
+        (
+            NAMESPACE + "/autoTopicCreation",
+            "POST",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+        ),
+        (
+            NAMESPACE + "/autoTopicCreation",
+            "POST",
+            {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
+        ),
+        (NAMESPACE + "/autoSubscriptionCreation", "POST", {"allowAutoSubscriptionCreation": False}),
+        (TOPIC + "/autoSubscriptionCreation", "POST", {"allowAutoSubscriptionCreation": True}),
+        (NAMESPACE + "/maxTopicsPerNamespace", "POST", 100),
+        (NAMESPACE + "/inactiveTopicPolicies", "POST", INACTIVE),
+        (TOPIC + "/inactiveTopicPolicies", "POST", INACTIVE),
+        (NAMESPACE + "/persistence", "POST", PERSISTENCE),
+        (TOPIC + "/persistence", "POST", PERSISTENCE),
+        (TOPIC + "/s/dispatchRate", "POST", RATE),
         (
             TOPIC + "/delayedDelivery",
             "POST",
@@ -118,6 +154,29 @@ def test_all_policies_of_a_namespace_are_shown_together(shared: Admin) -> None:
         ("/schemaCompatibilityStrategy", "PUT", "SOMETIMES", 412),
         ("/schemaCompatibilityStrategy", "PUT", ["FULL"], 412),
         ("/dispatchRate", "POST", {"ratePeriodInSecond": 0}, 400),
+        ("/subscribeRate", "POST", {"subscribeThrottlingRatePerConsumer": "5"}, 400),
+        ("/subscribeRate", "POST", {"subscribeThrottlingRatePerConsumer": 2**70}, 400),
+        ("/subscriptionTypesEnabled", "POST", ["Sometimes"], 412),
+        ("/subscriptionTypesEnabled", "POST", "Shared", 412),
+        ("/subscriptionTypesEnabled", "POST", [["Shared"]], 412),
+        ("/autoTopicCreation", "POST", {"allowAutoTopicCreation": True}, 412),
+        ("/autoTopicCreation", "POST", {"allowAutoTopicCreation": "true"}, 400),
+        ("/autoTopicCreation", "POST", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, 400),
+        (
+            "/autoTopicCreation",
+            "POST",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 10**6},
+            406,
+        ),
+        ("/autoSubscriptionCreation", "POST", {}, 400),
+        ("/maxTopicsPerNamespace", "POST", -1, 400),
+        ("/inactiveTopicPolicies", "POST", {"inactiveTopicDeleteMode": "now"}, 412),
+        ("/inactiveTopicPolicies", "POST", {**INACTIVE, "maxInactiveDurationSeconds": 0}, 400),
+        ("/persistence", "POST", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2}, 412),
+        ("/persistence", "POST", {"managedLedgerMaxMarkDeleteRate": -1}, 400),
+        ("/properties", "PUT", {"a": 1}, 400),
+        ("/properties", "PUT", [], 400),
+        ("/properties", "PUT", {"a": "x" * 20_000}, 400),
     ],
 )
 def test_what_is_no_such_policy_is_refused(shared: Admin, path: str, method: str, value: Any, status: int) -> None:
@@ -140,3 +199,62 @@ def test_java_s_ways_to_set_a_policy_of_a_topic(shared: Admin) -> None:
         assert (200, value) == shared.ask("GET", TOPIC + "/compactionThreshold")
     for path in ("/messageTTL", "/compactionThreshold"):
         shared.do("DELETE", TOPIC + path)
+
+
+def test_numbers_that_are_none_are_refused(shared: Admin) -> None:
+    for rate in (b"1e999", b"NaN", b"-Infinity", b"true"):
+        body = b'{"managedLedgerMaxMarkDeleteRate": %s}' % rate
+        assert 400 == shared.raw("POST", NAMESPACE + "/persistence", body)[0], rate
+
+
+def test_properties_of_a_namespace_are_merged(shared: Admin) -> None:
+    assert {} == shared.get(NAMESPACE + "/properties")
+    shared.do("PUT", NAMESPACE + "/properties", {"team": "a", "cost": "1"})
+    shared.do("PUT", NAMESPACE + "/property/team/b%20c")
+    assert {"team": "b c", "cost": "1"} == shared.get(NAMESPACE + "/properties") == shared.get(NAMESPACE)["properties"]
+    assert (200, b"b c") == (shared.raw("GET", NAMESPACE + "/property/team")[::2])
+    assert (204, None) == shared.ask("GET", NAMESPACE + "/property/other")
+    assert (200, b"b c") == (shared.raw("DELETE", NAMESPACE + "/property/team")[::2])
+    assert {"cost": "1"} == shared.get(NAMESPACE + "/properties")
+    assert 400 == shared.ask("PUT", NAMESPACE + "/properties", {"long": "x" * 16_380})[0]  # with the other one
+    shared.do("DELETE", NAMESPACE + "/properties")
+    assert {} == shared.get(NAMESPACE + "/properties")
+
+
+def test_no_types_are_all_types(shared: Admin) -> None:
+    shared.do("POST", NAMESPACE + "/subscriptionTypesEnabled", ["Shared"])
+    shared.do("POST", NAMESPACE + "/subscriptionTypesEnabled", [])
+    assert (204, None) == shared.ask("GET", NAMESPACE + "/subscriptionTypesEnabled")
+
+
+def test_a_subscription_s_rate_goes_before_that_of_all(shared: Admin) -> None:
+    path = TOPIC + "/one/dispatchRate"
+    shared.do("POST", TOPIC + "/subscriptionDispatchRate", {**RATE, "dispatchThrottlingRateInMsg": 50})
+    assert (204, None) == shared.ask("GET", path)
+    assert 50 == shared.get(path + "?applied=true")["dispatchThrottlingRateInMsg"]
+    shared.do("POST", path, RATE)
+    assert RATE == shared.get(path + "?applied=true")
+    shared.do("DELETE", path)
+    shared.do("DELETE", TOPIC + "/subscriptionDispatchRate")
+    assert 412 == shared.ask("POST", f"{TOPIC}/{'x' * 1025}/dispatchRate", RATE)[0]
+    assert 404 == shared.ask("POST", f"{PERSISTENT}/none/one/dispatchRate", RATE)[0]
+
+
+def test_policies_are_there_after_a_restart(tmp_path: Path) -> None:
+    values = [
+        ("/subscribeRate", SUBSCRIBE_RATE),
+        ("/inactiveTopicPolicies", INACTIVE),
+        ("/persistence", PERSISTENCE),
+        ("/subscriptionTypesEnabled", ["Shared"]),
+        ("/s/dispatchRate", RATE),
+    ]
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        admin.do("PUT", TOPIC)
+        for path, value in values:
+            admin.do("POST", TOPIC + path, value)
+        admin.do("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
+        admin.do("PUT", NAMESPACE + "/properties", {"team": "a"})
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        assert [value for _, value in values] == [admin.get(TOPIC + path) for path, _ in values]
+        assert {"allowAutoTopicCreation": False} == admin.get(NAMESPACE + "/autoTopicCreation")
+        assert {"team": "a"} == admin.get(NAMESPACE + "/properties")

@@ -75,6 +75,8 @@ FILLED = {
     "{version}": "1",
     "{ledger}": "1",
     "{entry}": "1",
+    "{key}": "team",
+    "{value}": "a",
 }
 # For everybody who has said who he is. Lists leave out what he may not see.
 OPEN = {

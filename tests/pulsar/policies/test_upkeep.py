@@ -13,7 +13,7 @@ from broker.pulsar.assembly import PulsarPart
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.policies.backlog import bytes_from, offset_with
-from broker.pulsar.policies.policies import BacklogQuota, Rate, Retention, WhenFull
+from broker.pulsar.policies.policies import BacklogQuota, DeleteWhen, Inactivity, Rate, Retention, WhenFull
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic
@@ -137,6 +137,61 @@ def test_a_subscription_that_nobody_uses_ends_when_its_time_is_over(running: Run
     running.context.upkeep.run_now("expire_subscriptions")
     assert {"used"} == set(topic.subscriptions)
     consumer.close()
+
+
+def look_for_inactive_topics(running: Running, later_s: float = 0) -> None:
+    """As if so much time had passed since the last look."""
+    seen = running.context.upkeep.inactive._seen
+    for key, value in seen.items():
+        seen[key] = value._replace(since=value.since - later_s)
+    running.context.upkeep.run_now("delete_inactive_topics")
+
+
+def test_topics_that_nobody_uses_are_deleted(running: Running) -> None:
+    context, client = running.context, running.client
+    context.topics.create_partitioned(parse_topic("parts"), 2)
+    context.logs.create_topic("of-kafka", 1)
+    producer = client.create_producer("used")
+    client.subscribe("subscribed", "s").close()
+    for topic in ("written", "left"):
+        running.send(topic, 1)
+    client.create_producer("parts").close()
+    context.policies.set_namespace(NAMESPACE, inactivity=Inactivity(True, 60))
+    look_for_inactive_topics(running)
+    look_for_inactive_topics(running, 30)
+    running.send("written", 1)
+    assert {"parts", "used", "subscribed", "written", "left", "of-kafka"} == {one.name for one in context.logs.topics()}
+    look_for_inactive_topics(running, 31)
+    assert {"used", "subscribed", "written", "of-kafka"} == {one.name for one in context.logs.topics()}
+    producer.close()
+    eventually(lambda: not running.topic("used").in_use)
+    look_for_inactive_topics(running)
+    look_for_inactive_topics(running, 61)
+    assert {"subscribed", "of-kafka"} == {one.name for one in context.logs.topics()}
+    assert {} == context.upkeep.inactive._seen
+
+
+def test_topics_whose_subscriptions_have_caught_up_are_deleted(running: Running) -> None:
+    context, client = running.context, running.client
+    consumers = [client.subscribe(topic, "s") for topic in ("done", "behind", "unloaded")]
+    for topic in ("done", "behind", "unloaded"):
+        running.send(topic, 2)
+    context.policies.set_namespace(NAMESPACE, inactivity=Inactivity(True, 60, DeleteWhen.CAUGHT_UP))
+    for consumer, count in zip(consumers, (2, 1, 2), strict=True):
+        for _ in range(count):
+            consumer.acknowledge(consumer.receive(10_000))
+    eventually(lambda: running.subscription("done", "s").cursor.acknowledged_before == 2)
+    eventually(lambda: running.subscription("unloaded", "s").cursor.acknowledged_before == 2)
+    look_for_inactive_topics(running)
+    look_for_inactive_topics(running, 61)
+    assert 3 == len(context.logs.topics())  # they have consumers
+    for consumer in consumers:
+        consumer.close()
+    eventually(lambda: not any(topic.in_use for topic in context.topics.loaded()))
+    context.topics.unload(running.topic("unloaded"))
+    look_for_inactive_topics(running)
+    look_for_inactive_topics(running, 61)
+    assert {"behind"} == {one.name for one in context.logs.topics()}
 
 
 def test_bounds_of_producers_consumers_and_subscriptions_are_policies(running: Running) -> None:
