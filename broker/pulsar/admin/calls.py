@@ -4,9 +4,10 @@
 |---|---|
 | reads a topic, its subscriptions, policies or schemas | DESCRIBE on the TOPIC |
 | creates a topic | CREATE on the CLUSTER or on the TOPIC |
-| deletes a topic | DELETE on the TOPIC |
-| changes partitions, policies, schemas; unloads, terminates, compacts | ALTER on the TOPIC |
-| changes, skips, resets or peeks at a subscription | READ on the TOPIC and on the subscription (`broker/pulsar/rights.py`) |
+| deletes or truncates a topic | DELETE on the TOPIC |
+| changes partitions, policies, properties, schemas; unloads, terminates, compacts, trims | ALTER on the TOPIC |
+| shows a message by its id, place or time | READ on the TOPIC |
+| changes, skips, resets or looks into a subscription | READ on the TOPIC and on the subscription (`broker/pulsar/rights.py`) |
 | lists tenants, namespaces, clusters and brokers | DESCRIBE on the CLUSTER |
 | changes tenants, namespaces, their policies and permissions | ALTER on the CLUSTER |
 
@@ -24,6 +25,7 @@ from typing import Any, Final
 from broker.config.kafka_setting import InvalidSetting
 from broker.errors import Refusal
 from broker.network.routes import Answer, Call, HttpError, Route
+from broker.network.work import ADMIN
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.namespaces import AlreadyExists
@@ -64,7 +66,9 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.25
 
 
-def route(method: str, pattern: str, handler: Callable[[Call], Answer], *, fetches: bool = False) -> Route:
+def route(
+    method: str, pattern: str, handler: Callable[[Call], Answer], *, fetches: bool = False, lane: str = ADMIN
+) -> Route:
     """One whose handler may raise every Refusal of the Pulsar service and of the storage."""
 
     def handle(call: Call) -> Answer:
@@ -75,7 +79,7 @@ def route(method: str, pattern: str, handler: Callable[[Call], Answer], *, fetch
         except Refusal as error:
             raise HttpError(status_of(error), error.message or type(error).__name__) from None
 
-    return Route(method, pattern, handle, fetches=fetches)
+    return Route(method, pattern, handle, lane=lane, fetches=fetches)
 
 
 def status_of(error: Refusal) -> int:

@@ -55,6 +55,7 @@ class Stats:
             route("GET", TOPIC + "/partitioned-stats", self.partitioned),
             route("GET", TOPIC + "/internalStats", self.internal),
             route("GET", TOPIC + "/partitioned-internalStats", self.partitioned_internal),
+            route("GET", TOPIC + "/internal-info", self.info),
             route("GET", TOPIC + "/backlogSize", self.backlog_size),
             route("PUT", TOPIC + "/backlogSize", self.size_from),
         ]
@@ -89,6 +90,14 @@ class Stats:
     def partitioned_internal(self, call: Call) -> Answer:
         of_parts = {str(name): internal_stats(call, loaded(self._context, name)) for name in self._parts(call)}
         return json_answer({"metadata": {"partitions": len(of_parts)}, "partitions": of_parts})
+
+    def info(self, call: Call) -> Answer:
+        """What is stored about the topic, in the form of Pulsar's managed ledgers; of a partitioned one, of each partition."""
+        name = topic_name(call)
+        parts = {str(part): _stored(call, loaded(self._context, part)) for part in self._parts(call)}
+        if self._context.topics.partitions(name):
+            return json_answer({"version": 0, "creationDate": "", "modificationDate": "", "partitions": parts})
+        return json_answer(next(iter(parts.values())))
 
     def _parts(self, call: Call) -> list[TopicName]:
         name = topic_name(call)
@@ -238,6 +247,33 @@ def internal_stats(call: Call, topic: Topic) -> dict[str, Any]:
         "schemaLedgers": [],
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
     }
+
+
+def _stored(call: Call, topic: Topic) -> dict[str, Any]:
+    log, ledger = topic.log, topic.ledger
+    dates = {"version": 0, "creationDate": "", "modificationDate": ""}
+    one = {"ledgerId": ledger, "entries": log.log_end_offset - log.log_start_offset, "size": log.size_bytes()}
+    with topic.lock:
+        found = [each for each in topic.subscriptions.values() if isinstance(each, Subscription) and each.durable]
+    cursors: dict[str, Any] = {}
+    for subscription in call.work.each(found):
+        with subscription.lock:
+            starts, ends = (list(bounds[:_RANGES_SHOWN]) for bounds in subscription.cursor.acknowledged.bounds())
+            before = subscription.cursor.acknowledged_before
+        cursors[subscription.name] = {
+            **dates,
+            "cursorsLedgerId": -1,
+            "markDelete": {"ledgerId": ledger, "entryId": before - 1},
+            "individualDeletedMessages": [
+                {
+                    "from": {"ledgerId": ledger, "entryId": start - 1},
+                    "to": {"ledgerId": ledger, "entryId": end - 1},
+                }
+                for start, end in zip(starts, ends, strict=True)
+            ],
+        }
+    ended = {"terminatedPosition": {"ledgerId": ledger, "entryId": log.log_end_offset - 1}} if topic.terminated else {}
+    return {**dates, "ledgers": [{**one, "isOffloaded": False}], **ended, "cursors": cursors}
 
 
 def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Admin calls about subscriptions: list, create, delete, skip, expire, reset, peek.
+"""Admin calls about subscriptions: list, create, delete, skip, expire, reset, analyze, and those that show messages.
 
 Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. A call is answered when the
 cursor is durable.
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.network.work import INSPECTION
 from broker.pulsar.admin.calls import (
     each_part,
     json_object,
@@ -27,6 +28,7 @@ from broker.pulsar.admin.message_ids import entry_at, message_id_json, offset_of
 from broker.pulsar.admin.peeked import peeked
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.refusals import ConsumerBusy, MetadataInvalid, SubscriptionNotFound
 from broker.pulsar.subscriptions import operations
 from broker.pulsar.subscriptions.locating import offset_at
@@ -62,11 +64,20 @@ class Subscriptions:
             route("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", self.expire_all),
             route("POST", ONE + "/resetcursor/{timestamp}", self.reset_to_time),
             route("POST", ONE + "/resetcursor", self.reset_to_id),
-            route("GET", ONE + "/position/{position}", self.peek, fetches=True),
-            route("POST", NAMESPACE + "/clearBacklog", self.clear_namespace),
-            route("POST", NAMESPACE + "/clearBacklog/{subscription}", self.clear_namespace),
+            route("POST", ONE + "/analyzeBacklog", self.analyze, lane=INSPECTION),
+            route("GET", ONE + "/position/{position}", self.peek, fetches=True, lane=INSPECTION),
+            *(
+                route("POST", base + path, call)
+                for base in (NAMESPACE, NAMESPACE + "/{bundle}")  # there is one bundle
+                for path, call in (
+                    ("/clearBacklog", self.clear_namespace),
+                    ("/clearBacklog/{subscription}", self.clear_namespace),
+                    ("/unsubscribe/{subscription}", self.unsubscribe_namespace),
+                )
+            ),
             route("GET", TOPIC + "/messageid/{timestamp}", self.message_id_at),
-            route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", self.entry, fetches=True),
+            route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", self.entry, fetches=True, lane=INSPECTION),
+            route("GET", TOPIC + "/examinemessage", self.examine, fetches=True, lane=INSPECTION),
             route("GET", ONE + "/properties", self.properties),
             route("PUT", ONE + "/properties", self.set_properties),
         ]
@@ -151,7 +162,7 @@ class Subscriptions:
 
     def expire_until(self, call: Call) -> Answer:
         (subscription,) = self._found(call, single=True)
-        _move(call, subscription, offset_of(subscription.topic, parse_message_id(json_object(call))))
+        move(call, subscription, offset_of(subscription.topic, parse_message_id(json_object(call))))
         return NO_CONTENT
 
     def expire_all(self, call: Call) -> Answer:
@@ -180,6 +191,29 @@ class Subscriptions:
                     if subscription is not None:
                         operations.clear(subscription)
                         _save(call, subscription)
+        return NO_CONTENT
+
+    def unsubscribe_namespace(self, call: Call) -> Answer:
+        """Delete the subscriptions of this name in all topics of a namespace. Raises ConsumerBusy before any has been deleted."""
+        namespace, named = namespace_name(call), call.names["subscription"]
+        require_cluster(self._context, call, Operation.ALTER)
+        self._context.namespaces.require(namespace)
+        found = []
+        for part in call.work.each(self._context.topics.topics(namespace)):
+            if named in self._names(part):
+                call.work.checkpoint()
+                one = self._context.subscriptions.find(loaded(self._context, part), named)
+                found += [] if one is None else [one]
+        passing = self._context.nonpersistent
+        topics = [topic for topic in passing.loaded() if topic.name.namespace == namespace]
+        named_so = [topic.subscriptions.get(named) for topic in topics]
+        unkept = [one for one in named_so if isinstance(one, NonPersistentSubscription)]
+        if any(one.has_consumers for one in found) or any(one.has_consumers for one in unkept):
+            raise ConsumerBusy("Subscription has active connected consumers")
+        for one in call.work.each(found):
+            _done(call, partial(self._context.subscriptions.remove, one))
+        for other in unkept:
+            passing.unsubscribe(other)
         return NO_CONTENT
 
     # -- going anywhere -----------------------------------------------------------------------------------------------
@@ -233,6 +267,38 @@ class Subscriptions:
             raise HttpError(404, "Message not found")
         return peeked(topic, entry)
 
+    def examine(self, call: Call) -> Answer:
+        """The message at a place, from 1, counted from the first or the last message; of a batch the whole batch. Pulsar counts
+        entries, which are the same without batches."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.READ, name)
+        topic = loaded(self._context, name)
+        origin, text = call.query.get("initialPosition") or "latest", call.query.get("messagePosition") or "1"
+        place = max(1, parse_number(text.removeprefix("-"), "messagePosition") * (-1 if text[:1] == "-" else 1))
+        start, end = topic.log.log_start_offset, topic.reader.end
+        if origin not in ("earliest", "latest"):
+            raise HttpError(400, "initialPosition is earliest or latest.")
+        if start >= end:
+            raise HttpError(412, "Could not examine messages due to the total message is zero")
+        offset = start + place - 1 if origin == "earliest" else max(start, end - place)
+        entry = entry_at(call, topic, offset) if offset < end else None
+        if entry is None:
+            raise HttpError(404, "Message not found")
+        return peeked(topic, entry)
+
+    def analyze(self, call: Call) -> Answer:
+        """What the backlog has, from the message on that the body may name. ``aborted``: there may be more than was counted."""
+        (subscription,) = self._found(call, single=True)
+        topic, body = subscription.topic, json_object(call)
+        start = offset_of(topic, parse_message_id(body)) if "ledgerId" in body else 0
+        found: operations.BacklogFound = waited_for(call, partial(operations.analyze, subscription, start))
+        counted = {"entries": found.entries, "messages": found.messages}
+        for what, count in (("Entries", found.entries), ("Messages", found.messages)):
+            counted |= {f"filterAccepted{what}": count, f"filterRejected{what}": 0, f"filterRescheduled{what}": 0}
+        ids = {"firstMessageId": found.first, "lastMessageId": found.last}
+        shown = {name: f"{topic.ledger}:{offset}" for name, offset in ids.items() if offset >= 0}
+        return json_answer({**counted, "markerMessages": 0, "aborted": found.aborted, **shown})
+
     # -- properties ---------------------------------------------------------------------------------------------------
 
     def properties(self, call: Call) -> Answer:
@@ -276,13 +342,17 @@ class Subscriptions:
 
 
 def _path_number(call: Call, name: str) -> int:
-    text = call.names[name]
+    return parse_number(call.names[name], f"{name} in the path")
+
+
+def parse_number(text: str, what: str) -> int:
+    """One that stands in the path or in the query. Raises HttpError."""
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise HttpError(400, f"{name} in the path has to be a whole number.")
+        raise HttpError(400, f"{what} has to be a whole number.")
     return int(text)
 
 
-def _move(call: Call, subscription: Subscription, offset: int) -> None:
+def move(call: Call, subscription: Subscription, offset: int) -> None:
     """Everything before the offset is acknowledged."""
     subscription.acknowledge_until(None, min(offset, subscription.topic.reader.end))
     _save(call, subscription)

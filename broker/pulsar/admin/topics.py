@@ -1,7 +1,11 @@
-"""Admin calls about topics: list, create, delete, partitions, unload, terminate, and the last message's id."""
+"""Admin calls about topics: list, create, delete, partitions, properties, unload, truncate, trim, terminate, and the last
+message's id."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
+
+import attrs
 
 from broker.errors import StorageError
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
@@ -23,16 +27,19 @@ from broker.pulsar.admin.calls import (
 )
 from broker.pulsar.admin.message_ids import last_entry, message_id_json
 from broker.pulsar.admin.non_persistent import NonPersistent
+from broker.pulsar.admin.policy_values import parse_properties
+from broker.pulsar.admin.subscriptions import move
 from broker.pulsar.compaction.compactions import State
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed
+from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topics.topic import TopicRecord
 from broker.security.acl import Operation
 from broker.storage.refusals import TopicExists
 
 # Names of one answer: about 20 MB.
 NAMES_MAX = 250_000
-PROPERTIES_MAX = 16 * 1024
 _FROM_WORST = (State.ERROR, State.RUNNING, State.NOT_RUN, State.SUCCESS)
 
 BASE = "/admin/v2/persistent/{tenant}/{namespace}"
@@ -61,7 +68,12 @@ class Topics:
             route("PUT", TOPIC + "/compaction", self.compact),
             route("GET", TOPIC + "/compaction", self.compaction_status),
             route("GET", TOPIC + "/lastMessageId", self.last_message_id),
+            route("POST", TOPIC + "/createMissedPartitions", self.create_missed),
+            route("DELETE", TOPIC + "/truncate", self.truncate),
+            route("POST", TOPIC + "/trim", self.trim),
             route("GET", TOPIC + "/properties", self.properties),
+            route("PUT", TOPIC + "/properties", self.add_properties),
+            route("DELETE", TOPIC + "/properties", self.remove_property),
         ]
 
     # -- lists ----------------------------------------------------------------------------------------------------------
@@ -91,7 +103,7 @@ class Topics:
         name = name_to_create(self._context, call)
         if self._context.topics.partitions(name) is not None or self._context.topics.partitions(name.whole) is not None:
             raise TopicExists("This topic already exists")
-        self._context.topics.create(name, _properties(json_object(call)))
+        self._context.topics.create(name, parse_properties(json_object(call)))
         return NO_CONTENT
 
     def create_partitioned(self, call: Call) -> Answer:
@@ -99,7 +111,7 @@ class Topics:
         total, properties = partitions_to_create(call, name)
         if self._context.topics.partitions(name) is not None:
             raise TopicExists("This topic already exists")
-        self._context.topics.create_partitioned(name, total, _properties(properties))
+        self._context.topics.create_partitioned(name, total, parse_properties({} if properties is None else properties))
         return NO_CONTENT
 
     def add_partitions(self, call: Call) -> Answer:
@@ -112,6 +124,14 @@ class Topics:
             raise HttpError(409, "Topic is not partitioned topic")
         self._context.topics.check_room(name.namespace, max(0, total - there))
         self._context.logs.add_partitions(kafka_name(name.whole), total)
+        return NO_CONTENT
+
+    def create_missed(self, call: Call) -> Answer:
+        """A partitioned topic never misses any here: it is made with all of them or not at all."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        if not self._context.topics.partitions(name):
+            raise HttpError(404, f"Partitioned topic {name} does not exist")
         return NO_CONTENT
 
     def partitions(self, call: Call) -> Answer:
@@ -166,6 +186,36 @@ class Topics:
             topic = self._context.topics.get(part)
             if topic is not None:
                 self._context.topics.unload(topic)
+        return NO_CONTENT
+
+    def truncate(self, call: Call) -> Answer:
+        """What is in the topic now is deleted, and all subscriptions go on behind it."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DELETE, name)
+        for part in each_part(self._context, name):
+            call.work.checkpoint()
+            topic = loaded(self._context, part)
+            if not topic.log.config.delete:
+                raise NotAllowed(f"cleanup.policy of {topic.log.topic} does not include delete.")
+            end = topic.reader.end
+            with topic.lock:
+                subscriptions = list(topic.subscriptions.values())
+            for subscription in call.work.each(subscriptions):
+                assert isinstance(subscription, Subscription)
+                move(call, subscription, end)
+            topic.log.delete_records(end)
+        return NO_CONTENT
+
+    def trim(self, call: Call) -> Answer:
+        """Delete now what the retention would delete the next time."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        for part in each_part(self._context, name):
+            call.work.checkpoint()
+            place = self._context.topics.place(part)
+            log = None if place is None else self._context.logs.get(place.info.name, place.partition)
+            if log is not None:
+                waited_for(call, partial(self._context.logs.housekeeper.trim_soon, log))
         return NO_CONTENT
 
     def terminate(self, call: Call) -> Answer:
@@ -231,6 +281,33 @@ class Topics:
         record = self._context.topics.record(name)
         return json_answer({} if record is None else dict(record.properties))
 
+    def add_properties(self, call: Call) -> Answer:
+        """To those that there are."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        added = parse_properties(call.json())
+        self._change_properties(call, name, lambda before: parse_properties({**before, **added}))
+        return NO_CONTENT
+
+    def remove_property(self, call: Call) -> Answer:
+        name, key = topic_name(call), call.query.get("key")
+        require_topic(self._context, call, Operation.ALTER, name)
+        if not key:
+            raise HttpError(400, "Name the property in the parameter key.")
+        self._change_properties(call, name, lambda before: {one: value for one, value in before.items() if one != key})
+        return NO_CONTENT
+
+    def _change_properties(
+        self, call: Call, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """All partitions share them."""
+        topic = loaded(self._context, each_part(self._context, name)[0])
+
+        def changed(record: TopicRecord) -> TopicRecord:
+            return attrs.evolve(record, properties=change(record.properties))
+
+        waited_for(call, partial(self._context.topics.change, topic, changed))
+
 
 def _names(call: Call, names: Iterable[TopicName]) -> Answer:
     texts: list[str] = []
@@ -239,14 +316,3 @@ def _names(call: Call, names: Iterable[TopicName]) -> Answer:
             raise HttpError(413, f"The namespace has more than {NAMES_MAX} topics, too many for one answer.")
         texts.append(str(name))
     return json_answer(texts)
-
-
-def _properties(value: object) -> dict[str, str]:
-    """Raises HttpError."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise HttpError(400, "The properties of a topic have to be a JSON object of texts.")
-    if sum(len(key) + len(text) for key, text in value.items()) > PROPERTIES_MAX:
-        raise HttpError(400, f"The properties of a topic have at most {PROPERTIES_MAX} characters.")
-    return value

@@ -1,4 +1,4 @@
-"""What operators and the broker's upkeep do with a subscription: skip, expire, clear, reset, peek, and its figures.
+"""What operators and the broker's upkeep do with a subscription: skip, expire, clear, reset, peek, analyze, and its figures.
 
 Any thread; what blocks says so. Where an answer takes a read of the log, ``done`` gets it, on a reader's thread or at once. What
 is changed is written within a second; ``Subscription.save`` waits for that.
@@ -8,10 +8,12 @@ Tests: tests/pulsar/subscriptions/test_operations.py.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Final
 
 import attrs
 
 from broker.pulsar.entry import Entry
+from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.dispatchers import NAMES
@@ -20,6 +22,10 @@ from broker.pulsar.subscriptions.subscription import Subscription
 
 # Entries that a look at the backlog reads at a time.
 _BATCH = 100
+# Bytes of entries that one look reads: some 100 ms of a disk.
+_SCAN_MAX: Final = 256 * 1024 * 1024
+# Entries that are counted: Pulsar's subscriptionBacklogScanMaxEntries.
+ANALYZED_MAX: Final = 10_000
 
 Done = Callable[[Exception | None], None]
 Peeked = Callable[[Entry | Exception | None], None]
@@ -166,35 +172,96 @@ def _reset_to(subscription: Subscription, offset: int, done: Done, found: Entry 
 
 def peek(subscription: Subscription, position: int, done: Peeked) -> None:
     """The entry at this position of the backlog, from 1. None: the backlog is shorter."""
-    _Peek(subscription, position, done).start()
+    left = position
+
+    def see(entries: Sequence[Entry]) -> bool:
+        nonlocal left
+        if left <= len(entries):
+            done(entries[max(0, left - 1)])
+            return False
+        left -= len(entries)
+        return True
+
+    _Scan(subscription, subscription.cursor.acknowledged_before, see, done).start()
 
 
-class _Peek:
-    def __init__(self, subscription: Subscription, position: int, done: Peeked) -> None:
+@attrs.define
+class BacklogFound:
+    """What a look at the entries that are not acknowledged has counted. ``aborted``: there may
+    be more."""
+
+    entries: int = 0
+    messages: int = 0
+    first: int = -1  # offset of the first entry, -1 if there is none
+    last: int = -1
+    aborted: bool = False
+
+
+def analyze(subscription: Subscription, start: int, done: Callable[[BacklogFound | Exception], None]) -> None:
+    """Count what is not acknowledged from this offset on, up to ``ANALYZED_MAX`` entries."""
+    found = BacklogFound()
+
+    def see(entries: Sequence[Entry]) -> bool:
+        entries = entries[: ANALYZED_MAX - found.entries]
+        if entries and found.first < 0:
+            found.first = entries[0].offset
+        with subscription.lock:
+            found.messages += sum(subscription.cursor.remaining(one.offset, one.messages) for one in entries)
+        found.entries += len(entries)
+        found.last = entries[-1].offset if entries else found.last
+        found.aborted = found.entries == ANALYZED_MAX
+        if found.aborted:
+            done(found)
+        return not found.aborted
+
+    def ended(error: Exception | None) -> None:
+        if isinstance(error, TooFar):
+            found.aborted, error = True, None
+        done(error or found)
+
+    _Scan(subscription, max(start, subscription.cursor.acknowledged_before), see, ended).start()
+
+
+class TooFar(NotAllowed):
+    """A look at the backlog would read too much."""
+
+
+class _Scan:
+    """Reads the backlog from an offset on, and has ``see`` look at what is not acknowledged until it returns False. ``ended`` is
+    called if the end came before, or something failed."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        start: int,
+        see: Callable[[Sequence[Entry]], bool],
+        ended: Callable[[Any], None],
+    ) -> None:
         self._subscription = subscription
-        self._left = position
-        self._done = done
-        self._offset = subscription.cursor.acknowledged_before
+        self._offset = start
+        self._see = see
+        self._ended = ended
+        self._bytes = 0
 
     def start(self) -> None:
         topic = self._subscription.topic
         with self._subscription.lock:
             self._offset = self._subscription.cursor.next_unacknowledged(self._offset)
         if self._offset >= topic.reader.end:
-            self._done(None)
+            self._ended(None)
+        elif self._bytes > _SCAN_MAX:
+            self._ended(TooFar(f"This would take reading more than {_SCAN_MAX} bytes of the backlog."))
         else:
             topic.reader.read_later(self._offset, _BATCH, 1024 * 1024, self._read)
 
     def _read(self, result: Sequence[Entry] | Exception) -> None:
         """On a reader's thread."""
         if isinstance(result, Exception) or not result:
-            self._done(result if isinstance(result, Exception) else None)
+            self._ended(result if isinstance(result, Exception) else None)
             return
+        self._bytes += sum(one.size for one in result)
         with self._subscription.lock:
             unacknowledged = [one for one in result if not self._subscription.cursor.is_acknowledged(one.last)]
-        if self._left <= len(unacknowledged):
-            self._done(unacknowledged[max(0, self._left - 1)])
-            return
-        self._left -= len(unacknowledged)
-        self._offset = result[-1].last + 1
-        self.start()
+        if self._see(unacknowledged):
+            self._offset = result[-1].last + 1
+            self.start()

@@ -44,8 +44,8 @@ class Duty:
 
 
 class Housekeeper:
-    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``run_soon``, ``without_new_cleanings``,
-    ``reconfigure``, ``hurry`` and ``wakeup``."""
+    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``run_soon``, ``trim_soon``,
+    ``without_new_cleanings``, ``reconfigure``, ``hurry`` and ``wakeup``."""
 
     def __init__(
         self,
@@ -171,6 +171,22 @@ class Housekeeper:
         """Call ``errand`` on this thread, which may wait for the disk."""
         self._errands.append(errand)
         self._event.set()
+
+    def trim_soon(self, log: Log, done: Callable[[StorageError | None], None]) -> None:
+        """Apply retention to one log on this thread, as ``apply_retention`` does from time to time to all; then ``done``."""
+
+        def trim() -> None:
+            rule = self.retention_rule
+            try:
+                retention.advance_start(log, self._clock.time_ms(), rule(log) if rule else None)
+                self._checkpoints.save_log_starts()
+                log.drop_old_segments()
+            except StorageError as error:
+                done(error)
+            else:
+                done(None)
+
+        self.run_soon(trim)
 
     @contextmanager
     def without_new_cleanings(self) -> Iterator[None]:

@@ -55,6 +55,14 @@ _NAMES = {
     "{topic}": st.sampled_from(["t", "t", "parts", "parts-partition-1", "new", "x-partition-1"]),
     "{subscription}": st.sampled_from(["s", "s", "new"]),
 }
+_FILLED = {
+    "{tenant}": "public",
+    "{namespace}": "default",
+    "{key}": "k",
+    "{value}": "v",
+    "{count}": "1",
+    "{seconds}": "1",
+}
 _QUERIES = st.sampled_from(
     ["", "?force=true", "?applied=true", "?force=x", "?backlogQuotaType=message_age", "?%ff", "?="]
 )
@@ -84,3 +92,43 @@ def test_no_call_fails(admin: Admin, data: Any) -> None:
     assert status < 500 or status == 503, (route.method, path, body, answer)
     if status >= 400:
         assert answer["reason"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"NaN",
+        b"-Infinity",
+        b"1e999",
+        b"-1",
+        b"9" * 400,
+        b'"quoted"',
+        b"\xff\xfe",
+        b"[" * 5_000,
+        b'{"a":' * 5_000,
+        b"null",
+        b'{"ledgerId": -1e999, "entryId": 1e30}',
+        b'{"ledgerId": 1.5, "entryId": NaN}',
+    ],
+)
+def test_bodies_that_make_no_sense_fail_nothing(admin: Admin, body: bytes) -> None:
+    for route in routes(admin.context):
+        path = route.pattern
+        for name, value in {**_FILLED, "{topic}": "t", "{subscription}": "s"}.items():
+            path = path.replace(name, value)
+        if route.method in ("PUT", "POST") and "{" not in path:
+            status, _, content = admin.raw(route.method, path, body)
+            assert status < 500, (route.method, path, body, content)
+
+
+@pytest.mark.parametrize("topic", ["none", "parts", "parts-partition-1", "parts-partition-7"])
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_topics_of_other_kinds_fail_nothing(admin: Admin, topic: str, domain: str) -> None:
+    for route in routes(admin.context):
+        path = route.pattern.replace("/persistent/", f"/{domain}/")
+        for name, value in {**_FILLED, "{topic}": topic, "{subscription}": "s"}.items():
+            path = path.replace(name, value)
+        if "{" not in path and "{topic}" in route.pattern and route.method != "DELETE":
+            status, answer = admin.ask(route.method, path)
+            assert status < 500, (route.method, path, answer)

@@ -71,3 +71,18 @@ def test_the_figures_of_partitions_are_added_up(admin: Admin) -> None:
         assert 2 == len(admin.get(f"{PERSISTENT}/p/partitioned-internalStats")["partitions"])
         assert 405 == admin.ask("GET", f"{PERSISTENT}/p/stats")[0]
         assert 200 == admin.ask("GET", f"{PERSISTENT}/p-partition-1/stats")[0]
+
+
+def test_what_is_stored_about_a_topic_is_shown(admin: Admin) -> None:
+    admin.do("PUT", f"{PERSISTENT}/t/subscription/s")
+    with client(admin.service_url) as pulsar:
+        pulsar.create_producer("t").send(b"x")
+    ledger = admin.topic("t").ledger
+    found = admin.get(f"{PERSISTENT}/t/internal-info")
+    assert [(ledger, 1)] == [(one["ledgerId"], one["entries"]) for one in found["ledgers"]]
+    assert {"ledgerId": ledger, "entryId": -1} == found["cursors"]["s"]["markDelete"]
+    assert [] == found["cursors"]["s"]["individualDeletedMessages"]
+    admin.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    names = [f"persistent://public/default/parts-partition-{number}" for number in range(2)]
+    assert names == [*admin.get(f"{PERSISTENT}/parts/internal-info")["partitions"]]
+    assert 404 == admin.ask("GET", f"{PERSISTENT}/none/internal-info")[0]

@@ -1,10 +1,15 @@
 """Admin calls about subscriptions, asked of a whole broker."""
 
+import http.client
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
+from pulsar import CompressionType
 
+from protocol.errors import ProtocolError
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 from tests.pulsar.clients import client
 
@@ -132,6 +137,103 @@ def test_a_message_is_shown_with_what_its_metadata_says(filled: Admin) -> None:
     assert "2" == headers["x-pulsar-property-number"]
     assert "key" == headers["x-pulsar-partition-key"]
     assert 10 == backlog(filled)
+
+
+def test_the_headers_are_those_that_java_s_client_reads(filled: Admin) -> None:
+    connection = http.client.HTTPConnection(filled.broker.address("http"), timeout=60)
+    connection.request("GET", SUB + "/position/3")
+    headers = dict(connection.getresponse().getheaders())
+    connection.close()
+    assert "2" == headers["X-Pulsar-PROPERTY-number"]  # in this case, or the client does not find it
+    moment = datetime.fromisoformat(headers["X-Pulsar-publish-time"])
+    assert abs(moment.timestamp() - time.time()) < 600
+    assert "false" == headers["X-Pulsar-Is-Encrypted"]
+
+
+@pytest.mark.parametrize(
+    "codec", [CompressionType.LZ4, CompressionType.ZLib, CompressionType.ZSTD, CompressionType.SNAPPY]
+)
+def test_what_is_compressed_is_shown_decompressed(admin: Admin, codec: Any) -> None:
+    with client(admin.service_url) as pulsar:
+        producer = pulsar.create_producer("t", compression_type=codec, batching_enabled=False)
+        producer.send(b"text" * 1000)
+    status, headers, body = admin.raw("GET", TOPIC + "/examinemessage")
+    assert (200, b"text" * 1000, "4000") == (status, body, headers["x-pulsar-uncompressed-size"])
+
+
+def test_what_cannot_be_decompressed_is_refused(filled: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> bytes:
+        raise ProtocolError("not as long as it says")
+
+    monkeypatch.setattr("broker.pulsar.admin.peeked.decompressed", damaged)
+    assert 422 == filled.ask("GET", SUB + "/position/3")[0]
+
+
+def test_a_message_is_examined_by_its_place(filled: Admin) -> None:
+    path = TOPIC + "/examinemessage"
+    for query, expected in [
+        ("", b"m9"),
+        ("?initialPosition=latest&messagePosition=1", b"m9"),
+        ("?initialPosition=latest&messagePosition=3", b"m7"),
+        ("?initialPosition=latest&messagePosition=100", b"m0"),
+        ("?initialPosition=earliest&messagePosition=3", b"m2"),
+        ("?initialPosition=earliest&messagePosition=-5", b"m0"),
+        ("?initialPosition=earliest&messagePosition=0", b"m0"),
+    ]:
+        assert (200, expected) == filled.raw("GET", path + query)[::2], query
+    for query, status in [
+        ("?initialPosition=earliest&messagePosition=11", 404),
+        ("?initialPosition=earliest&messagePosition=999999999999999999", 404),
+        ("?messagePosition=99999999999999999999999", 400),
+        ("?messagePosition=1e3", 400),
+        ("?messagePosition=NaN", 400),
+        ("?initialPosition=middle", 400),
+    ]:
+        assert status == filled.ask("GET", path + query)[0], query
+    filled.do("PUT", f"{PERSISTENT}/empty")
+    assert 412 == filled.ask("GET", f"{PERSISTENT}/empty/examinemessage")[0]
+    filled.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    assert 405 == filled.ask("GET", f"{PERSISTENT}/parts/examinemessage")[0]
+    assert 412 == filled.ask("GET", f"{PERSISTENT}/parts-partition-1/examinemessage")[0]
+    assert 404 == filled.ask("GET", f"{PERSISTENT}/none/examinemessage")[0]
+
+
+def test_a_backlog_is_analyzed(filled: Admin) -> None:
+    ledger = filled.topic("t").ledger
+    filled.do("POST", SUB + "/skip/2")
+    status, found = filled.ask("POST", SUB + "/analyzeBacklog")
+    assert (200, 8, 8, 8) == (status, found["entries"], found["messages"], found["filterAcceptedEntries"])
+    assert (f"{ledger}:2", f"{ledger}:9", False) == (found["firstMessageId"], found["lastMessageId"], found["aborted"])
+    body = {"ledgerId": ledger, "entryId": 7, "partitionIndex": -1, "isExcluded": False, "properties": None}
+    assert 3 == filled.ask("POST", SUB + "/analyzeBacklog", body)[1]["entries"]
+    filled.do("POST", SUB + "/skip_all")
+    assert "firstMessageId" not in filled.ask("POST", SUB + "/analyzeBacklog")[1]
+    for wrong in ([1], {"ledgerId": "1", "entryId": 1}, {"ledgerId": 2**70, "entryId": 1}):
+        assert 400 == filled.ask("POST", SUB + "/analyzeBacklog", wrong)[0], wrong
+    assert 404 == filled.ask("POST", TOPIC + "/subscription/none/analyzeBacklog")[0]
+    filled.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    filled.do("PUT", f"{PERSISTENT}/parts/subscription/s")
+    assert 405 == filled.ask("POST", f"{PERSISTENT}/parts/subscription/s/analyzeBacklog")[0]
+
+
+@pytest.mark.parametrize("bundle", ["", "/0x00000000_0xffffffff"])
+def test_a_namespace_is_unsubscribed_from(filled: Admin, bundle: str) -> None:
+    path = f"/admin/v2/namespaces/public/default{bundle}/unsubscribe/s"
+    filled.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    for topic in ("parts", "t"):
+        filled.ask("PUT", f"{PERSISTENT}/{topic}/subscription/s")
+        filled.do("PUT", f"{PERSISTENT}/{topic}/subscription/other")
+    with client(filled.service_url) as pulsar:
+        consumer = pulsar.subscribe("non-persistent://public/default/n", "s")
+        assert 412 == filled.ask("POST", path)[0]
+        assert ["s", "other"] == filled.get(TOPIC + "/subscriptions")
+        consumer.close()
+        filled.do("POST", path)
+    for topic in ("parts", "t"):
+        assert ["other"] == filled.get(f"{PERSISTENT}/{topic}/subscriptions")
+    filled.do("POST", path)  # there is none left
+    filled.do("POST", f"/admin/v2/namespaces/public/default{bundle}/clearBacklog")
+    assert 404 == filled.ask("POST", "/admin/v2/namespaces/no/where/unsubscribe/s")[0]
 
 
 def test_records_of_kafka_are_shown_as_messages(admin: Admin) -> None:

@@ -189,3 +189,89 @@ def test_a_list_that_would_be_too_long_is_refused(admin: Admin, monkeypatch: pyt
 
 def test_a_huge_body_is_refused_before_it_is_read(admin: Admin) -> None:
     assert 413 == admin.raw("PUT", f"{PERSISTENT}/orders/partitions", b"1" * 2_000_000)[0]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_properties_of_a_topic_are_merged_and_removed(admin: Admin, partitions: int) -> None:
+    path = f"{PERSISTENT}/t"
+    if partitions:
+        admin.do("PUT", path + "/partitions", {"partitions": partitions, "properties": {"a": "1"}})
+    else:
+        admin.do("PUT", path, {"a": "1"})
+    admin.do("PUT", path + "/properties", {"b": "2", "a": "3"})
+    assert {"a": "3", "b": "2"} == admin.get(path + "/properties")
+    admin.do("PUT", path + "/properties", {})
+    admin.do("DELETE", path + "/properties?key=a")
+    admin.do("DELETE", path + "/properties?key=unknown")
+    assert {"b": "2"} == admin.get(path + "/properties")
+    for wrong in ([], "a", {"a": 1}, {"a": None}, {"a": "x" * 16_400}, {"long": "x" * 16_383}):
+        assert 400 == admin.ask("PUT", path + "/properties", wrong)[0], wrong
+    for method, query in (("PUT", ""), ("DELETE", ""), ("DELETE", "?key=")):
+        assert 400 == admin.ask(method, path + "/properties" + query)[0]
+    assert {"b": "2"} == admin.get(path + "/properties")
+    assert 404 == admin.ask("PUT", f"{PERSISTENT}/none/properties", {"a": "b"})[0]
+
+
+def test_properties_are_there_after_a_restart(tmp_path: object) -> None:
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        admin.do("PUT", f"{PERSISTENT}/t")
+        admin.do("PUT", f"{PERSISTENT}/t/properties", {"a": "1", "b": "2"})
+        admin.do("DELETE", f"{PERSISTENT}/t/properties?key=a")
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        assert {"b": "2"} == admin.get(f"{PERSISTENT}/t/properties")
+
+
+def test_no_partition_is_ever_missed(admin: Admin) -> None:
+    admin.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    admin.do("POST", f"{PERSISTENT}/parts/createMissedPartitions")
+    admin.do("PUT", f"{PERSISTENT}/plain")
+    for name in ("plain", "none"):
+        assert 404 == admin.ask("POST", f"{PERSISTENT}/{name}/createMissedPartitions")[0]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_truncated_topic_begins_anew(admin: Admin, partitions: int) -> None:
+    path = f"{PERSISTENT}/t"
+    if partitions:
+        admin.do("PUT", path + "/partitions", partitions)
+    with client(admin.service_url) as pulsar:
+        consumer = pulsar.subscribe("t", "s")
+        producer = pulsar.create_producer("t", batching_enabled=False)
+        for number in range(10):
+            producer.send(b"%d" % number)
+        consumer.close()
+        admin.do("DELETE", path + "/truncate")
+        names = [f"t-partition-{number}" for number in range(partitions)] or ["t"]
+        for name in names:
+            log = admin.topic(name).log
+            assert log.log_start_offset == log.log_end_offset
+            assert 0 == admin.get(f"{PERSISTENT}/{name}/stats")["subscriptions"]["s"]["msgBacklog"]
+        consumer = pulsar.subscribe("t", "s")
+        producer.send(b"after")
+        assert b"after" == consumer.receive(30_000).data()
+        if not partitions:
+            assert b"after" == pulsar.create_reader("t", MessageId.earliest).read_next(30_000).data()
+
+
+def test_what_is_only_compacted_is_not_truncated(admin: Admin) -> None:
+    admin.context.logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    assert 405 == admin.ask("DELETE", f"{PERSISTENT}/compacted/truncate")[0]
+    assert 404 == admin.ask("DELETE", f"{PERSISTENT}/none/truncate")[0]
+
+
+def test_a_topic_is_trimmed_at_once(tmp_path: object) -> None:
+    path = f"{PERSISTENT}/t"
+    with admin_broker(data_dir=str(tmp_path), log_segment_bytes=1024 * 1024) as admin:
+        admin.do("PUT", path + "/subscription/s")
+        admin.do("POST", path + "/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+        with client(admin.service_url) as pulsar:
+            producer = pulsar.create_producer("t", batching_enabled=False)
+            for _ in range(5):
+                producer.send(bytes(400_000))
+        admin.do("POST", path + "/trim")
+        log = admin.topic("t").log
+        assert 0 == log.log_start_offset  # the subscription needs all of it
+        admin.do("POST", path + "/subscription/s/skip_all")
+        admin.do("POST", path + "/trim")
+        assert log.log_start_offset > 0
+        assert 404 == admin.ask("POST", f"{PERSISTENT}/none/trim")[0]

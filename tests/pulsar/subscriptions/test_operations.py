@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions import operations
 from broker.pulsar.subscriptions.dispatchers import SubType
@@ -95,6 +97,35 @@ def test_peek_looks_at_the_backlog_without_changing_it(stage: Stage) -> None:
         assert isinstance(entry, Entry) and offset == entry.offset
     assert None is answer(stage, operations.peek, member.subscription, 109)
     assert 108 == member.subscription.backlog
+
+
+def test_analysis_counts_what_is_not_acknowledged(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.produce(250)
+    stage.produce_batch(5)
+    member = stage.client().subscribe(kind=SubType.Shared)
+    member.flow(1000)
+    stage.run()
+    member.ack(0, 2, *range(10, 150))
+    found = answer(stage, operations.analyze, member.subscription, 0)
+    assert operations.BacklogFound(109, 113, 1, 250, False) == found
+    assert operations.BacklogFound(31, 35, 220, 250, False) == answer(
+        stage, operations.analyze, member.subscription, 220
+    )
+    monkeypatch.setattr(operations, "ANALYZED_MAX", 20)
+    found = answer(stage, operations.analyze, member.subscription, 0)
+    assert (20, 20, True) == (found.entries, found.messages, found.aborted)
+    operations.clear(member.subscription)
+    assert operations.BacklogFound() == answer(stage, operations.analyze, member.subscription, 0)
+
+
+def test_a_look_reads_so_many_bytes_at_most(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.produce(250)
+    subscription = stage.client().subscribe().subscription
+    monkeypatch.setattr(operations, "_SCAN_MAX", 100)
+    found = answer(stage, operations.analyze, subscription, 0)
+    assert (100, True) == (found.entries, found.aborted)  # one read
+    assert isinstance(answer(stage, operations.peek, subscription, 100), Entry)
+    assert isinstance(answer(stage, operations.peek, subscription, 101), operations.TooFar)
 
 
 def test_figures(stage: Stage) -> None:
