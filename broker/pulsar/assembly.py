@@ -149,6 +149,7 @@ class PulsarPart:
             cluster_id=surroundings.cluster_id,
             quotas=surroundings.security.quotas,
             throttling=Throttling(surroundings.timer),
+            metrics=surroundings.metrics,
             login_counters=surroundings.security.logins,
             authentications={
                 listener.name: open_authentication(

@@ -11,6 +11,7 @@ from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
 from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.metrics.registry import Registry
 from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
@@ -68,6 +69,7 @@ class PulsarContext:
     login_counters: LoginCounters
     quotas: ClientQuotas
     throttling: Throttling
+    metrics: Registry
     authentications: dict[str, Authentication]  # by the listener's name
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name

@@ -4,6 +4,7 @@ Tests: tests/pulsar/admin/test_topics.py.
 """
 
 from broker.network.routes import Route
+from broker.pulsar.admin.broker_stats import BrokerStats
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.non_persistent import NonPersistent
@@ -33,5 +34,6 @@ def routes(context: PulsarContext) -> list[Route]:
         Schemas(context),
         permissions,
         Brokers(context, lookup),
+        BrokerStats(context, rates),
     )
     return [route for group in groups for route in group.routes()]

@@ -16,7 +16,7 @@ TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 # All topics are in one bundle, as the whole broker serves all of them.
-_BUNDLE = "0x00000000_0xffffffff"
+BUNDLE = "0x00000000_0xffffffff"
 
 
 class Tenants:
@@ -130,7 +130,7 @@ class Tenants:
     def bundles(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace_name(call))
-        return json_answer({"boundaries": _BUNDLE.split("_"), "numBundles": 1})
+        return json_answer({"boundaries": BUNDLE.split("_"), "numBundles": 1})
 
     def unload(self, call: Call) -> Answer:
         namespace = namespace_name(call)

@@ -77,6 +77,8 @@ FILLED = {
     "{entry}": "1",
     "{key}": "team",
     "{value}": "a",
+    "{setting}": "log.retention.ms",
+    "{broker}": "localhost:8080",
 }
 # For everybody who has said who he is. Lists leave out what he may not see.
 OPEN = {
