@@ -23,12 +23,12 @@ from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 from broker.storage.topic import TopicInfo
 
-_ACTIVE = -1.0
 
+class Seen(NamedTuple):
+    """Since when (Clock.monotonic(), s) a topic is inactive, and where the logs of its partitions end since then."""
 
-class _Seen(NamedTuple):
-    since: float  # Clock.monotonic() s
-    ends: tuple[int, ...]  # of the partitions' logs
+    since: float
+    ends: tuple[int, ...]
 
 
 class InactiveTopics:
@@ -36,22 +36,22 @@ class InactiveTopics:
         self._logs = logs
         self._topics = topics
         self._store = store
-        self._seen: dict[UUID, _Seen] = {}  # the topics that were inactive at the last look, by their ids
+        self._seen: dict[UUID, Seen] = {}  # the topics that were inactive at the last look, by their ids
 
-    def for_s(self, info: TopicInfo, name: TopicName, when: DeleteWhen, now: float) -> float:
-        """How long (s) the topic has been inactive, as of all looks; negative if it is active or was so at the last one."""
+    def look(self, info: TopicInfo, name: TopicName, when: DeleteWhen, now: float) -> Seen | None:
+        """None: it is active now, or was so at the last look."""
         partitions = range(info.partitions)
         logs = [log for log in (self._logs.get(info.name, number) for number in partitions) if log is not None]
         names = [name.of_partition(number) for number in partitions] if self._topics.is_partitioned(info) else [name]
         seen = self._seen.pop(info.topic_id, None)
         if self._topics.record(name) is None or not all(map(partial(self._is_idle, when), names, logs)):
-            return _ACTIVE
+            return None
         ends = tuple(log.log_end_offset for log in logs)
         if seen is None or seen.ends != ends:
-            self._seen[info.topic_id] = _Seen(now, ends)
-            return _ACTIVE
+            self._seen[info.topic_id] = Seen(now, ends)
+            return None
         self._seen[info.topic_id] = seen
-        return now - seen.since
+        return seen
 
     def forget(self, info: TopicInfo) -> None:
         """It has been deleted."""

@@ -212,9 +212,10 @@ class Upkeep:
         inactivity, info = policies.inactivity, self._topics.info(name)
         if inactivity is None or info is None:
             return
-        if self.inactive.for_s(info, name, inactivity.when, self._clock.monotonic()) >= inactivity.after_s:
+        now = self._clock.monotonic()
+        seen = self.inactive.look(info, name, inactivity.when, now)
+        if seen is not None and now - seen.since >= inactivity.after_s and self._topics.delete_unused(info, seen.ends):
             log.info("inactive_topic_deleted", topic=str(name))
-            self._logs.delete_topic(info.name)
 
 
 def _has_quota(policies: Policies) -> bool:

@@ -10,7 +10,7 @@ is held for moments only; ``_making`` is held while a topic is made, so that two
 Tests: tests/pulsar/topics/test_registry.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -320,6 +320,19 @@ class TopicRegistry:
     def unload(self, topic: Topic) -> None:
         """Have all its clients look it up again."""
         self._close(topic, deleted=False)
+
+    def delete_unused(self, info: TopicInfo, ends: Sequence[int]) -> bool:
+        """Delete a topic that nobody used a moment ago, and whose logs ended there. Whether it has been deleted: what was written
+        since is kept. Who has come since looks it up again. May block. Raises UnknownTopic, StorageError."""
+        with self._making:  # nothing comes into use meanwhile
+            for topic in self.loaded():
+                if topic.log.topic_id == info.topic_id:
+                    self._close(topic, deleted=False)
+            logs = [self._logs.get(info.name, number) for number in range(info.partitions)]
+            if [None if each is None else each.log_end_offset for each in logs] != list(ends):
+                return False
+            self._logs.delete_topic(info.name)
+        return True
 
     def on_topic_deleted(self, info: TopicInfo) -> None:
         """A topic of Kafka is gone: who used it looks it up again. On the deleting thread, which may block."""

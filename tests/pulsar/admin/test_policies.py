@@ -221,6 +221,17 @@ def test_properties_of_a_namespace_are_merged(shared: Admin) -> None:
     assert {} == shared.get(NAMESPACE + "/properties")
 
 
+def test_what_holds_where_nothing_is_set(shared: Admin) -> None:
+    for place in (NAMESPACE, TOPIC):
+        for path, expected in [
+            ("/inactiveTopicPolicies", ("deleteWhileInactive", False)),
+            ("/subscribeRate", ("subscribeThrottlingRatePerConsumer", -1)),
+            ("/autoSubscriptionCreation", ("allowAutoSubscriptionCreation", True)),
+            ("/persistence", ("bookkeeperEnsemble", 1)),
+        ]:
+            assert expected in shared.get(f"{place}{path}?applied=true").items()
+
+
 def test_no_types_are_all_types(shared: Admin) -> None:
     shared.do("POST", NAMESPACE + "/subscriptionTypesEnabled", ["Shared"])
     shared.do("POST", NAMESPACE + "/subscriptionTypesEnabled", [])

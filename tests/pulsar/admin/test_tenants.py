@@ -78,6 +78,40 @@ def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
         pulsar.create_producer("persistent://public/other/t")
 
 
+def test_the_policies_of_java_s_client_make_a_namespace(admin: Admin) -> None:
+    body = {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": ["standalone"],
+        "bundles": None,
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "persistence": None,
+        "deduplicationEnabled": None,
+        "autoTopicCreationOverride": {
+            "allowAutoTopicCreation": True,
+            "topicType": "partitioned",
+            "defaultNumPartitions": 2,
+        },
+        "autoSubscriptionCreationOverride": None,
+        "subscription_auth_mode": "None",
+        "max_topics_per_namespace": 7,
+        "inactive_topic_policies": None,
+        "offload_threshold": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "subscription_types_enabled": [],
+        "properties": {"team": "a"},
+    }
+    path = "/admin/v2/namespaces/public/java"
+    admin.do("PUT", path, body)
+    policies = admin.context.policies.namespace("public/java")
+    assert (7, None, {"team": "a"}) == (policies.max_topics, policies.subscription_types, policies.properties)
+    shown = admin.get(path)
+    assert body["autoTopicCreationOverride"] == shown["autoTopicCreationOverride"]
+    admin.do("PUT", path + "-2", shown)
+    assert shown == admin.get(path + "-2")
+
+
 def test_policies_that_a_namespace_has_left_behind_are_not_those_of_the_next_one(admin: Admin) -> None:
     admin.context.policies.set_namespace("public/other", encryption_required=True)
     admin.do("PUT", "/admin/v2/namespaces/public/other")

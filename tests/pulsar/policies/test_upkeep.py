@@ -171,6 +171,17 @@ def test_topics_that_nobody_uses_are_deleted(running: Running) -> None:
     assert {} == context.upkeep.inactive._seen
 
 
+def test_a_topic_that_is_written_to_last_is_kept(running: Running) -> None:
+    running.send("t", 1)
+    (info,) = running.context.logs.topics()
+    producer = running.client.create_producer("t")
+    assert not running.context.topics.delete_unused(info, [0])  # its producer comes back
+    producer.send(b"x")
+    assert running.context.topics.delete_unused(info, [2])
+    producer.send(b"y")  # to another topic of that name
+    assert [1] == [log.log_end_offset for log in running.context.logs.partitions.values()]
+
+
 def test_topics_whose_subscriptions_have_caught_up_are_deleted(running: Running) -> None:
     context, client = running.context, running.client
     consumers = [client.subscribe(topic, "s") for topic in ("done", "behind", "unloaded")]
