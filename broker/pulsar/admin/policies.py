@@ -9,7 +9,7 @@ both have the same policy: that of the last call.
 Tests: tests/pulsar/admin/test_policies.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -31,7 +31,7 @@ from broker.pulsar.admin.policy_values import (
     rate_json,
 )
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.policies.policies import BacklogQuota, Policies
+from broker.pulsar.policies.policies import BacklogQuota, Policies, Rate
 from broker.pulsar.refusals import TopicNotFound
 from broker.security.acl import Operation
 
@@ -50,14 +50,12 @@ class _OfNamespaces:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call, *, stored: bool = False) -> Policies:
+    def get(self, call: Call) -> Policies:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace)
         policies = self._context.policies
-        return (
-            policies.of_namespace(namespace) if call.flag("applied") and not stored else policies.namespace(namespace)
-        )
+        return policies.of_namespace(namespace) if call.flag("applied") else policies.namespace(namespace)
 
     def check(self, call: Call) -> None:
         """Before a change. Raises AuthorizationError, TopicNotFound."""
@@ -73,13 +71,11 @@ class _OfTopics:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call, *, stored: bool = False) -> Policies:
+    def get(self, call: Call) -> Policies:
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
         topic_id, policies = self._topic_id(call), self._context.policies
-        return (
-            policies.of(name.namespace, topic_id) if call.flag("applied") and not stored else policies.topic(topic_id)
-        )
+        return policies.of(name.namespace, topic_id) if call.flag("applied") else policies.topic(topic_id)
 
     def check(self, call: Call) -> None:
         """Before a change. Raises AuthorizationError, TopicNotFound."""
@@ -185,19 +181,20 @@ def _quotas(place: _Place, call: Call) -> Answer:
 def _set_quota(place: _Place, call: Call) -> Answer:
     place.check(call)
     kind, value = _quota_type(call), call.json()
-    before = place.get(call, stored=True).backlog_quota or BacklogQuota()
-    place.set(call, backlog_quota=parse_quota(before, kind, value))
+    place.set(call, backlog_quota=lambda before: parse_quota(before or BacklogQuota(), kind, value))
     return NO_CONTENT
 
 
 def _take_quota_back(place: _Place, call: Call) -> Answer:
     place.check(call)
-    kind, quota = _quota_type(call), place.get(call, stored=True).backlog_quota
-    if quota is not None:
+    kind = _quota_type(call)
+
+    def without(before: BacklogQuota | None) -> BacklogQuota | None:
+        quota = before or BacklogQuota()
         quota = attrs.evolve(quota, limit_bytes=-1) if kind == STORAGE else attrs.evolve(quota, limit_s=-1)
-        if quota.limit_bytes < 0 and quota.limit_s < 0:
-            quota = None
-    place.set(call, backlog_quota=quota)
+        return None if quota.limit_bytes < 0 and quota.limit_s < 0 else quota
+
+    place.set(call, backlog_quota=without)
     return NO_CONTENT
 
 
@@ -240,15 +237,19 @@ def _set_rate_of_one(place: _OfTopics, call: Call) -> Answer:
     """The subscription need not exist yet."""
     place.check(call)
     name = call.names["subscription"]
-    rates = dict(place.get(call, stored=True).subscription_dispatch_rates or {})
-    rates.pop(name, None)
-    if call.method != "DELETE":
-        if len(rates) >= _RATES_MAX or len(name.encode("utf-8", "surrogatepass")) > _NAME_MAX:
-            raise HttpError(
-                412, f"A topic has rates for {_RATES_MAX} subscriptions at most, of {_NAME_MAX} bytes each."
-            )
-        rates[name] = parse_rate(call.json())
-    place.set(call, subscription_dispatch_rates=rates or None)
+    if len(name.encode("utf-8", "surrogatepass")) > _NAME_MAX:
+        raise HttpError(412, f"The name of a subscription has at most {_NAME_MAX} bytes.")
+    rate = None if call.method == "DELETE" else parse_rate(call.json())
+
+    def changed(before: Mapping[str, Rate] | None) -> Mapping[str, Rate] | None:
+        rates = {each: value for each, value in (before or {}).items() if each != name}
+        if rate is not None:
+            rates[name] = rate
+        if len(rates) > _RATES_MAX:
+            raise HttpError(412, f"A topic has rates for {_RATES_MAX} subscriptions at most.")
+        return rates or None
+
+    place.set(call, subscription_dispatch_rates=changed)
     return NO_CONTENT
 
 
@@ -263,9 +264,8 @@ def _add_properties(place: _OfNamespaces, call: Call) -> Answer:
     """To those that there are; the path or the body has the new ones."""
     place.check(call)
     key = call.names.get("key")
-    added = call.json() if key is None else {key: call.names["value"]}
-    before = place.get(call, stored=True).properties or {}
-    place.set(call, properties=parse_properties({**before, **parse_properties(added)}) or None)
+    added = parse_properties(call.json() if key is None else {key: call.names["value"]})
+    place.set(call, properties=lambda before: parse_properties({**(before or {}), **added}) or None)
     return NO_CONTENT
 
 
@@ -284,7 +284,13 @@ def _property(place: _OfNamespaces, call: Call) -> Answer:
 def _remove_property(place: _OfNamespaces, call: Call) -> Answer:
     """Answered with the value that it had."""
     place.check(call)
-    before = dict(place.get(call, stored=True).properties or {})
-    value = before.pop(call.names["key"], None)
-    place.set(call, properties=before or None)
+    key, taken = call.names["key"], []
+
+    def without(before: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        properties = dict(before or {})
+        taken.append(properties.pop(key, None))
+        return properties or None
+
+    place.set(call, properties=without)
+    value = taken[0]
     return NO_CONTENT if value is None else Answer(200, value.encode("utf-8", "replace"), TEXT)

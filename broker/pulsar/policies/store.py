@@ -75,7 +75,7 @@ class PolicyStore:
     # -- changes: may block, raise StorageError -----------------------------------------------------------------------------
 
     def set_namespace(self, name: str, **policies: Any) -> None:
-        """Set these members of Policies; None removes one."""
+        """Set these members of Policies; None removes one. A function is given what is set now, and returns what is to be."""
         self._set(f"namespace/{name}", policies)
 
     def replace_namespace(self, name: str, policies: Policies) -> None:
@@ -84,6 +84,7 @@ class PolicyStore:
             self._write(f"namespace/{name}", None if policies == _NONE else policies)
 
     def set_topic(self, topic_id: UUID, **policies: Any) -> None:
+        """The same for a topic."""
         self._set(f"topic/{topic_id}", policies)
 
     def remove_namespace(self, name: str) -> None:
@@ -98,7 +99,11 @@ class PolicyStore:
 
     def _set(self, key: str, policies: dict[str, Any]) -> None:
         with self._lock:
-            changed = attrs.evolve(self._stored.get(key, _NONE), **policies)
+            before = self._stored.get(key, _NONE)
+            values = {
+                name: value(getattr(before, name)) if callable(value) else value for name, value in policies.items()
+            }
+            changed = attrs.evolve(before, **values)
             self._write(key, None if changed == _NONE else changed)
 
     def _remove(self, key: str) -> None:

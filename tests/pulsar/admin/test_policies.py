@@ -1,6 +1,7 @@
 """Admin calls about policies, asked of a whole broker."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,29 @@ def test_properties_of_a_namespace_are_merged(shared: Admin) -> None:
     assert 400 == shared.ask("PUT", NAMESPACE + "/properties", {"long": "x" * 16_380})[0]  # with the other one
     shared.do("DELETE", NAMESPACE + "/properties")
     assert {} == shared.get(NAMESPACE + "/properties")
+
+
+def test_changes_at_the_same_time_are_all_made(shared: Admin) -> None:
+    def add(worker: int) -> None:
+        for number in range(10):
+            shared.do("PUT", f"{NAMESPACE}/property/{worker}-{number}/x")
+            shared.do("POST", f"{TOPIC}/{worker}-{number}/dispatchRate", RATE)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    assert 40 == len(shared.get(NAMESPACE + "/properties"))
+    topic_id = shared.topic("t").log.topic_id
+    assert 40 == len(shared.context.policies.topic(topic_id).subscription_dispatch_rates or {})
+    shared.do("DELETE", NAMESPACE + "/properties")
+    shared.context.policies.set_topic(topic_id, subscription_dispatch_rates=None)
+
+
+def test_rates_of_single_subscriptions_are_bounded(shared: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.pulsar.admin.policies._RATES_MAX", 1)
+    for _ in range(2):
+        shared.do("POST", TOPIC + "/one/dispatchRate", RATE)
+    assert 412 == shared.ask("POST", TOPIC + "/two/dispatchRate", RATE)[0]
+    shared.do("DELETE", TOPIC + "/one/dispatchRate")
 
 
 def test_what_holds_where_nothing_is_set(shared: Admin) -> None:

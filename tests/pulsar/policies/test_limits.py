@@ -133,6 +133,8 @@ def test_one_subscription_has_a_rate_of_its_own(admin: Admin) -> None:
             producer.send(b"%d" % number)
         assert [b"%d" % number for number in range(20)] == [fast.receive(30_000).data() for _ in range(20)]
         assert b"0" == slow.receive(30_000).data()
+        with pytest.raises(pulsar.Timeout):
+            slow.receive(500)
         limits = admin.context.limits
         topic = admin.topic("t")
         assert (True, False) == tuple(limits.rate_limit(topic, name).limited for name in ("slow", "fast"))
