@@ -24,6 +24,7 @@ from broker.cli.client import (
     unescape,
 )
 from broker.cli.consume_share import consume_shared
+from broker.cli.interrupt import Interrupts
 from broker.cli.kafka_errors import client_errors, no_topic
 from broker.cli.output import say
 from broker.cli.place import Place
@@ -31,7 +32,8 @@ from broker.cli.record_output import Renderer, by_template, json_line, text_line
 from broker.cli.record_template import parse_template
 from broker.errors import BrokerError
 
-# How long a poll waits, which is also how long Ctrl-C may take.
+# How long a poll waits, which is also how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
+# of them held, and closing the consumer would then wait for ever.
 _POLL_MS = 250
 _POLL_RECORDS = 5000
 
@@ -218,6 +220,10 @@ class _Share:
         self._consumer = consumer
         self._ends: dict[Any, int] = {}
         consumer.subscribe(list(topics))
+        # kafka-python 3.0.12 joins a second time if it hears of the partitions only after it has assigned them as the leader. If
+        # a poll ends during that join, it never takes note of its result. So it hears of them first.
+        for topic in topics:
+            consumer.partitions_for_topic(topic)
 
     def at_end(self) -> bool:
         assigned = self._consumer.assignment()
@@ -254,18 +260,23 @@ def _consumer(target: Target, group: str | None) -> Iterator[Any]:
 def _copy(consumer: Any, share: _Assignment | _Share, render: Renderer, follow: bool, limit: int | None) -> None:
     out = sys.stdout.buffer
     left = limit
-    while left is None or left > 0:
-        if not follow and share.at_end():
-            return
-        polled = consumer.poll(timeout_ms=_POLL_MS, max_records=min(left or _POLL_RECORDS, _POLL_RECORDS))
-        for (topic, partition), records in polled.items():
-            out.write(b"".join([render(topic, partition, record) for record in records]))
-            if left is not None:
-                left -= len(records)
-        if polled:
-            # Print first, then commit, so that everything committed has been printed.
-            out.flush()
-            _commit(share)
+    with Interrupts() as interrupts:
+        while left is None or left > 0:
+            if not follow and share.at_end():
+                return
+            polled = consumer.poll(timeout_ms=_POLL_MS, max_records=min(left or _POLL_RECORDS, _POLL_RECORDS))
+            for (topic, partition), records in polled.items():
+                with interrupts.allowed():  # whoever reads may be slow
+                    out.write(b"".join([render(topic, partition, record) for record in records]))
+                if left is not None:
+                    left -= len(records)
+            if polled:
+                # Print first, then commit, so that everything committed has been printed.
+                with interrupts.allowed():
+                    out.flush()
+                _commit(share)
+            if interrupts.requested:
+                raise KeyboardInterrupt
 
 
 def _commit(share: _Assignment | _Share) -> None:
