@@ -14,6 +14,7 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.transactions.first_batches import FIRST_VERSION
 from broker.kafka.transactions.transaction import Claim
 from broker.network.traces import LogCall
 from broker.storage.log.append import AppendInfo
@@ -76,7 +77,7 @@ def append(
     ):
         return produce.PartitionResult(topic, partition, ErrorCode.unsupported_compression_type), None
     if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
-        refused = _refuse(context, records, transactional_id)
+        refused = _refuse(context, request, target, records, transactional_id)
         if refused:
             return produce.PartitionResult(topic, partition, refused), None
     try:
@@ -128,10 +129,21 @@ def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
     return [(number, message) for number in error.numbers]
 
 
-def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | None) -> ErrorCode:
-    """The error of a transaction's batch whose producer does not have the transactional id of the request."""
+def _refuse(
+    context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview, transactional_id: str | None
+) -> ErrorCode:
+    """The error of a transaction's batch whose producer does not have the transactional id of the request, or whose predecessor
+    is not in the log.
+
+    With transactions version 2 each transaction has an epoch of its own and begins with 0, and a log forgets no producer with
+    an open transaction. So a log that does not know the producer lacks what came before: it was refused, or the topic was made
+    anew. In the classic flow the log may have forgotten the producer between two transactions.
+    """
     try:
         header = read_header(records)
     except ProtocolError:
         return ErrorCode.none  # the append refuses the batch and says why
-    return context.transactions.may_write(transactional_id, header.producer_id)
+    refused = context.transactions.may_write(transactional_id, header.producer_id)
+    if not refused and header.base_sequence and request.api_version >= FIRST_VERSION:
+        return ErrorCode.none if target.knows_producer(header.producer_id) else ErrorCode.out_of_order_sequence_number
+    return refused

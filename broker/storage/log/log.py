@@ -395,6 +395,10 @@ class Log:
         """Whether this producer may append to its transaction now. Takes no lock."""
         return self._transactions.writers.get(producer_id) == epoch
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Whether the log has anything of this producer that it remembers. Takes no lock."""
+        return self.state.producers.get(producer_id) is not None
+
     def append_marker(
         self,
         producer_id: int,

@@ -125,6 +125,28 @@ def test_a_commit_that_overtakes_its_first_batch_is_asked_again_once(kafka: Kafk
     assert end_error(kafka, me, True) == ErrorCode.invalid_txn_state
 
 
+def test_a_namesake_made_anew_takes_no_later_batch(kafka: Kafka) -> None:
+    topic, me = kafka.topic(), begin(kafka)
+    assert write(kafka, me, topic, version=V2) == ErrorCode.none
+    kafka.inside.logs.delete_topic(topic)
+    kafka.inside.logs.create_topic(topic, 1)
+    for sequence in (1, 2):
+        assert write(kafka, me, topic, sequence=sequence, version=V2) == ErrorCode.out_of_order_sequence_number
+    assert fetch(kafka, topic, UNCOMMITTED)[1] == 0
+    after = end_and_bump(kafka, me, False)
+    assert write(kafka, after, topic, version=V2) == ErrorCode.none
+    end_and_bump(kafka, after)
+
+
+def test_a_batch_waits_for_the_first_that_was_refused(kafka: Kafka) -> None:
+    topic, me = kafka.topic(max_message_bytes="200"), begin(kafka)
+    large = write(kafka, me, topic, b"v" * 300, version=V2)
+    late = write(kafka, me, topic, sequence=1, version=V2)
+    assert (large, late) == (ErrorCode.message_too_large, ErrorCode.out_of_order_sequence_number)
+    assert [write(kafka, me, topic, sequence=n, version=V2) for n in (0, 1)] == [ErrorCode.none] * 2
+    end_and_bump(kafka, me)
+
+
 def test_after_the_last_epoch_comes_another_producer_id(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     entry = kafka.inside.transactions._registry.get(me.transactional_id)
