@@ -49,7 +49,8 @@ def load(
             is_list = _origin(info.plain_type) is tuple
             as_in_a_file = is_list and (isinstance(value, str) or not isinstance(value, Iterable))
             collected.values[info.name] = _structure(info, value, "the arguments") if as_in_a_file else value
-    return BrokerConfig(**collected.all())
+    values = collected.all()
+    return BrokerConfig(**values, given=frozenset(values))
 
 
 class _Collected:

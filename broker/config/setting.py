@@ -159,6 +159,8 @@ def setting_infos(settings_class: type) -> list[SettingInfo]:
     """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
     infos = []
     for field in attrs.fields(settings_class):
+        if not field.metadata:  # no setting
+            continue
         owner = next(c for c in reversed(settings_class.__mro__) if field.name in inspect.get_annotations(c))
         infos.append(_info(field, (owner.__doc__ or "").strip().splitlines()[0].rstrip(".")))
     return infos

@@ -44,6 +44,9 @@ class BrokerConfig(
 ):
     """All settings of a broker, each within its bounds. Raises ConfigError otherwise."""
 
+    # The names of those that somebody has set, be it to the default. No setting itself.
+    given: frozenset[str] = attrs.field(default=frozenset(), eq=False, repr=False)
+
     def __attrs_post_init__(self) -> None:
         listeners = [*self.listeners, *([self.control_listener] if self.control_listener else [])]
         if not self.listeners:

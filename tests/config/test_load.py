@@ -244,9 +244,10 @@ def as_text(value: Any) -> str:
 
 
 def loaded(name: str, **how: Any) -> Any:
-    """The setting that is read back, or why the configuration is refused as a whole."""
+    """The setting that is read back and what was given, or why the configuration is refused as a whole."""
     try:
-        return getattr(load(**how), name)
+        config = load(**how)
+        return getattr(config, name), config.given
     except ConfigError as error:
         return str(error)
 
@@ -262,3 +263,4 @@ def test_every_setting_can_be_written_as_it_is_documented(info: SettingInfo) -> 
         assert expected == loaded(info.name, toml=f"{key} = {json.dumps(as_text(value))}")
         assert expected == loaded(info.name, overrides=[f"{name}={as_text(value)}"])
     assert f"Set {info.name} " not in str(expected), "the example is refused"
+    assert isinstance(expected, str) or expected[1] == {info.name}

@@ -222,7 +222,7 @@ class Settings:
             return found
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
-        if value != default:
+        if value != default or info.name in self._config.given:
             text = None if _is_hidden(name) else self._texts.get(name) or _text(name, value)
             found.append(_synonym(name, text, Source.STATIC_BROKER))
         if name not in _COARSER:

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from broker.config import BrokerConfig
+from broker.config.topic_settings import SETTINGS
+from broker.kafka.configs.resources import BROKER_SETTINGS
 from broker.kafka.handlers.describe_configs import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -181,6 +184,30 @@ def test_synonyms_of_a_setting_that_was_changed_come_in_the_order_in_which_they_
         assert [("6", DYNAMIC_BROKER), ("5", DYNAMIC_DEFAULT), ("4", STATIC), ("8", DEFAULT)] == [
             (value, source) for _, value, source in synonyms(entry)
         ]
+
+
+def test_a_default_that_somebody_sets_was_set() -> None:
+    """Whatever its value, a setting says in which of the ways it was given, the last one first."""
+    infos = [info for info in BROKER_SETTINGS.values() if info.name not in ("listeners", "data_dir")]
+    with Kafka(**{info.name: getattr(BrokerConfig(), info.name) for info in infos}) as kafka:
+        found = entries(describe(kafka, BROKER, "1", synonyms=True))
+        assert {(entry.name, entry.config_source) for entry in found.values()} == {(name, STATIC) for name in found}
+        changed = {
+            entry.name: entry.value
+            for entry in found.values()
+            if entry.value and not entry.read_only and not entry.name.startswith("ssl.")  # those are one broker's
+        }
+        for broker in ("", "1"):
+            changes = ((name, SET, value) for name, value in changed.items())
+            assert change(kafka, BROKER, broker, *changes).error_message is None
+        found = entries(describe(kafka, BROKER, "1", synonyms=True))
+        every_way = [DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT]
+        for name, value in changed.items():
+            assert [source for *_, source in synonyms(found[name])] == every_way
+            assert [each[:2] for each in synonyms(found[name])[:3]] == [(name, value)] * 3
+        topic = kafka.topic(**{setting.name: setting.default_text for setting in SETTINGS})
+        for entry in entries(describe(kafka, TOPIC, topic, synonyms=True)).values():
+            assert entry.config_source == OF_TOPIC, entry.name
 
 
 def test_listeners_are_written_as_kafka_does() -> None:
