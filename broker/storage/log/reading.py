@@ -57,7 +57,7 @@ class LogReader:
         """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first one even if it does not.
         They come from at most ``READ_SEGMENTS`` segments.
 
-        The result ends at the high watermark, or at ``up_to`` if that is less. At the high watermark it is empty. Raises
+        The result ends at the high watermark, or at ``up_to`` if that is less. From there to the log's end it is empty. Raises
         OffsetOutOfRange, StorageError.
         """
         state = self._state
@@ -66,7 +66,7 @@ class LogReader:
         high_watermark, active, end = state.tail
         start = state.log_start_offset
         if not start <= offset < high_watermark or (up_to is not None and offset >= up_to):
-            if start <= offset <= high_watermark:
+            if start <= offset <= state.log_end_offset:  # as in Kafka, also where nobody sees it yet
                 return _new_result(ReadResult, ([], 0, high_watermark, start, True))
             raise self._out_of_range(offset)
         if up_to is None or up_to >= high_watermark:
@@ -85,7 +85,7 @@ class LogReader:
         return self.search(lambda: self._read(offset, max_bytes, at_least_one, up_to))
 
     def _out_of_range(self, offset: int) -> Refusal:
-        start, end = self._state.log_start_offset, self._state.high_watermark
+        start, end = self._state.log_start_offset, self._state.log_end_offset
         return OffsetOutOfRange(f"Offset {offset} is not in the log, which has {start} to {end}.")
 
     def forget_positions(self) -> None:

@@ -232,9 +232,10 @@ def test_consumers_see_what_is_durable_where_the_topic_says_so(storage: Storage)
     assert log.offset_for_timestamp(0) == (0, read_records(log)[0].timestamp)
     append_many(log, 20)
     assert [record.offset for record in read_records(log)] == list(range(20))  # and segments that begin after that
+    for offset in (20, 21, 40):
+        assert ([], 20) == (log.read(offset, 100).regions, log.read(offset, 100).high_watermark)
     with pytest.raises(OffsetOutOfRange):
-        log.read(21, 100)
-    assert ([], 20) == (log.read(20, 100).regions, log.read(20, 100).high_watermark)
+        log.read(41, 100)
     assert storage.manager.flusher.waiting == 0  # nobody waits for what was queued
     while storage.manager.flusher.threads[0].step(0):
         pass
