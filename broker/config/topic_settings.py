@@ -3,7 +3,7 @@
 ``broker/storage/log/log_config.py`` makes of them the settings in force for one topic, ``log_settings.py`` the broker's settings
 that are their defaults, ``docs/generate.py`` the table in docs/OPERATIONS.md, and DescribeConfigs its answer. Each refers to a
 row by its Python name, so that a misspelt one is an error at import. Settings that mean something only where there are replicas
-are accepted and shown, because administration tools set them, and have no effect.
+or tiered storage are accepted and shown, because administration tools set them, and have no effect.
 
 Values: no thread, no I/O.
 """
@@ -27,7 +27,12 @@ def _replicas(words: tuple[str, ...]) -> None:
         raise ValueError("it must be *, or partition:broker with commas between")
 
 
-# From Kafka 4.0's TopicConfig, LogConfig and ServerTopicConfigSynonyms; without tiered storage.
+def _off(enabled: bool) -> None:
+    if enabled:
+        raise ValueError("Tiered Storage functionality is disabled in the broker")
+
+
+# From Kafka 4.0's TopicConfig, LogConfig and ServerTopicConfigSynonyms.
 CLEANUP_POLICY: KafkaSetting[tuple[str, ...]] = KafkaSetting(
     "cleanup.policy",
     "list",
@@ -128,6 +133,9 @@ LEADER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSett
     "Accepted for administration tools; there are no followers.",
     check=_replicas,
 )
+_NO_TIERS = "Accepted for administration tools; there is no tiered storage."
+LOCAL_RETENTION_BYTES = KafkaSetting("local.retention.bytes", "long", -2, None, _NO_TIERS, minimum=-2)
+LOCAL_RETENTION_MS = KafkaSetting("local.retention.ms", "long", -2, None, _NO_TIERS, minimum=-2)
 MAX_COMPACTION_LAG_MS = KafkaSetting(
     "max.compaction.lag.ms",
     "long",
@@ -210,6 +218,16 @@ RECORD_VALIDATION = KafkaSetting(
     "does, for which compressed batches are opened. Not in Kafka.",
     choices=("lengths", "full"),
 )
+REMOTE_LOG_COPY_DISABLE = KafkaSetting("remote.log.copy.disable", "boolean", False, None, _NO_TIERS)
+REMOTE_LOG_DELETE_ON_DISABLE = KafkaSetting("remote.log.delete.on.disable", "boolean", False, None, _NO_TIERS)
+REMOTE_STORAGE_ENABLE = KafkaSetting(
+    "remote.storage.enable",
+    "boolean",
+    False,
+    None,
+    "Accepted for administration tools, if it is false; there is no tiered storage.",
+    check=_off,
+)
 RETENTION_BYTES = KafkaSetting(
     "retention.bytes",
     "long",
@@ -266,8 +284,6 @@ UNCLEAN_LEADER_ELECTION_ENABLE = KafkaSetting(
     "unclean.leader.election.enable",
     "Accepted for administration tools; there is no other replica to elect.",
 )
-
-# In the order in which they are shown.
 VISIBLE = KafkaSetting(
     "visible",
     "string",
@@ -278,6 +294,7 @@ VISIBLE = KafkaSetting(
     choices=("written", "durable"),
 )
 
+# In the order in which they are shown.
 SETTINGS: tuple[KafkaSetting[Any], ...] = (
     CLEANUP_POLICY,
     COMPRESSION_GZIP_LEVEL,
@@ -291,6 +308,8 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
     FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
     INDEX_INTERVAL_BYTES,
     LEADER_REPLICATION_THROTTLED_REPLICAS,
+    LOCAL_RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
     MAX_COMPACTION_LAG_MS,
     MAX_MESSAGE_BYTES,
     MESSAGE_TIMESTAMP_AFTER_MAX_MS,
@@ -301,6 +320,9 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
     MIN_INSYNC_REPLICAS,
     PREALLOCATE,
     RECORD_VALIDATION,
+    REMOTE_LOG_COPY_DISABLE,
+    REMOTE_LOG_DELETE_ON_DISABLE,
+    REMOTE_STORAGE_ENABLE,
     RETENTION_BYTES,
     RETENTION_MS,
     SEGMENT_BYTES,

@@ -36,6 +36,8 @@ class LogConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = (
         topic_settings.LEADER_REPLICATION_THROTTLED_REPLICAS.default
     )
+    local_retention_bytes: int = topic_settings.LOCAL_RETENTION_BYTES.default
+    local_retention_ms: int = topic_settings.LOCAL_RETENTION_MS.default
     max_compaction_lag_ms: int = topic_settings.MAX_COMPACTION_LAG_MS.default
     max_message_bytes: int = topic_settings.MAX_MESSAGE_BYTES.default
     message_timestamp_after_max_ms: int = topic_settings.MESSAGE_TIMESTAMP_AFTER_MAX_MS.default
@@ -46,6 +48,9 @@ class LogConfig:
     min_insync_replicas: int = topic_settings.MIN_INSYNC_REPLICAS.default
     preallocate: bool = topic_settings.PREALLOCATE.default
     record_validation: str = topic_settings.RECORD_VALIDATION.default
+    remote_log_copy_disable: bool = topic_settings.REMOTE_LOG_COPY_DISABLE.default
+    remote_log_delete_on_disable: bool = topic_settings.REMOTE_LOG_DELETE_ON_DISABLE.default
+    remote_storage_enable: bool = topic_settings.REMOTE_STORAGE_ENABLE.default
     retention_bytes: int = topic_settings.RETENTION_BYTES.default
     retention_ms: int = topic_settings.RETENTION_MS.default
     segment_bytes: int = topic_settings.SEGMENT_BYTES.default
@@ -53,7 +58,6 @@ class LogConfig:
     segment_jitter_ms: int = topic_settings.SEGMENT_JITTER_MS.default
     segment_ms: int = topic_settings.SEGMENT_MS.default
     unclean_leader_election_enable: bool = topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE.default
-
     visible: str = topic_settings.VISIBLE.default
 
     @property

@@ -115,6 +115,21 @@ def test_validate_only_changes_nothing(kafka: Kafka, version: int) -> None:
     assert broker_values(kafka, "") == {}
 
 
+def test_settings_of_tiered_storage_are_taken_unless_they_need_it(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    tiers = {
+        "local.retention.bytes": "-1",
+        "local.retention.ms": "5000",
+        "remote.log.copy.disable": "true",
+        "remote.log.delete.on.disable": "true",
+        "remote.storage.enable": "false",
+    }
+    assert change(kafka, TOPIC, topic, *[(name, SET, value) for name, value in tiers.items()]).error_code == 0
+    assert own(kafka, topic) == tiers
+    refused = change(kafka, TOPIC, topic, ("remote.storage.enable", SET, "true"))
+    assert (refused.error_code, own(kafka, topic)) == (ErrorCode.invalid_config, tiers)
+
+
 def test_loggers_cannot_be_changed(kafka: Kafka) -> None:
     assert change(kafka, BROKER_LOGGER, "1", ("root", SET, "DEBUG")).error_code == ErrorCode.invalid_request
 
