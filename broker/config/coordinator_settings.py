@@ -59,12 +59,12 @@ class GroupSettings:
         1_800_000, least=0, most=INT_MAX, doc="The longest session timeout that a member may ask for.", reason=KAFKA
     )
     group_initial_rebalance_delay_ms: int = setting(
-        0,
+        100,
         least=0,
         most=INT_MAX,
-        doc="How long the first rebalance of an empty group waits for more members.",
-        reason="Kafka's 3000 saves rebalances when many members start at once, and makes everybody wait 3 s for the first "
-        "message; the examples of its container image set 0, too.",
+        doc="How long the first rebalance of an empty group waits for more members, and as long again while more come.",
+        reason="[Decision 0018](decisions/0018-initial-rebalance-delay.md): members that start together are one rebalance, and "
+        "a member alone has its first message 0.1 s later than with 0. Kafka's 3000 makes everybody wait 3 s.",
     )
     group_max_size: int = setting(
         INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group.", reason=KAFKA

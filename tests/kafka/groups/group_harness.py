@@ -53,7 +53,7 @@ class FillingDatabase(SqliteDatabase):
 
 class GroupHarness:
     def __init__(self, directory: Path, **settings: Any) -> None:
-        self.config = BrokerConfig(**settings)
+        self.config = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0} | settings)  # groups begin at once
         self.clock = TestClock()
         self.topics = {"orders", "payments"}
         # What consumer groups see of topics.

@@ -115,7 +115,7 @@ class Registry:
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self.clock = TestClock()
-        self.config = BrokerConfig()
+        self.config = BrokerConfig(group_initial_rebalance_delay_ms=0)
         self.answers: list[ErrorCode] = []
         self.open()
 

@@ -88,7 +88,7 @@ def test_every_request_is_answered_once(tmp_path: Path) -> None:
     clock, threads, crashes = SystemClock(), SystemThreads(), []
     timer = Timer(clock)
     catalogue = SqliteCatalogue(str(tmp_path / "catalogue.sqlite"))
-    config = BrokerConfig(group_min_session_timeout_ms=1)
+    config = BrokerConfig(group_min_session_timeout_ms=1, group_initial_rebalance_delay_ms=0)
     groups = GroupCoordinator(clock, timer, catalogue, config)
     groups.open(lambda topic: True)
     running = [threads.spawn("timer", timer, crashes.append), threads.spawn("writer", groups.writer, crashes.append)]

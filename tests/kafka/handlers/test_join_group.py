@@ -38,6 +38,16 @@ def test_a_lone_member_leads_the_first_generation(kafka: Kafka, version: int) ->
     assert not get(answer, "skip_assignment", False)
 
 
+def test_members_that_come_together_are_one_generation() -> None:
+    with Kafka(group_initial_rebalance_delay_ms=2_000) as kafka, Beside(kafka) as one, Beside(kafka) as two:
+        group = new_group()
+        for member in (one, two):
+            member.tell(ApiKey.JOIN_GROUP, 3, **join_fields(group))
+        answers = [control.parse_response(ApiKey.JOIN_GROUP, 3, member.answer())[1] for member in (one, two)]
+        assert [answer.generation_id for answer in answers] == [1, 1]
+        assert sorted(len(answer.members) for answer in answers) == [0, 2]
+
+
 @all_versions
 def test_metadata_that_is_too_large_for_a_group_is_refused(kafka: Kafka, version: int) -> None:
     group = new_group()

@@ -84,7 +84,7 @@ class FailingDatabase(SqliteDatabase):
 class TransactionHarness:
     def __init__(self, directory: Path, topics: dict[str, int] | None = None, **settings: Any) -> None:
         directory.mkdir(exist_ok=True)
-        self.config = BrokerConfig(**settings)
+        self.config = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0} | settings)
         self.storage = Storage(directory)
         for topic, partitions in (topics or {"t": 2, "in": 1}).items():
             self.storage.create(topic, partitions)
