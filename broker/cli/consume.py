@@ -32,7 +32,7 @@ from broker.cli.record_output import Renderer, by_template, json_line, text_line
 from broker.cli.record_template import parse_template
 from broker.errors import BrokerError
 
-# How long a poll waits, which is also how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
+# How long a poll waits, and how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
 # of them held, and closing the consumer would then wait for ever.
 _POLL_MS = 250
 _POLL_RECORDS = 5000
