@@ -1,12 +1,15 @@
 """Every view with real traffic: what it shows, that nothing is complained of, and that everybody can read it."""
 
 import re
+from typing import Any
 
 import pytest
 
 from tests.page.accessibility import violations
 from tests.page.conftest import Open
 
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844, "mobile": True}
 # What the address says, and what then stands in the page.
 VIEWS = {
     "": ("Overview", "The broker is healthy.", "messages in", "Listeners"),
@@ -70,6 +73,28 @@ def test_a_topic_and_a_group_have_curves_too(open_page: Open, view: str) -> None
     tab = open_page(view)
     tab.until("document.querySelectorAll('.plot:not(.blank)').length === 2")
     tab.until("[...document.querySelectorAll('.chart b')].every((each) => each.innerText !== '–')")
+
+
+def test_a_curve_s_figure_is_the_one_above_it(open_page: Open) -> None:
+    """Although history and overview are asked for at different times."""
+    tab = open_page("")
+    tab.until("document.querySelectorAll('.plot:not(.blank) canvas').length === 4")
+    figure = "[...document.querySelectorAll('.figures div')].find((each) => each.innerText.startsWith('connections')).innerText"
+    curve = "[...document.querySelectorAll('figcaption')].find((each) => each.innerText.startsWith('Connections')).innerText"
+    shown, drawn = (text.split()[-1] for text in tab.run(f"[{figure}, {curve}]"))
+    assert shown == drawn
+    # Half of a label, "15:31:30", fits on the right of the last mark.
+    edges = "(name) => document.querySelector(name).getBoundingClientRect().right"
+    assert tab.run(f"(({edges})('.plot') - ({edges})('.plot .u-over')) >= 25")
+
+
+@pytest.mark.parametrize(("view", "kind", "size"), [("reactor", "dense", WIDE), ("settings", "stacked", PHONE)])
+def test_a_table_is_not_cut(open_page: Open, view: str, kind: str, size: dict[str, Any]) -> None:
+    tab = open_page(view)
+    tab.shows(*VIEWS[view])
+    tab.resize(**size)
+    tab.until(f"innerWidth === {size['width']}")
+    assert 0 == tab.run(f"(() => {{ const it = document.querySelector('.{kind}'); return it.scrollWidth - it.clientWidth; }})()")
 
 
 def test_figures_move_without_a_reload(open_page: Open) -> None:

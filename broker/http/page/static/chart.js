@@ -27,8 +27,9 @@ export function useHistory(names, everyS = 5) {
   return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null, spanField };
 }
 
-/** `series`: [{name, label, color}], where `color` is the name of one of the style sheet's. */
-export function Chart({ title, history, series, format }) {
+/** `series`: [{name, label, color}], where `color` is the name of one of the style sheet's. `now`: the latest figures by name, if
+ * they are shown elsewhere as well: the history is asked for at other times. */
+export function Chart({ title, history, series, format, now }) {
   const box = useRef(null);
   const plot = useRef(null);
   const [scheme, setScheme] = useState(0);
@@ -55,7 +56,7 @@ export function Chart({ title, history, series, format }) {
     const known = columns.map((column) => times.map((_, index) => column[index] ?? null));
     plot.current?.setData([times, ...known]);
   });
-  const latest = columns.map((column) => column.findLast((value) => value !== null));
+  const latest = columns.map((column, index) => now?.[series[index].name] ?? column.findLast((value) => value !== null));
   return html`<figure class="chart">
     <figcaption>
       <span class="chart-title">${title}</span>
@@ -83,7 +84,7 @@ function options(element, series, format) {
     width: Math.max(80, element.clientWidth),
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 26, 0, 0], // half of the last mark lies to the right of the curve
     cursor: { y: false, points: { size: 6 } },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [

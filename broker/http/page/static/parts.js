@@ -53,14 +53,15 @@ export const Bar = ({ value, of, label, kind = "" }) => {
  * A table. `columns`: [{name, label, cell(row), sort(row), number, id, title, grow}]; one with `sort` can be clicked.
  * `order`: {by, down} at first. More than `most` rows are not drawn before they are asked for.
  */
-export function Table({ label, columns, rows, rowKey, order: first, most = 200, rowClass }) {
+/** `kind`: "dense" for many narrow columns; "stacked": on a phone the cells of a row lie below each other. */
+export function Table({ label, columns, rows, rowKey, order: first, most = 200, rowClass, kind = "" }) {
   const [order, setOrder] = useState(first ?? null);
   const [shown, setShown] = useState(most);
   const sorted = useMemo(() => sortedRows(rows, columns, order), [rows, order]);
   const click = (name) =>
     setOrder((old) => ({ by: name, down: old?.by === name ? !old.down : Boolean(columns.find((c) => c.name === name).number) }));
   return html`
-    <div class="table" role="region" aria-label=${label} tabindex="0">
+    <div class=${`table ${kind}`} role="region" aria-label=${label} tabindex="0">
       <table>
         <thead>
           <tr>

@@ -22,7 +22,7 @@ export function SettingsTable({ label, settings, filter = "" }) {
       <span class="quiet">${changed.length} of ${settings.length} differ from their defaults.</span>
     </p>
     ${rows.length
-      ? html`<${Table} label=${label} rows=${rows} most=${500} rowKey=${(row) => row.name}
+      ? html`<${Table} label=${label} rows=${rows} most=${500} rowKey=${(row) => row.name} kind="stacked"
           rowClass=${(row) => (isChanged(row) ? "changed" : undefined)} columns=${COLUMNS} />`
       : html`<${Empty} title=${words ? "No setting has this in its name or description." : "All settings have their defaults."} />`}
   `;

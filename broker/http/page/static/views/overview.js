@@ -9,16 +9,17 @@ const SERIES = ["messages_in", "bytes_in", "bytes_out", "requests", "errors", "c
 
 export function Overview({ overview }) {
   const history = useHistory(SERIES);
+  const now = overview.data && { ...overview.data.rates, connections: overview.data.connections };
   return html`
     <div class="title"><h1 tabindex="-1">Overview</h1>${history.spanField}</div>
     <${Loaded} answer=${overview}>${() => html`<${Now} now=${overview.data} />`}<//>
     <div class="charts">
-      <${Chart} title="Messages in" history=${history} format=${rate} series=${[{ name: "messages_in", label: "in" }]} />
-      <${Chart} title="Bytes" history=${history} format=${byteRate}
+      <${Chart} title="Messages in" history=${history} now=${now} format=${rate} series=${[{ name: "messages_in", label: "in" }]} />
+      <${Chart} title="Bytes" history=${history} now=${now} format=${byteRate}
         series=${[{ name: "bytes_in", label: "in" }, { name: "bytes_out", label: "out" }]} />
-      <${Chart} title="Requests" history=${history} format=${rate}
+      <${Chart} title="Requests" history=${history} now=${now} format=${rate}
         series=${[{ name: "requests", label: "all" }, { name: "errors", label: "errors", color: "bad" }]} />
-      <${Chart} title="Connections" history=${history} format=${count} series=${[{ name: "connections", label: "open" }]} />
+      <${Chart} title="Connections" history=${history} now=${now} format=${count} series=${[{ name: "connections", label: "open" }]} />
     </div>
     ${overview.data && html`<${Listeners} listeners=${overview.data.listeners ?? []} />`}
   `;

@@ -21,7 +21,7 @@ export function Reactor({ segments, query }) {
       ${shown.control && html`<h2>Control plane</h2><${Drawing} reactor=${shown.control} />`}
       <h2>Connections</h2>
       ${pages.rows.length
-        ? html`<${Table} label="Connections" columns=${COLUMNS} rows=${pages.rows} rowKey=${(row) => String(row.id)} />`
+        ? html`<${Table} label="Connections" kind="dense" columns=${COLUMNS} rows=${pages.rows} rowKey=${(row) => String(row.id)} />`
         : html`<${Empty} title="There is no connection." />`}`}<//>
     ${pages.controls}
   `;
