@@ -105,7 +105,7 @@ class LogManager:
         self._lock = Lock()
         self._directory: DataDirectory | None = None
         self._opened = False
-        self._makes_no_more = False
+        self.makes_no_more = False
 
     def open(self, taken: DataDirectory | None = None) -> None:
         """Recover what is in the data directory. Raises ConfigError.
@@ -198,7 +198,7 @@ class LogManager:
 
         ``create_topic`` and ``add_partitions`` raise StorageError from now on. The next start removes what they leave.
         """
-        self._makes_no_more = True
+        self.makes_no_more = True
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class LogManager:
                 self.catalogue.together([lambda catalogue: catalogue.put_topic(info.row()), also])
         except (OSError, StorageError) as error:
             # If it is not known whether the row is there, the next start decides.
-            if not isinstance(error, UnknownOutcome) and not self._makes_no_more:
+            if not isinstance(error, UnknownOutcome) and not self.makes_no_more:
                 self._remove_directories(made)
             if isinstance(error, StorageError):
                 raise
@@ -333,7 +333,7 @@ class LogManager:
         self.generation += 1
 
     def _check_may_make(self, info: TopicInfo) -> None:
-        if self._makes_no_more:
+        if self.makes_no_more:
             raise StorageError(f"Topic {info.name!r} could not be made: the broker is stopping")
 
     def _remove_directories(self, directories: list[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from broker.client import Broker
 from broker.kafka.topic_maker import JOBS_MAX, Failures, TopicMaker
+from broker.log import Logger
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 
@@ -75,3 +76,15 @@ def test_only_so_many_requests_wait(logs: LogManager) -> None:
     assert [asker.accepted for asker in askers] == [True] * JOBS_MAX + [False]
     drain(maker)
     assert Asker(maker, "here").accepted
+
+
+def test_a_stop_in_between_is_no_error_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[str] = []
+    monkeypatch.setattr(Logger, "error", lambda self, event, **values: errors.append(event))
+    with Broker() as broker:
+        logs = broker.server.kafka.logs
+        logs.make_no_more()
+        asker = Asker(maker := TopicMaker(logs), "late")
+        drain(maker)
+    assert asker.failures == {"late": ErrorCode.kafka_storage_error}
+    assert [] == errors
