@@ -94,7 +94,9 @@ def test_a_table_is_not_cut(open_page: Open, view: str, kind: str, size: dict[st
     tab.shows(*VIEWS[view])
     tab.resize(**size)
     tab.until(f"innerWidth === {size['width']}")
-    assert 0 == tab.run(f"(() => {{ const it = document.querySelector('.{kind}'); return it.scrollWidth - it.clientWidth; }})()")
+    assert 0 == tab.run(
+        f"(() => {{ const it = document.querySelector('.{kind}'); return it.scrollWidth - it.clientWidth; }})()"
+    )
 
 
 def test_figures_move_without_a_reload(open_page: Open) -> None:

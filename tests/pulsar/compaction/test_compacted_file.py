@@ -1,5 +1,6 @@
 """The file of a compacted topic: whole, or refused."""
 
+import contextlib
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 from broker.errors import StorageError
 from broker.pulsar.compaction.compacted_file import Compacted, CompactedFile, CompactedWriter
 from broker.runtime.disk import SystemDisk
+from tests.sim.disk import Medium, SimDisk
+from tests.sim.world import Killed, World
 
 DISK = SystemDisk()
 ENTRIES = [Compacted(3, 2, b"three"), Compacted(10, 1, b""), Compacted(11, 5, b"x" * 300_000), Compacted(40, 1, b"end")]
@@ -63,3 +66,26 @@ def test_a_file_that_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
     writer.add(*ENTRIES[0])
     writer.abandon()
     assert [] == list(tmp_path.iterdir())
+
+
+def test_a_power_loss_leaves_a_whole_file_or_none() -> None:
+    entries = [*ENTRIES[:2], Compacted(11, 5, b"x" * 3000)]
+    found = set()
+    for seed in range(100):
+        world = World(seed)
+        medium = Medium(world)
+        process = world.boot()
+        process.countdown = seed // 5  # disk operations until the power goes
+        with contextlib.suppress(Killed):
+            writer = CompactedWriter(SimDisk(process, medium), "/c")
+            for entry in entries:
+                writer.add(*entry)
+            writer.finish(50)
+        process.countdown = -1
+        world.end_process()
+        medium.process_died(process, power=True)
+        disk = SimDisk(world.boot(), medium)
+        there = disk.exists("/c")
+        found.add(there)
+        assert not there or entries == list(CompactedFile(disk, "/c").read(0, 10, 1_000_000))
+    assert {False, True} == found

@@ -15,6 +15,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.policies.policies import Retention
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic
+from tests.storage.helpers import NOW_MS, batch
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -100,6 +101,17 @@ def test_of_a_batch_what_is_left_keeps_its_place(running: Running) -> None:
     file = running.context.compactions.file(running.topic("batch").log)
     assert file is not None and (2, 0, 5) == (len(file), file.first, file.horizon)
     assert [("a", b"2"), ("b", b"2"), ("d", b"1")] == [one for one in running.read("batch") if one[1]]
+
+
+def test_what_a_file_covers_is_durable(running: Running) -> None:
+    """A Kafka producer does not wait for that."""
+    log = running.topic("t").log
+    log.append(batch(b"1", b"2", keys=[b"a", b"a"]), now_ms=NOW_MS)
+    assert log.durable_offset == 0
+    running.compact("t")
+    file = running.context.compactions.file(log)
+    assert file is not None
+    assert 2 == file.horizon == log.durable_offset
 
 
 def test_a_topic_of_which_nothing_is_left_has_no_message(running: Running) -> None:

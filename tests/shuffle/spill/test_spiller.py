@@ -1,5 +1,6 @@
 """Files: what a restart finds, what is damaged, what races with what."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -18,6 +19,7 @@ from broker.shuffle.partition.budget import IN_FILE_BYTES, SUBPARTITION_BYTES, B
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.view import View
+from broker.shuffle.spill.directory import SpillDirectory
 from broker.shuffle.spill.spill_index import SpillIndex
 from broker.shuffle.spill.spiller import Spiller
 from protocol.shuffle import writer_frames as w
@@ -28,6 +30,8 @@ from tests.network.harness import ManualClock
 from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
 from tests.shuffle.test_reading import payloads
 from tests.shuffle.test_writing import read
+from tests.sim.disk import Medium, SimDisk
+from tests.sim.world import Killed, World
 
 BUFFERS = [b"first", b"", b"x" * 40_000, b"last"]
 
@@ -583,6 +587,35 @@ def test_the_data_the_index_and_its_name_are_durable_before_the_writer_is_told(t
     setup.spiller.step(0)
     steps = [("write", "data"), ("sync", "data"), ("write", "index.tmp"), ("sync", "index.tmp"), ("rename", "index")]
     assert disk.log == [step for step in steps for _ in range(2)] + [("sync", "directory")] * 2 + [("told", "None")] * 2
+
+
+def test_a_power_loss_leaves_a_whole_partition_or_none() -> None:
+    left = set()
+    for seed in range(80):
+        world = World(seed)
+        medium = Medium(world)
+        process = world.boot()
+        process.countdown = seed // 4  # disk operations until the power goes
+        setup = Setup(Path("/"), SimDisk(process, medium))  # type: ignore[arg-type]
+        payloads = [b"first", b"x" * 600, b"last"]
+        partition = setup.partition(BLOCKING, *payloads)
+        partition.end_subpartitions()
+        with contextlib.suppress(Killed):
+            setup.spiller.finish(partition, setup.done.append)
+            setup.spiller.step(0)
+        process.countdown = -1
+        world.end_process()
+        medium.process_died(process, power=True)
+        disk = SimDisk(world.boot(), medium)
+        again = SpillDirectory(disk, "/shuffle", setup.clock, 0, 4)
+        there = [spill.partition.id for spill, _ in again.load(Budget(1 << 20, -1, -1), 60.0)]
+        assert there in ([], [partition.id]) and (there or setup.done != [None])
+        left.add(len(there))
+        if there:
+            stem = next(name for name in disk.listdir("/shuffle") if name.endswith(".data"))
+            file = disk.open(f"/shuffle/{stem}", read_only=True)
+            assert all(payload in file.pread(file.size(), 0) for payload in payloads)
+    assert {0, 1} == left
 
 
 def test_writers_wait_when_knowing_where_everything_is_takes_all_memory(tmp_path: Path) -> None:
