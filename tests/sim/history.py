@@ -5,11 +5,12 @@ order, because the world has only one thread: "before" and "after" need no guess
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import attrs
 
 from protocol.kafka.records import records
-from protocol.kafka.records.batch import batches, check_crc
+from protocol.kafka.records.batch import HEADER_SIZE, batches, check_crc
 from tests.sim.world import Violation, World
 
 
@@ -41,6 +42,8 @@ class PartitionHistory:
         self.lost_life = 0
         self.rotten = False  # a bit was flipped in its files: it may go offline, and it may not lie
         self.lies = False  # ... unless it was among the records: nobody looks at those on their way to the clients
+        self.shows_durable = False  # visible=durable
+        self.would_survive: Callable[[bytes], bool] | None = None  # these bytes, a power loss now
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -87,8 +90,9 @@ class PartitionHistory:
             self._agree(offset, value, "acknowledged")
             self.acked[offset] = value
             self._place(offset, value)
-        self.known_end = max(self.known_end, end)
-        self.acks.append((self.world.now, end))
+        if acks == -1 or not self.shows_durable:  # else it may be seen later
+            self.known_end = max(self.known_end, end)
+            self.acks.append((self.world.now, end))
         if acks == -1:  # one fsync covers all that was written before
             self.durable_end = max(self.durable_end, end)
 
@@ -124,6 +128,11 @@ class PartitionHistory:
                 raise Violation(
                     f"{self}: offset {header.last_offset} was read past the high watermark {high_watermark}"
                 )
+            if self.shows_durable and header.last_offset >= self.durable_end and not self.start_most:
+                data_of_it = bytes(view[at + HEADER_SIZE : at + header.size])
+                if not self.rotten and self.would_survive is not None and not self.would_survive(data_of_it):
+                    raise Violation(f"{self}: offset {header.last_offset} was read and is not on the disk")
+                self.durable_end = header.next_offset
             if header.record_count != header.last_offset_delta + 1:
                 raise Violation(f"{self}: {header.record_count} records in {header.base_offset}-{header.last_offset}")
             for record in records.records(view, at):
@@ -294,6 +303,7 @@ class History:
         self.ready: set[str] = set()  # topics that were created
         # Would these bytes of a partition survive a power loss now? None: nobody can tell from outside.
         self.would_survive: Callable[[str, int, bytes], bool] | None = None
+        self.shows_durable = False  # visible=durable, for all topics
         # Called when an answer promises that something is there for good.
         self.on_promise: Callable[[], None] = lambda: None
         # Called when the broker has died, with whether the power was lost, before anything is forgotten here.
@@ -304,7 +314,10 @@ class History:
     def partition(self, topic: str, partition: int) -> PartitionHistory:
         key = (topic, partition)
         if key not in self.partitions:
-            self.partitions[key] = PartitionHistory(self.world, topic, partition)
+            history = self.partitions[key] = PartitionHistory(self.world, topic, partition)
+            history.shows_durable = self.shows_durable
+            if self.would_survive is not None:
+                history.would_survive = partial(self.would_survive, topic, partition)
         return self.partitions[key]
 
     def group(self, name: str) -> GroupHistory:

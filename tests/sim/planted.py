@@ -46,12 +46,14 @@ from broker.shuffle.serving.read_ahead import ReadAhead
 from broker.shuffle.serving.request_queue import RequestQueue
 from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
+from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.reading import LogReader
 from broker.storage.log.state import LogState
 from broker.storage.log.watchers import Watchers
-from broker.storage.recovery import verification
+from broker.storage.recovery import recovery, verification
 from broker.storage.recovery.on_disk import drop
+from broker.storage.segments.txn_index import TransactionIndex
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode
 from tests.sim import planted_groups, planted_pulsar
@@ -67,6 +69,7 @@ class Bug:
     make: Callable[[Any], Any]  # from the right one to the wrong one
     scene: str = ""  # without which nothing of it can be seen
     faults: tuple[str, ...] = ()  # that have to come in every seed, because they are rare and nothing else shows it
+    steps: int = 0  # with faults, if it takes more than usual
 
     @contextmanager
     def plant(self) -> Iterator[None]:
@@ -121,6 +124,18 @@ def _torn_tail_kept(_: Any) -> Any:
         drop(source, loaded, number + 1)
 
     return cut
+
+
+def _unsynced_kept(right: Any) -> Any:
+    def check_aborted(*args: Any) -> None:
+        keep = TransactionIndex.keep
+        TransactionIndex.keep = lambda self, count: None  # type: ignore[method-assign]
+        try:
+            right(*args)
+        finally:
+            TransactionIndex.keep = keep  # type: ignore[method-assign]
+
+    return check_aborted
 
 
 def _generation_unchecked(right: Any) -> Any:
@@ -374,6 +389,24 @@ _ALL = [
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
     Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", verification, "_cut", _torn_tail_kept),
+    Bug(
+        "unsynced_aborts_kept",
+        "recovery searches in entries of a .txnindex that were never synced",
+        recovery,
+        "_check_aborted",
+        _unsynced_kept,
+        scene="aborts",
+        faults=("power",),
+        steps=6000,
+    ),
+    Bug(
+        "shown_before_fsync",
+        "with visible=durable a consumer sees what is not fsynced",
+        LogConfig,
+        "shows_durable",
+        lambda _: property(lambda self: False),
+        scene="visible",
+    ),
     Bug(
         "failed_write_left",
         "half a batch stays after a failed write",

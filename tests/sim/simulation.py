@@ -42,7 +42,7 @@ from tests.sim.world import Chaos, Violation, World
 # Of the first act.
 DEFAULT_STEPS = 1500
 # Nobody needs more than this to finish when nothing goes wrong any more.
-_QUIET_STEPS = 60_000
+_QUIET_STEPS = 90_000
 # ... and with every scene besides the cast, the processors have so much more to do meanwhile.
 _SCENE_STEPS = 20_000
 _LEAVING_STEPS = 5_000
@@ -100,7 +100,8 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
         "group_initial_rebalance_delay_ms": rng.choice((0, 100, 1_000)),
         "max_open_files": rng.choice((16, 400)),
         "num_partitions": 2,
-        "shutdown_timeout_ms": 8_000,
+        # A quarter of what is left of it is waited for a thread, which may be frozen for two seconds.
+        "shutdown_timeout_ms": 16_000,
     }
 
 
@@ -119,6 +120,9 @@ class Simulation:
         self.world.chaos = self.weather.chaos
         self.world.on_idle = self._idle
         self.history = History(self.world)
+        if self.world.rng("visible").random() < 0.25:
+            self.settings["log_visible"] = "durable"
+            self.history.shows_durable = True
         self.history.hurried = not self.scarce_memory
         self.host = Host(self.world, self.settings)
         self.host.fabric.faults = self.weather.network
@@ -303,6 +307,10 @@ class Simulation:
     def has(self, scene: str) -> bool:
         if scene == "security":
             return self._secured
+        if scene == "aborts":
+            return self.transactions is not None and self.transactions.aborts
+        if scene == "visible":
+            return self.history.shows_durable
         if scene == "quotas":
             return self.throttled
         if scene == "pulsar":

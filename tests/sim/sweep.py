@@ -29,11 +29,11 @@ def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> Result:
     return simulate(seed, steps)
 
 
-def first_to_find(name: str, seeds: Iterable[int], steps: int = DEFAULT_STEPS) -> Result | None:
+def first_to_find(name: str, seeds: Iterable[int]) -> Result | None:
     """The first of ``seeds`` that finds the planted bug of that name."""
     bug = PLANTED[name]
     for seed in seeds:
-        simulation = Simulation(seed, steps)
+        simulation = Simulation(seed, bug.steps or DEFAULT_STEPS)
         if bug.scene and not simulation.has(bug.scene):
             continue
         simulation.weather.weights.update({fault: FAULTS[fault] for fault in bug.faults})

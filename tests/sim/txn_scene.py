@@ -29,6 +29,8 @@ class TxnScene:
         partitions = [(TOPIC, number) for number in range(PARTITIONS)]
         self.zombie = Zombie("zombie", *common, ledger=ledger, partitions=partitions)
         timeout_ms = rng.choice((1_000, 3_000, 20_000))
+        # With many aborts, a crash finds entries in the indexes of aborted transactions that are not synced.
+        self.aborts = world.rng("aborts").random() < 0.3
         several = [rng.choice((1, 1, 3)) for _ in range(rng.randrange(1, 3))]
         self.producers = [
             TxnProducer(
@@ -43,6 +45,7 @@ class TxnScene:
                 mortality=rng.choice((0.0, 0.01, 0.05)),
                 # A transaction that nobody ends is ended by the wall clock: one that may be set back takes for ever.
                 deserts=n == 1 and not clock_jumps,
+                commits=0.2 if self.aborts else 0.8,
                 on_death=self.zombie.haunt,
             )
             for n, identities in enumerate(several)

@@ -146,6 +146,7 @@ class TxnProducer(Client):
 
     ``version_2``: whether it begins with transactions version 2, which several producers that end together do not have.
     ``transactions``: how many are to be committed; ``deserts``: then it begins another one and is never heard of again.
+    ``commits``: how many of its transactions it means to commit, of 1.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class TxnProducer(Client):
         timeout_ms: int,
         mortality: float,
         deserts: bool,
+        commits: float,
         on_death: Callable[[list[Identity], Txn], None],
     ) -> None:
         super().__init__(*args)
@@ -169,6 +171,7 @@ class TxnProducer(Client):
         self._timeout_ms = timeout_ms
         self._mortality = mortality
         self._deserts = deserts
+        self._commits = commits
         self._on_death = on_death
         self._version_2 = version_2
         self._identities = [Identity(f"{self.name}-{n}") for n in range(identities)]
@@ -250,7 +253,7 @@ class TxnProducer(Client):
             if not self._version_2:
                 self._plan.append(lambda: Call(ApiKey.ADD_OFFSETS_TO_TXN, group))
             self._plan.append(lambda: send_offset(first, self.group, self._partitions[0], txn.offset))
-        commit = rng.random() < 0.8
+        commit = rng.random() < (0.8 if self.quiet else self._commits)
         self._plan.append(lambda: self._end(txn, parties, commit))
 
     def _batch(self, txn: Txn, identity: Identity, partition: Partition, step: int) -> Callable[[], Call]:
