@@ -167,7 +167,7 @@ def key_and_value(pair: str) -> tuple[str, float]:
     number = _NUMBER.fullmatch(text.strip())
     if number is None or (number[2] and not key.endswith("byte_rate")):
         raise click.UsageError(
-            f"{key} must be a number, such as 1048576{' or 1m' if key.endswith('byte_rate') else ''}."
+            f"{key} must be a number above 0, such as 1048576{' or 1m' if key.endswith('byte_rate') else ''}."
         )
     return key, float(number[1]) * _FACTOR[number[2].lower()]
 

@@ -48,6 +48,7 @@ def test_what_makes_no_sense_is_one_sentence(run_alone: Run) -> None:
         (["set", "--user", "a", "producer_byte_rate"], b"KEY=VALUE"),
         (["set", "--user", "a", "producer_byte_rate=fast"], b"must be a number"),
         (["set", "--user", "a", "request_percentage=10m"], b"must be a number"),
+        (["set", "--user", "a", "producer_byte_rate=-4"], b"must be a number above 0"),
         (["set", "--user", "a", "--user-default", "producer_byte_rate=1"], b"either --user or --user-default"),
         (["set", "--user", "a", "--ip", "10.0.0.1", "connection_creation_rate=1"], b"--ip stands alone"),
     ):
