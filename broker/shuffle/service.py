@@ -7,7 +7,6 @@ protocol's own credit.
 Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py, tests/shuffle/test_bad_frames.py, tests/shuffle/test_many.py.
 """
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -183,7 +182,7 @@ class ShuffleService:
             if kind == _PUSH_BUFFER:
                 state.writers.push(writer_frames.parse_push(frame))
             elif kind == _ADD_CREDIT and frame[:4] == _ADD_CREDIT_LENGTH:
-                self._add_credits(state, connection, outbox, messages.parse_add_credits(frame))
+                state.queue.add_credits(messages.parse_add_credits(frame))
             elif kind >= FIRST_WRITER_ID:
                 state.writers.handle(writer_frames.parse(frame))
             else:
@@ -222,7 +221,7 @@ class ShuffleService:
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
-            self._add_credits(state, request.connection, outbox, [(message.credit, message.receiver)])
+            state.queue.add_credits([(message.credit, message.receiver)])
         elif isinstance(message, PartitionRequest):
             self._request(state, request.connection, outbox, message)
         elif isinstance(message, ResumeConsumption):
@@ -269,28 +268,10 @@ class ShuffleService:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _new_state(self, connection: Connection, outbox: Outbox) -> _State:
-        queue = RequestQueue(connection, outbox, self._generation, self._high_water_bytes, self._view_ended)
         rights = rights_of(connection, self._authorizer)
+        queue = RequestQueue(connection, outbox, self._generation, self._high_water_bytes, self._view_ended, rights)
         writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings, rights)
         return _State(queue, writers, rights)
-
-    def _add_credits(
-        self, state: _State, connection: Connection, outbox: Outbox, credits: Iterable[tuple[int, bytes]]
-    ) -> None:
-        if state.rights is not None:
-            credits = list(credits)
-            self._end_refused(state, connection, outbox, state.rights, {receiver for _, receiver in credits})
-        state.queue.add_credits(credits)
-
-    def _end_refused(
-        self, state: _State, connection: Connection, outbox: Outbox, rights: Rights, receivers: Iterable[bytes]
-    ) -> None:
-        """Those that may not read any more get no further."""
-        for receiver_id in receivers:
-            receiver = state.queue.get(receiver_id)
-            if receiver is not None and not rights.may(READ, receiver.view.partition.owner):
-                state.queue.remove(receiver_id, cancelled=False)
-                outbox.push(connection, [encode_error(IO_EXCEPTION, NOT_AUTHORIZED, receiver_id)])
 
     def _request(self, state: _State, connection: Connection, outbox: Outbox, message: PartitionRequest) -> None:
         self._cancel(state, message.receiver)

@@ -102,7 +102,7 @@ class ParkedFetch:
         if self._is_long:
             self._hand_over()
         else:
-            reading = Reading(self._context, self._parsed)
+            reading = Reading(self._context, self._request.connection, self._parsed)
             if reading.enough(self._parsed):
                 self._finish(reading)
 
@@ -143,7 +143,7 @@ class ParkedFetch:
         if self._is_long:
             self._hand_over()
         else:
-            self._finish(Reading(self._context, self._parsed))
+            self._finish(Reading(self._context, self._request.connection, self._parsed))
 
     def _finish(self, reading: Reading) -> None:
         if reading.entries:
@@ -162,7 +162,7 @@ class ParkedFetch:
         """Called on a handler thread."""
         self.abandon()
         self._request.connection.data = None
-        reading = Reading(self._context, self._parsed, self._request.work(self._context))
+        reading = Reading(self._context, self._request.connection, self._parsed, self._request.work(self._context))
         send_records(self._context, self._request, self._outbox, reading, warm=True)
 
     def abandon(self) -> None:

@@ -2,6 +2,8 @@
 
 On the connection's processor, or on a handler for requests of many partitions and for what is not in the page cache.
 
+What the client may read is asked each time, so a fetch that was parked gets nothing after its right was taken away.
+
 Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
 of entries (``broker/kafka/fetched_entries.py``). The bytes that a fetch waits for are counted as they are in the log.
 
@@ -11,16 +13,19 @@ id, so that a fetch that is parked never gets the records of a new topic under t
 Tests: tests/kafka/handlers/test_fetch.py, tests/kafka/handlers/test_fetch_entries.py, tests/kafka/handlers/test_topic_ids.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka import fetched_entries
+from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.network.service import Connection
 from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import Work
 from broker.runtime.disk import FileRegion
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
@@ -32,6 +37,8 @@ FILES_MAX = 1000
 NO_TOPICS: frozenset[str | bytes] = frozenset()
 _NO_ENTRIES: dict[tuple[str | bytes, int], tuple[Log, int]] = {}
 _Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
+# Looking up a member of an enumeration costs as much as an authorizer's answer.
+_READ, _TOPIC = Operation.READ, ResourceType.TOPIC
 _new = tuple.__new__  # faster than a named tuple's own __new__
 
 
@@ -52,12 +59,12 @@ class Reading:
     def __init__(
         self,
         context: KafkaContext,
+        connection: Connection,
         request: fetch.FetchRequest,
         work: Work | None = None,
-        unauthorized: frozenset[str | bytes] = NO_TOPICS,
     ) -> None:
-        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. ``unauthorized``:
-        topics that the client may not read, of which nothing is looked up."""
+        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. Of topics that the
+        client may not read nothing is looked up."""
         self.results: list[tuple[str | bytes, list[fetch.PartitionData]]] = []
         self.logs: list[Seen] = []
         self.size = 0
@@ -69,6 +76,7 @@ class Reading:
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
         partitions: _Partitions = context.logs.partitions_by_id if request.by_id else context.logs.partitions
+        unauthorized = NO_TOPICS if context.authorizer is None else _unauthorized(context, connection, request)
         if unauthorized:
             partitions = _readable(partitions, request, unauthorized)
         read = self._read
@@ -197,6 +205,22 @@ class Reading:
                     region.warm()
                 if regions and context.traces is not None:
                     self._note("load", topic, data.partition, None, began, context)
+
+
+def _unauthorized(context: KafkaContext, connection: Connection, request: fetch.FetchRequest) -> frozenset[str | bytes]:
+    """Topics of the request that the client may not read."""
+    wanted: Sequence[Any] = request.partitions  # whose topics are all names, or all ids
+    if len(wanted) == 1:
+        topic = name = wanted[0].topic
+        if request.by_id:
+            info = context.logs.topics_by_id.get(topic)
+            if info is None:
+                return NO_TOPICS
+            name = info.name
+        return NO_TOPICS if may(context, connection, _READ, _TOPIC, name) else frozenset((topic,))
+    if request.by_id:
+        return denied_ids(context, connection, _READ, [one.topic for one in wanted])
+    return denied(context, connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
 def _readable(

@@ -5,40 +5,16 @@ which reads the records from the disk first, so that no processor waits for the 
 it, and the answer are in ``broker/kafka/fetching``.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.fetching.answering import send, send_records
 from broker.kafka.fetching.parked import ParkedFetch
-from broker.kafka.fetching.reading import NO_TOPICS, Reading
+from broker.kafka.fetching.reading import Reading
 from broker.network.service import Handover, Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX
-from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
-
-# Looking up a member of an enumeration costs as much as an authorizer's answer.
-_READ, _TOPIC = Operation.READ, ResourceType.TOPIC
-
-
-def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str | bytes]:
-    """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
-    wanted: Sequence[Any] = parsed.partitions  # whose topics are all names, or all ids
-    if len(wanted) == 1:
-        topic = name = wanted[0].topic
-        if parsed.by_id:
-            info = context.logs.topics_by_id.get(topic)
-            if info is None:
-                return NO_TOPICS
-            name = info.name
-        return NO_TOPICS if may(context, request.connection, _READ, _TOPIC, name) else frozenset((topic,))
-    if parsed.by_id:
-        return denied_ids(context, request.connection, _READ, [one.topic for one in wanted])
-    return denied(context, request.connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
 def _parse(context: KafkaContext, request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
@@ -59,8 +35,7 @@ _Prepared = tuple[fetch.FetchRequest, Reading]
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
     parsed = _parse(context, request, INLINE_ENTRIES)
-    unauthorized = NO_TOPICS if context.authorizer is None else _unauthorized(context, request, parsed)
-    reading = Reading(context, parsed, None, unauthorized)
+    reading = Reading(context, request.connection, parsed)
     prepared = parsed, reading
     if reading.resident:
         return prepared
@@ -75,8 +50,7 @@ def _handle(
         return
     if prepared is None:  # the request is long
         parsed = _parse(context, request, REQUEST_ENTRIES_MAX)
-        unauthorized = _unauthorized(context, request, parsed)
-        reading = Reading(context, parsed, request.work(context), unauthorized)
+        reading = Reading(context, request.connection, parsed, request.work(context))
     else:
         parsed, reading = prepared
     if parsed.session_id != 0:

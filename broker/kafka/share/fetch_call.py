@@ -185,6 +185,9 @@ class FetchCall:
         """Fetch, and answer or wait."""
         if not self._to(State.FETCHING):
             return
+        if not may(self._context, self._request.connection, Operation.READ, ResourceType.GROUP, self._parsed.group_id):
+            self._answer(ErrorCode.group_authorization_failed)  # it has lost the right while it was parked
+            return
         try:
             self._fetch()
         except Cold:
@@ -415,25 +418,27 @@ class FetchCall:
             self._timer.cancel()
         self._pass_on()
 
-    def _answer(self) -> None:
+    def _answer(self, refusal: int = ErrorCode.none) -> None:
         if not self._to(State.ANSWERED):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._request.connection.data = None
         partitions = self._partitions()
-        parts = self._parts(partitions)
+        parts = self._parts(partitions, refusal)
         size = sum(map(len, parts))
-        if self._taken and type(self._outbox) is Metered and not self._outbox.fetched(size - 4):
-            # The client has used up its quota: it gets the records later.
+        if self._taken and (refusal or (type(self._outbox) is Metered and not self._outbox.fetched(size - 4))):
+            # The client has used up its quota and gets the records later, or it may not have them.
             for taken in self._taken:
                 taken.entry.undo(self._parsed.member_id, taken.acquired)
-            parts = self._parts([one._replace(acquired=(), size=0, parts=()) for one in partitions])
+            parts = self._parts([one._replace(acquired=(), size=0, parts=()) for one in partitions], refusal)
         else:
             thread = get_ident()
             for taken in self._taken:
                 taken.entry.log.state.sent_bytes[thread] += taken.size
         errors = self._context.errors
+        if refusal:
+            errors.add(LABEL, refusal)
         for one in partitions:
             for code in (one.error, one.acknowledge_error):
                 if code:
@@ -441,8 +446,9 @@ class FetchCall:
         self._outbox.send(self._request, parts)
         self._pass_on()
 
-    def _parts(self, partitions: list[FetchedPartition]) -> list[Part]:
-        return fetch_parts(self._request.correlation_id, 0, None, self._settings.record_lock_duration_ms, partitions)
+    def _parts(self, partitions: list[FetchedPartition], refusal: int = ErrorCode.none) -> list[Part]:
+        lock_ms = self._settings.record_lock_duration_ms
+        return fetch_parts(self._request.correlation_id, refusal, None, lock_ms, partitions)
 
     def _partitions(self) -> list[FetchedPartition]:
         found = {

@@ -15,6 +15,7 @@ from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES
 from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.rights import NOT_AUTHORIZED, READ, Rights
 from broker.shuffle.serving.view import PartitionFailed, PartitionReleased, View
 from protocol.errors import ProtocolError
 from protocol.shuffle import buffer_response
@@ -54,7 +55,8 @@ class Receiver:
 
 
 class RequestQueue:
-    """``on_end(view, cancelled)``: a receiver has left; see ``View.close``."""
+    """``on_end(view, cancelled)``: a receiver has left; see ``View.close``. ``rights`` None: the client may do everything. Others
+    are asked about at each turn of a receiver, so that one who loses them gets no further, however much credit it has given."""
 
     def __init__(
         self,
@@ -63,12 +65,14 @@ class RequestQueue:
         generation: Generation,
         high_water_bytes: int,
         on_end: Callable[[View, bool], None],
+        rights: Rights | None = None,
     ) -> None:
         self._connection = connection
         self._outbox = outbox
         self._generation = generation
         self._high_water_bytes = high_water_bytes
         self._on_end = on_end
+        self._rights = rights
         self._receivers: dict[bytes, Receiver] = {}
         self._row: deque[Receiver] = deque()
         self._sending = False
@@ -95,6 +99,15 @@ class RequestQueue:
                 receiver.queued = False
             self._on_end(receiver.view, cancelled)
 
+    def _is_refused(self, view: View) -> bool:
+        rights = self._rights
+        return rights is not None and not rights.may(READ, view.partition.owner)
+
+    def _refuse(self, receiver: Receiver) -> bytes:
+        """It may not read any more. What it has not got yet is kept as for a reader that was lost. The frame that tells it."""
+        self.remove(receiver.id, cancelled=False)
+        return encode_error(IO_EXCEPTION, NOT_AUTHORIZED, receiver.id)
+
     def close(self, cancelled: bool) -> None:
         """All receivers leave."""
         for receiver_id in list(self._receivers):
@@ -105,6 +118,9 @@ class RequestQueue:
         if receiver.queued or self._receivers.get(receiver.id) is not receiver:
             return
         view = receiver.view
+        if self._is_refused(view):
+            self._outbox.push(self._connection, [self._refuse(receiver)])
+            return
         if view.credit.announces_backlog:
             backlog = view.backlog()
             if backlog:
@@ -153,6 +169,9 @@ class RequestQueue:
                 receiver = row.popleft()
                 receiver.queued = False
                 view = receiver.view
+                if self._is_refused(view):
+                    parts.append(self._refuse(receiver))
+                    continue
                 alone = not row
                 buffers_max = _RUN_BUFFERS if alone else _TURN_BUFFERS
                 bytes_max = bytes_left if alone or bytes_left < _TURN_BYTES else _TURN_BYTES

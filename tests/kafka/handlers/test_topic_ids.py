@@ -138,7 +138,8 @@ def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pyt
     monkeypatch.setattr(kafka.inside, "traces", object())
     wanted = FetchPartition(id_of(kafka, topic).bytes, 0, -1, 0, -1, 1 << 20)
     request = FetchRequest(0, 1, 1 << 20, 0, 0, -1, [wanted], by_id=True)
-    reading = Reading(kafka.inside, request)
+    nobody: Any = None  # without an authorizer, nobody asks who reads
+    reading = Reading(kafka.inside, nobody, request)
     reading.warm(kafka.inside)
     kafka.inside.logs.delete_topic(topic)
     reading.warm(kafka.inside)
