@@ -26,7 +26,7 @@ from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
-from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -91,7 +91,7 @@ class PulsarContext:
 
     def kafka_name(self, name: TopicName) -> str:
         """The name by which rights are asked for what ``name`` opens."""
-        return self.topics.kafka_name(name) if name.persistent else kafka_name(name.whole)
+        return (self.topics if name.persistent else self.nonpersistent).kafka_name(name)
 
     def new_producer_name(self) -> str:
         """A name that no producer has had."""

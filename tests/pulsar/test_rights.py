@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from broker.client.embedded import Broker
+from broker.pulsar.topic_names import parse_topic
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_filter import AclFilter
@@ -111,6 +112,35 @@ def test_rights_are_asked_for_by_the_name_that_the_opened_topic_has_in_kafka(
             answer = connect().ask(Type.LOOKUP, lookup)[1]
         assert (name == opened) == bool(answer.brokerServiceUrl)
         assert (name != opened) == (answer.error == NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize(("partitions", "opened"), [(0, "t-partition-3"), (3, "t-partition-3"), (4, "t")])
+def test_so_are_those_of_topics_that_are_not_kept(
+    broker: Broker, connect: Connect, grants: Grants, partitions: int, opened: str
+) -> None:
+    topics = broker.server.part("pulsar").context.nonpersistent  # type: ignore[union-attr]
+    whole = "non-persistent://public/default/t"
+    if partitions:
+        topics.create_partitioned(parse_topic(whole), partitions)
+    lookup = pb.CommandLookupTopic(topic=f"{whole}-partition-3", request_id=0)
+    for name in ("t", "t-partition-3"):
+        with grants.only(topic(DESCRIBE, f"pulsar.public.default.{name}")):
+            answer = connect().ask(Type.LOOKUP, lookup)[1]
+        assert (name == opened) == bool(answer.brokerServiceUrl)
+
+
+def test_a_topic_that_becomes_a_partition_has_other_rights(broker: Broker, connect: Connect, grants: Grants) -> None:
+    topics = broker.server.part("pulsar").context.nonpersistent  # type: ignore[union-attr]
+    whole, wire = "non-persistent://public/default/t", connect()
+    own, others = "pulsar.public.default.t-partition-3", "pulsar.public.default.t"
+    with grants.only(topic(WRITE, own), topic(CREATE, own)):
+        assert wire.produce(f"{whole}-partition-3").producer_ready
+    topics.create_partitioned(parse_topic(whole), 4)
+    assert Type.CLOSE_PRODUCER == wire.hear()[0]
+    for name in (own, others):
+        with grants.only(topic(WRITE, name), topic(CREATE, name)):
+            answer = connect().produce(f"{whole}-partition-3")
+        assert (name != others) == (getattr(answer, "error", None) == NOT_AUTHORIZED)
 
 
 def test_a_right_to_read_that_is_taken_away_ends_the_consumer(broker: Broker, connect: Connect, grants: Grants) -> None:

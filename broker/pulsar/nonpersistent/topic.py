@@ -23,7 +23,7 @@ from broker.pulsar.entry import Entry
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
 from broker.pulsar.subscriptions.waker import Line
-from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topic_names import TopicName
 from broker.runtime.threads import Lock
 
 # Subscriptions that the thread serves that has received the messages: at most about 0.3 ms.
@@ -56,6 +56,7 @@ class PassingSubscription(Protocol):
 class NonPersistentTopic:
     name: TopicName  # of this partition
     line: Line
+    kafka_name: str  # for the question of rights: Kafka has no such topic
     producers: Producers = attrs.Factory(Producers)
     # Replaced as a whole, so that messages can be passed on without the lock.
     subscriptions: Mapping[str, PassingSubscription] = attrs.Factory(dict)
@@ -88,11 +89,6 @@ class NonPersistentTopic:
     @property
     def entries_in(self) -> int:
         return self._next_entry
-
-    @property
-    def kafka_name(self) -> str:
-        """For the question of rights: Kafka has no such topic."""
-        return kafka_name(self.name.whole)
 
     @property
     def in_use(self) -> bool:

@@ -25,7 +25,7 @@ from broker.pulsar.refusals import ConsumerBusy, NotAllowed, TooManyRequests, To
 from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.subscriptions import Join
 from broker.pulsar.subscriptions.waker import Waker
-from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, parse_topic
+from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, kafka_name, parse_topic
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
@@ -101,6 +101,11 @@ class NonPersistentTopics:
     def exists(self, name: TopicName) -> bool:
         return self.partitions(name) is not None
 
+    def kafka_name(self, name: TopicName) -> str:
+        """By which rights are asked for: that of the partitioned topic, if it has this partition."""
+        is_partition = 0 <= name.partition < self._partitions.get(name.whole, 0)
+        return kafka_name(name.whole if is_partition else name.as_local)
+
     def topics(self, namespace: str) -> list[TopicName]:
         """All topics of a namespace, partitions one by one."""
         with self._lock:
@@ -136,7 +141,7 @@ class NonPersistentTopics:
             if topic is None or topic.closed:
                 if len(self._topics) >= TOPICS_MAX:
                     raise TooManyRequests(f"There may be {TOPICS_MAX} topics whose messages are not kept.")
-                topic = NonPersistentTopic(name, self._waker.line())
+                topic = NonPersistentTopic(name, self._waker.line(), self.kafka_name(name))
                 topic.publish_rate = self._limits.publish_rate(topic)
                 self._topics[name] = topic
             topic.idle_since = now
@@ -204,6 +209,10 @@ class NonPersistentTopics:
                 self._partitions.pop(name, None)
             else:
                 self._partitions[name] = partitions
+        for topic in self.loaded():
+            # Who uses a topic that has become a partition of another one is asked for other rights.
+            if topic.kafka_name != self.kafka_name(topic.name):
+                self.close(topic)
 
     # -- going away -----------------------------------------------------------------------------------------------------
 

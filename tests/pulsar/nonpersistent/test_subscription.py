@@ -20,7 +20,9 @@ class Scene:
     def __init__(self, stage: Stage, durable: bool = True) -> None:
         self.stage = stage
         self.waker = Waker()
-        self.topic = NonPersistentTopic(parse_topic("non-persistent://public/default/t"), self.waker.line())
+        self.topic = NonPersistentTopic(
+            parse_topic("non-persistent://public/default/t"), self.waker.line(), "pulsar.public.default.t"
+        )
         self.subscription = NonPersistentSubscription(self.topic, "s", durable, 0)
         self.topic.add(self.subscription)
 
