@@ -44,7 +44,9 @@ def consumer_of(call: Call) -> ConnectedConsumer:
 
 
 def close_unentitled(context: PulsarContext) -> None:
-    """Close the consumers that may not consume any more: ACLs have changed. A few microseconds for each consumer."""
+    """Close the consumers that may not consume any more: rights have changed. A few microseconds for each consumer."""
+    if context.authorizer is None:
+        return
     subscriptions: list[object] = []
     for topic in context.topics.loaded():
         subscriptions += list(topic.subscriptions.values())

@@ -42,12 +42,13 @@ class Namespaces:
         self._always = frozenset(always)
         self._tenants: dict[str, Json] = {name.partition("/")[0]: {} for name in self._always}
         self._namespaces: dict[str, Json] = {name: {} for name in sorted(self._always)}
+        self._administrators: dict[str, frozenset[str]] = {}  # by tenant, where there are any
         self._lock = Lock()
 
     def load(self) -> None:
         """Read the catalogue. Raises StorageError."""
         for name, body in self._catalogue.load_documents(TENANT_KIND):
-            self._tenants[name] = _decode(body)
+            self._put(name, _decode(body))
         for name, body in self._catalogue.load_documents(NAMESPACE_KIND):
             self._namespaces[name] = _decode(body)
             self._tenants.setdefault(name.partition("/")[0], {})
@@ -68,6 +69,10 @@ class Namespaces:
     def tenant(self, name: str) -> Json | None:
         return self._tenants.get(name)
 
+    def administers(self, user: str, tenant: str) -> bool:
+        """Whether the user is one of the tenant's ``adminRoles``."""
+        return bool(self._administrators) and user in self._administrators.get(tenant, ())
+
     def namespaces(self, tenant: str) -> list[str]:
         return sorted(name for name in self._namespaces.copy() if name.startswith(f"{tenant}/"))
 
@@ -83,7 +88,7 @@ class Namespaces:
             if new and len(self._tenants) >= TENANTS_MAX:
                 raise TooManyRequests(f"There may be {TENANTS_MAX} tenants.")
             self._write(TENANT_KIND, name, info)
-            self._tenants[name] = info
+            self._put(name, info)
 
     def delete_tenant(self, name: str) -> None:
         """Raises TopicNotFound, NotAllowed."""
@@ -94,6 +99,7 @@ class Namespaces:
                 raise AlreadyExists("The tenant still has active namespaces")
             self._write(TENANT_KIND, name, None)
             del self._tenants[name]
+            self._administrators.pop(name, None)
 
     def create(self, namespace: str, prepare: Callable[[], None] = lambda: None) -> None:
         """``prepare`` is called before the namespace is there, and may raise StorageError: then it is not made.
@@ -120,6 +126,14 @@ class Namespaces:
                 raise NotAllowed(f"Take {namespace} out of pulsar_namespaces to have it deleted.")
             self._write(NAMESPACE_KIND, namespace, None)
             del self._namespaces[namespace]
+
+    def _put(self, name: str, info: Json) -> None:
+        self._tenants[name] = info
+        roles = info.get("adminRoles")
+        if isinstance(roles, list) and roles:
+            self._administrators[name] = frozenset(map(str, roles))
+        else:
+            self._administrators.pop(name, None)
 
     def _write(self, kind: str, key: str, value: Json | None) -> None:
         body = None if value is None else json.dumps(value, separators=(",", ":")).encode()

@@ -12,10 +12,13 @@ A subscription has a second name for this question, which begins with its topic'
 (``subscription_name``). So the permission to consume from a topic or a namespace opens the subscriptions there, and neither those
 of other topics nor the groups of Kafka's clients. A topic of ``public/default`` has a second name, too, in the long form
 (``topic_names.py``), so that ACLs for the prefix ``pulsar.public.default.`` are permissions of that namespace. Both count for
-Pulsar's clients only.
+Pulsar's clients only. An ACL that denies counts by either name.
 
-The rights to consume are asked for again with the commands of a consumer, and for all consumers when ACLs change
-(``consumer_calls.py``).
+Administrators of a tenant (its ``adminRoles``) may do everything with its namespaces, topics and subscriptions, by Pulsar's
+protocol and its admin API, unless an ACL denies it.
+
+The rights to consume are asked for again with the commands of a consumer, and for all consumers when ACLs or the administrators
+of a tenant change (``consumer_calls.py``).
 
 Any thread. Without an authorizer a question costs one comparison.
 
@@ -25,12 +28,11 @@ Tests: tests/pulsar/test_rights.py.
 from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
-from broker.pulsar.topic_names import TopicName, long_name, subscription_name
+from broker.pulsar.topic_names import TopicName, long_name, subscription_name, tenant_of
 from broker.pulsar.topics.topic import AnyTopic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.authorizer import Authorizer
-from broker.security.principal import Principal
+from broker.security.principal import USER, Principal
 
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
@@ -45,31 +47,71 @@ def may(
     *,
     audited: bool = True,
 ) -> bool:
-    authorizer = context.authorizer
-    return authorizer is None or allowed(
-        authorizer, connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
+    return context.authorizer is None or allowed(
+        context, connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
     )
 
 
 def allowed(
-    authorizer: Authorizer,
+    context: PulsarContext,
     principal: Principal,
     host: str,
     operation: Operation,
     resource_type: ResourceType,
     name: str,
     *,
-    audited: bool,
+    granted: bool = False,
+    audited: bool = True,
 ) -> bool:
-    """Whether it may, by the name that the resource has in Kafka, or, for a topic of ``public/default``, by the one that it has
-    in the long form: permissions of that namespace are ACLs for the prefix of such names."""
-    if authorizer.allows(principal, host, operation, resource_type, name, audited=False):
+    """Whether it may. A topic is asked for by the name that it has in Kafka, and one of ``public/default`` by the one in the long
+    form as well: permissions of that namespace are ACLs for their prefix. ``granted``: it may unless an ACL denies it."""
+    alias, tenant = (long_name(name), tenant_of(name)) if resource_type is _TOPIC else (None, None)
+    return _decide(
+        context, principal, host, operation, resource_type, name, alias, tenant, granted=granted, audited=audited
+    )
+
+
+def allowed_in(
+    context: PulsarContext, tenant: str, principal: Principal, host: str, operation: Operation, *, audited: bool = True
+) -> bool:
+    """Whether it may do this with namespaces of the tenant: a right on the CLUSTER, which administrators of the tenant need not
+    have."""
+    right = operation, ResourceType.CLUSTER
+    return _decide(context, principal, host, *right, CLUSTER_NAME, None, tenant, audited=audited)
+
+
+def may_subscribe(
+    context: PulsarContext, principal: Principal, host: str, topic: str, subscription: str, *, granted: bool = False
+) -> bool:
+    """Whether it may use this subscription of a topic, by its name in Kafka, that it may read: by the name of the subscription,
+    or by the one that also names the topic."""
+    right, alias = (Operation.READ, ResourceType.GROUP), subscription_name(topic, subscription)
+    return _decide(context, principal, host, *right, subscription, alias, tenant_of(topic), granted=granted)
+
+
+def _decide(
+    context: PulsarContext,
+    principal: Principal,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    alias: str | None,
+    tenant: str | None,
+    *,
+    granted: bool = False,
+    audited: bool = True,
+) -> bool:
+    authorizer = context.authorizer
+    if authorizer is None:
         return True
-    if resource_type is _TOPIC and isinstance(authorizer, AclAuthorizer):
-        long = long_name(name)
-        if long is not None and authorizer.allows_by(principal, host, operation, resource_type, name, long):
-            return True
-    return audited and authorizer.allows(principal, host, operation, resource_type, name)
+    if tenant is not None and principal.type == USER:
+        granted = granted or context.namespaces.administers(principal.name, tenant)
+    if isinstance(authorizer, AclAuthorizer):
+        return authorizer.allows_by(
+            principal, host, operation, resource_type, name, alias, granted=granted, audited=audited
+        )
+    return granted or authorizer.allows(principal, host, operation, resource_type, name, audited=audited)
 
 
 def require_topic(context: PulsarContext, connection: Connection, operation: Operation, name: TopicName) -> None:
@@ -86,32 +128,17 @@ def may_produce(context: PulsarContext, connection: Connection, topic: AnyTopic)
 
 
 def may_consume(context: PulsarContext, connection: Connection, topic: AnyTopic, subscription: str) -> bool:
-    """Asked for what a consumer does, and of all of them when ACLs change: rights can be taken away."""
-    authorizer = context.authorizer
-    return authorizer is None or (
+    """Asked for what a consumer does, and of all of them when rights change: they can be taken away."""
+    return context.authorizer is None or (
         may(context, connection, Operation.READ, _TOPIC, topic.kafka_name)
-        and may_subscribe(authorizer, connection.principal, connection.peer.host, topic.kafka_name, subscription)
+        and may_subscribe(context, connection.principal, connection.peer.host, topic.kafka_name, subscription)
     )
-
-
-def may_subscribe(authorizer: Authorizer, principal: Principal, host: str, topic: str, subscription: str) -> bool:
-    """Whether it may use this subscription of a topic, by its name in Kafka, that it may read: by the name of the subscription,
-    or by the one that also names the topic."""
-    right = Operation.READ, ResourceType.GROUP
-    if authorizer.allows(principal, host, *right, subscription, audited=False):
-        return True
-    if isinstance(authorizer, AclAuthorizer):
-        alias = subscription_name(topic, subscription)
-        if authorizer.allows_by(principal, host, *right, subscription, alias):
-            return True
-    return authorizer.allows(principal, host, *right, subscription)
 
 
 def require_subscription(context: PulsarContext, connection: Connection, topic: TopicName, subscription: str) -> None:
     """Raises AuthorizationError."""
-    authorizer = context.authorizer
-    if authorizer is not None and not may_subscribe(
-        authorizer, connection.principal, connection.peer.host, context.kafka_name(topic), subscription
+    if context.authorizer is not None and not may_subscribe(
+        context, connection.principal, connection.peer.host, context.kafka_name(topic), subscription
     ):
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 

@@ -131,6 +131,12 @@ def pulsar_name(topic: str) -> TopicName:
     return TopicName(PUBLIC_TENANT, DEFAULT_NAMESPACE, topic)
 
 
+@lru_cache(maxsize=10_000)
+def tenant_of(topic: str) -> str:
+    """The tenant of the topic that has this name in Kafka."""
+    return pulsar_name(topic).tenant
+
+
 def namespace_prefix(namespace: str) -> str:
     """How the long names of all topics of a namespace begin, and of no others."""
     tenant, _, name = namespace.partition("/")

@@ -31,6 +31,7 @@ from broker.security.principal import Principal
 # memory.
 _ANSWERS_MAX: Final = 20_000
 _ANSWERED_NAME_MAX: Final = 249
+_ANSWERED_ALIAS_MAX: Final = 512
 
 # Kafka asks for a resource of this name first, to find out whether the client may do everything anyway.
 _SOME_NAME: Final = "hardcode"
@@ -52,6 +53,8 @@ class _Answers:
     rules: AclRules
     # By type and name of the principal, host, type and name of the resource: the bits of the operations that are allowed.
     of_resource: dict[tuple[str, str, str, ResourceType, str], int] = attrs.field(factory=dict)
+    # The same for a resource with another name, which follows: those that are allowed, and those that are not denied.
+    of_aliased: dict[tuple[str, str, str, ResourceType, str, str | None], tuple[int, int]] = attrs.field(factory=dict)
     # By type and name of the principal, host, operation and type of the resource.
     of_type: dict[tuple[str, str, str, Operation, ResourceType], bool] = attrs.field(factory=dict)
 
@@ -119,13 +122,31 @@ class AclAuthorizer:
         operation: Operation,
         resource_type: ResourceType,
         name: str,
-        alias: str,
+        alias: str | None,
+        *,
+        granted: bool = False,
+        audited: bool = True,
     ) -> bool:
-        """Whether ACLs allow it by another name of the resource, and none denies it by either. Takes some microseconds."""
-        rules = self._answers.rules
-        return bool(
-            rules.decide_alias(str(principal), canonical_host(host), resource_type, name, alias) & bit(operation)
-        )
+        """The same for a resource with another name: ACLs allow it by either, and none denies it by either. ``granted``: the
+        client may do it unless an ACL denies it."""
+        answers = self._answers
+        key = principal.type, principal.name, host, resource_type, name, alias
+        bits = answers.of_aliased.get(key)
+        if bits is None:
+            who = str(principal)
+            if who in self._super_users:
+                bits = EVERYTHING, EVERYTHING
+            else:
+                bits = answers.rules.decide_by(who, canonical_host(host), resource_type, name, alias)
+            if len(name) <= _ANSWERED_NAME_MAX and len(alias or "") <= _ANSWERED_ALIAS_MAX:
+                if len(answers.of_aliased) >= _ANSWERS_MAX:
+                    answers.of_aliased.clear()
+                answers.of_aliased[key] = bits
+        if bits[granted] & _BITS[operation]:
+            return True
+        if audited:
+            self.audit.denied(str(principal), host, operation, resource_type, name)
+        return False
 
     def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
         """See ``Authorizer``."""

@@ -111,11 +111,20 @@ class AclRules:
             return EVERYTHING
         return _with_implied(allowed) & ~_of_all(denied)
 
-    def decide_alias(self, principal: str, host: str, resource_type: ResourceType, name: str, alias: str) -> int:
-        """The bits of all operations that ACLs allow by the other name of this resource, and that none denies by either name.
-        The default is not asked."""
-        allowed, denied = self._stated(principal, host, resource_type, alias)
-        return _with_implied(allowed) & ~_of_all(denied | self._stated(principal, host, resource_type, name)[1])
+    def decide_by(
+        self, principal: str, host: str, resource_type: ResourceType, name: str, alias: str | None
+    ) -> tuple[int, int]:
+        """The bits of all operations that the client may carry out on a resource with another name, and of those that no ACL
+        denies. ACLs count by either name; the default is asked by the first one."""
+        allowed, denied = self._stated(principal, host, resource_type, name)
+        is_open = (
+            not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name)
+        )
+        if alias is not None:
+            more = self._stated(principal, host, resource_type, alias)
+            allowed, denied = allowed | more[0], denied | more[1]
+        undenied = EVERYTHING & ~_of_all(denied)
+        return (EVERYTHING if is_open else _with_implied(allowed)) & undenied, undenied
 
     def _stated(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Bits:
         """What ACLs allow and deny by this name."""

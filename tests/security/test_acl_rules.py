@@ -1,5 +1,8 @@
 """The rules against a slow model, and what a change of them costs and leaves alone."""
 
+from functools import reduce
+from operator import and_
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,12 +51,21 @@ def test_every_operation_is_decided_as_by_the_slow_model(
 def test_another_name_allows_what_neither_denies_and_never_by_default(
     given: list[Acl], principal: str, host: str, name: str, alias: str, default: bool
 ) -> None:
-    rules = no_rules(default).changed(given)
-    bits = rules.decide_alias(principal, host, TOPIC, name, alias)
-    # An ALLOW of everything for the first name leaves only what is denied.
-    everything = [Acl(TOPIC, name, LITERAL, principal, host, ALL, ALLOW)]
-    undenied = no_rules(False).changed([*given, *everything]).decide(principal, host, TOPIC, name)
-    assert bits == no_rules(False).changed(given).decide(principal, host, TOPIC, alias) & undenied
+    allowed, undenied = no_rules(default).changed(given).decide_by(principal, host, TOPIC, name, alias)
+    of_first = no_rules(default).changed(given).decide(principal, host, TOPIC, name)
+    of_other = no_rules(False).changed(given).decide(principal, host, TOPIC, alias)
+    # An ALLOW of everything leaves only what is denied.
+    neither_denies = reduce(
+        and_,
+        (
+            no_rules(False)
+            .changed([*given, Acl(TOPIC, one, LITERAL, principal, host, ALL, ALLOW)])
+            .decide(principal, host, TOPIC, one)
+            for one in (name, alias)
+        ),
+    )
+    assert ((of_first | of_other) & neither_denies, neither_denies) == (allowed, undenied)
+    assert of_first == no_rules(default).changed(given).decide_by(principal, host, TOPIC, name, None)[0]
 
 
 @many

@@ -8,8 +8,10 @@
 | changes partitions, policies, properties, schemas; unloads, terminates, compacts, trims | ALTER on the TOPIC |
 | shows a message by its id, place or time | READ on the TOPIC |
 | changes, skips, resets or looks into a subscription | READ on the TOPIC and on the subscription (`broker/pulsar/rights.py`) |
-| lists tenants, namespaces, clusters and brokers | DESCRIBE on the CLUSTER |
-| changes tenants, namespaces, their policies and permissions | ALTER on the CLUSTER |
+| lists tenants, clusters and brokers | DESCRIBE on the CLUSTER |
+| reads a tenant, its namespaces, their policies and permissions | DESCRIBE on the CLUSTER, or to be one of its `adminRoles` |
+| changes namespaces, their policies and permissions | ALTER on the CLUSTER, or to be one of the tenant's `adminRoles` |
+| changes tenants | ALTER on the CLUSTER |
 
 Lists of topics leave out what the client may not describe. The names of topics are those that they have in Kafka.
 
@@ -29,7 +31,7 @@ from broker.network.work import ADMIN
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.namespaces import AlreadyExists
-from broker.pulsar.rights import allowed, may_subscribe
+from broker.pulsar.rights import allowed, allowed_in, may_subscribe
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
@@ -176,18 +178,27 @@ def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
 
 
 def may(
-    context: PulsarContext, call: Call, operation: Operation, kind: ResourceType, name: str, *, audited: bool = True
+    context: PulsarContext,
+    call: Call,
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    *,
+    granted: bool = False,
+    audited: bool = True,
 ) -> bool:
-    authorizer = context.authorizer
-    return authorizer is None or allowed(
-        authorizer, call.principal, call.peer.host, operation, kind, name, audited=audited
+    return context.authorizer is None or allowed(
+        context, call.principal, call.peer.host, operation, kind, name, granted=granted, audited=audited
     )
 
 
-def require_topic(context: PulsarContext, call: Call, operation: Operation, name: TopicName) -> None:
-    """Raises AuthorizationError."""
+def require_topic(
+    context: PulsarContext, call: Call, operation: Operation, name: TopicName, *, granted: bool = False
+) -> None:
+    """``granted``: the client may do it with the whole namespace; an ACL that denies it counts all the same. Raises
+    AuthorizationError."""
     if context.authorizer is not None and not may(
-        context, call, operation, ResourceType.TOPIC, context.kafka_name(name)
+        context, call, operation, ResourceType.TOPIC, context.kafka_name(name), granted=granted
     ):
         raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} {name}")
 
@@ -226,14 +237,22 @@ def partitions_to_create(call: Call, name: TopicName) -> tuple[int, object]:
     return total, properties
 
 
-def require_subscription(context: PulsarContext, call: Call, name: TopicName, subscription: str) -> None:
-    """Raises AuthorizationError."""
-    require_topic(context, call, Operation.READ, name)
-    authorizer = context.authorizer
-    if authorizer is not None and not may_subscribe(
-        authorizer, call.principal, call.peer.host, context.kafka_name(name), subscription
+def require_subscription(
+    context: PulsarContext, call: Call, name: TopicName, subscription: str, *, granted: bool = False
+) -> None:
+    """``granted`` as above. Raises AuthorizationError."""
+    require_topic(context, call, Operation.READ, name, granted=granted)
+    if context.authorizer is not None and not may_subscribe(
+        context, call.principal, call.peer.host, context.kafka_name(name), subscription, granted=granted
     ):
         raise refusals.AuthorizationError(f"Not authorized to use the subscription {subscription[:300]}")
+
+
+def require_tenant(context: PulsarContext, call: Call, operation: Operation) -> None:
+    """For a call about namespaces of the path's tenant. Raises AuthorizationError."""
+    tenant = call.names["tenant"]
+    if not allowed_in(context, tenant, call.principal, call.peer.host, operation):
+        raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} the tenant {tenant[:300]}")
 
 
 def require_cluster(context: PulsarContext, call: Call, operation: Operation) -> None:

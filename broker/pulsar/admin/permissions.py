@@ -22,7 +22,7 @@ from typing import Any, Final
 import attrs
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
-from broker.pulsar.admin.calls import namespace_name, require_cluster, require_existing, route, topic_name
+from broker.pulsar.admin.calls import namespace_name, require_existing, require_tenant, route, topic_name
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.topic_names import namespace_prefix, subscriptions_prefix
 from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
@@ -74,14 +74,13 @@ class Permissions:
     # -- calls ------------------------------------------------------------------------------------------------------------
 
     def list(self, call: Call, resource: "Resource") -> Answer:
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         authorizer = self._authorizer()
         if authorizer is None:
             return json_answer({})
         granted: dict[str, set[Operation]] = {}
         for acl in call.work.each(_matches(authorizer, _filter(resource(call)))):
-            if acl.permission == Permission.ALLOW:
-                granted.setdefault(acl.principal.removeprefix("User:"), set()).add(acl.operation)
+            granted.setdefault(acl.principal.removeprefix("User:"), set()).add(acl.operation)
         return json_answer(
             {
                 role: [action for action, needed in _ACTIONS.items() if operations.issuperset(needed)]
@@ -90,7 +89,7 @@ class Permissions:
         )
 
     def grant(self, call: Call, resource: "Resource") -> Answer:
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         actions = _actions(call.json())
         self._create(_acls(call.names["role"], resource(call), actions))
         return NO_CONTENT
@@ -127,7 +126,7 @@ class Permissions:
 
     def revoke(self, call: Call, resource: "Resource") -> Answer:
         """All that the role was granted here."""
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         authorizer = self._authorizer()
         if authorizer is None:
             return NO_CONTENT
@@ -149,7 +148,8 @@ def _role(call: Call) -> str:
 
 
 def _filter(resource: _Resource, kind: ResourceType = ResourceType.TOPIC) -> AclFilter:
-    return AclFilter(resource_type=kind, name=resource.name, pattern=resource.pattern)
+    """What was granted: an ACL that denies is nobody's permission, and stays."""
+    return AclFilter(resource_type=kind, name=resource.name, pattern=resource.pattern, permission=Permission.ALLOW)
 
 
 def _subscriptions(resource: _Resource) -> _Resource:

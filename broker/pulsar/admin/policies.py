@@ -17,7 +17,7 @@ from uuid import UUID
 import attrs
 
 from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
-from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
+from broker.pulsar.admin.calls import namespace_name, number, require_tenant, require_topic, route, topic_name
 from broker.pulsar.admin.policy_names import POLICIES, Policy, policies_json
 from broker.pulsar.admin.policy_values import (
     AGE,
@@ -52,7 +52,7 @@ class _OfNamespaces:
 
     def get(self, call: Call) -> Policies:
         namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace)
         policies = self._context.policies
         return policies.of_namespace(namespace) if call.flag("applied") else policies.namespace(namespace)
@@ -60,7 +60,7 @@ class _OfNamespaces:
     def check(self, call: Call) -> None:
         """Before a change. Raises AuthorizationError, TopicNotFound."""
         namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
 
     def set(self, call: Call, **members: Any) -> None:

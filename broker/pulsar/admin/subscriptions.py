@@ -16,9 +16,9 @@ from broker.pulsar.admin.calls import (
     loaded,
     namespace_name,
     number,
-    require_cluster,
     require_creation,
     require_subscription,
+    require_tenant,
     require_topic,
     route,
     topic_name,
@@ -181,11 +181,12 @@ class Subscriptions:
     def clear_namespace(self, call: Call) -> Answer:
         """In all topics of a namespace: all subscriptions, or those of one name."""
         namespace, named = namespace_name(call), call.names.get("subscription")
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
         for part in call.work.each(self._context.topics.topics(namespace)):
             for name in self._names(part):
                 if named in (None, name):
+                    require_subscription(self._context, call, part, name, granted=True)
                     call.work.checkpoint()
                     subscription = self._context.subscriptions.find(loaded(self._context, part), name)
                     if subscription is not None:
@@ -196,11 +197,12 @@ class Subscriptions:
     def unsubscribe_namespace(self, call: Call) -> Answer:
         """Delete the subscriptions of this name in all topics of a namespace. Raises ConsumerBusy before any has been deleted."""
         namespace, named = namespace_name(call), call.names["subscription"]
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
         found = []
         for part in call.work.each(self._context.topics.topics(namespace)):
             if named in self._names(part):
+                require_subscription(self._context, call, part, named, granted=True)
                 call.work.checkpoint()
                 one = self._context.subscriptions.find(loaded(self._context, part), named)
                 found += [] if one is None else [one]
@@ -208,6 +210,8 @@ class Subscriptions:
         topics = [topic for topic in passing.loaded() if topic.name.namespace == namespace]
         named_so = [topic.subscriptions.get(named) for topic in topics]
         unkept = [one for one in named_so if isinstance(one, NonPersistentSubscription)]
+        for other in unkept:
+            require_subscription(self._context, call, other.topic.name, named, granted=True)
         if any(one.has_consumers for one in found) or any(one.has_consumers for one in unkept):
             raise ConsumerBusy("Subscription has active connected consumers")
         for one in call.work.each(found):

@@ -1,12 +1,17 @@
-"""Admin calls about tenants and namespaces: list, create, delete, unload, and what is skipped in all topics of a namespace."""
+"""Admin calls about tenants and namespaces: list, create, delete, unload, and what is skipped in all topics of a namespace.
+
+The ``adminRoles`` of a tenant may make all calls about its namespaces and topics (``rights.py``). Who they are is said by those
+who may alter the cluster, as by super users in Pulsar.
+"""
 
 from functools import partial
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
-from broker.pulsar.admin.calls import json_object, namespace_name, require_cluster, route
+from broker.pulsar.admin.calls import json_object, namespace_name, require_cluster, require_tenant, require_topic, route
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policy_names import CLUSTER, parse_policies
 from broker.pulsar.admin.topics import Topics
+from broker.pulsar.consumer_calls import close_unentitled
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import TopicNotFound
 from broker.pulsar.topic_names import check_namespace
@@ -48,7 +53,7 @@ class Tenants:
         return json_answer(self._context.namespaces.tenants())
 
     def tenant(self, call: Call) -> Answer:
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         info = self._context.namespaces.tenant(call.names["tenant"])
         if info is None:
             raise TopicNotFound("Tenant does not exist")
@@ -64,6 +69,7 @@ class Tenants:
         if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
             raise HttpError(400, "adminRoles has to be a list of texts.")
         self._context.namespaces.put_tenant(tenant, {**info, "adminRoles": roles}, new=new)
+        close_unentitled(self._context)
         return NO_CONTENT
 
     def delete_tenant(self, call: Call) -> Answer:
@@ -74,7 +80,7 @@ class Tenants:
     # -- namespaces -----------------------------------------------------------------------------------------------------
 
     def namespaces(self, call: Call) -> Answer:
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         tenant = call.names["tenant"]
         if self._context.namespaces.tenant(tenant) is None:
             raise TopicNotFound("Tenant does not exist")
@@ -83,7 +89,7 @@ class Tenants:
     def create(self, call: Call) -> Answer:
         """The body has its policies, and permissions in ``auth_policies``."""
         namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         body = json_object(call)
         _clusters(body.get("replication_clusters"))
         policies = parse_policies(body)
@@ -102,13 +108,15 @@ class Tenants:
     def delete(self, call: Call) -> Answer:
         """With ``force`` its topics are deleted first."""
         namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
-        topics = self._context.topics.topics(namespace) or self._context.nonpersistent.topics(namespace)
+        topics = [*self._context.topics.topics(namespace), *self._context.nonpersistent.topics(namespace)]
         if topics and not call.flag("force"):
             raise HttpError(409, "Cannot delete non empty namespace")
         if namespace in self._context.config.pulsar_namespaces:
             raise HttpError(405, f"Take {namespace} out of pulsar_namespaces to have it deleted.")
+        for name in call.work.each(topics):
+            require_topic(self._context, call, Operation.DELETE, name, granted=True)
         self._remove_topics(call, namespace)
         self._context.policies.remove_namespace(namespace)
         self._permissions.forget(call, namespace)
@@ -123,18 +131,18 @@ class Tenants:
         self._context.nonpersistent.delete_namespace(namespace)
 
     def replication(self, call: Call) -> Answer:
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace_name(call))
         return json_answer([CLUSTER])
 
     def bundles(self, call: Call) -> Answer:
-        require_cluster(self._context, call, Operation.DESCRIBE)
+        require_tenant(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace_name(call))
         return json_answer({"boundaries": BUNDLE.split("_"), "numBundles": 1})
 
     def unload(self, call: Call) -> Answer:
         namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.ALTER)
+        require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
         for topic in self._context.topics.loaded():
             if topic.name.namespace == namespace:

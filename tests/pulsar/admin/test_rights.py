@@ -7,6 +7,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 from broker.pulsar.admin.routes import routes
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
+from protocol.pulsar import pulsar_pb2 as pb
 from tests import certificates
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
+from tests.pulsar.wire import Type, Wire, send_frame
 
 KEY = b"k" * 32
 LISTENERS = ("pulsar+sasl://127.0.0.1:0", "http://127.0.0.1:0")
@@ -299,6 +302,92 @@ def test_permissions_of_the_default_namespace_cover_its_topics_for_clients_of_pu
     assert 200 == looks_up(secured, "guest", "persistent/public/default/u")
     assert 204 == secured.ask("DELETE", path + "/guest", **as_user("root"))[0]
     assert 403 == looks_up(secured, "guest", "persistent/public/default/u")
+
+
+def test_administrators_of_a_tenant_administer_it_and_no_other(secured: Admin) -> None:
+    def ask(method: str, path: str, body: Any = None, user: str = "manager") -> int:
+        return secured.ask(method, f"/admin/v2/{path}", body, **as_user(user))[0]
+
+    for tenant, roles in (("firm", ["manager"]), ("rival", ["other"])):
+        assert 204 == ask("PUT", f"tenants/{tenant}", {"adminRoles": roles}, "root")
+    for tenant, status in (("firm", 204), ("rival", 403), ("nobody", 403)):
+        assert (200 if status == 204 else 403) == ask("GET", f"tenants/{tenant}")
+        for method, path, body in (
+            ("PUT", f"namespaces/{tenant}/eu", {}),
+            ("POST", f"namespaces/{tenant}/eu/messageTTL", 60),
+            ("PUT", f"persistent/{tenant}/eu/orders", None),
+            ("PUT", f"persistent/{tenant}/eu/orders/subscription/s", None),
+            ("POST", f"persistent/{tenant}/eu/orders/subscription/s/skip_all", None),
+            ("POST", f"namespaces/{tenant}/eu/permissions/clerk2", ["produce"]),
+            ("POST", f"namespaces/{tenant}/eu/clearBacklog", None),
+            ("PUT", f"namespaces/{tenant}/eu/unload", None),
+        ):
+            assert status == ask(method, path, body), (method, path)
+        assert (200 if status == 204 else 403) == looks_up(secured, "clerk2", f"persistent/{tenant}/eu/orders")
+        # Of the cluster, the tenant is none of theirs.
+        for method, path in (("POST", f"tenants/{tenant}"), ("DELETE", f"tenants/{tenant}"), ("GET", "tenants")):
+            assert 403 == ask(method, path, {}), (method, path)
+    assert 204 == ask("DELETE", "namespaces/firm/eu?force=true")
+
+
+def test_what_acls_deny_an_administrator_of_a_tenant_cannot_get(secured: Admin) -> None:
+    def ask(method: str, path: str, body: Any = None, user: str = "steward") -> int:
+        return secured.ask(method, f"/admin/v2/{path}", body, **as_user(user))[0]
+
+    assert 204 == ask("PUT", "tenants/mill", {"adminRoles": ["steward"]}, "root")
+    for path in ("namespaces/mill/eu", "persistent/mill/eu/kept/subscription/s"):
+        assert 204 == ask("PUT", path)
+    authorizer = secured.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    denied = Acl(
+        ResourceType.TOPIC, "pulsar.mill.eu.", PatternType.PREFIXED, "User:steward", "*", Operation.ALL, Permission.DENY
+    )
+    assert [None] == authorizer.create([denied])
+    for method, path, body in (
+        ("DELETE", "persistent/mill/eu/kept", None),
+        ("DELETE", "namespaces/mill/eu?force=true", None),
+        ("POST", "namespaces/mill/eu/clearBacklog", None),
+        ("POST", "persistent/mill/eu/kept/subscription/s/skip_all", None),
+    ):
+        assert 403 == ask(method, path, body), (method, path)
+    # Nor take back what denies it.
+    assert 204 == ask("DELETE", "namespaces/mill/eu/permissions/steward")
+    assert 403 == ask("DELETE", "persistent/mill/eu/kept")
+    assert 200 == ask("GET", "persistent/mill/eu/kept/stats", user="root")
+
+
+def test_who_administers_a_tenant_no_more_consumes_no_more(secured: Admin) -> None:
+    def appoint(*roles: str) -> None:
+        method = "PUT" if secured.context.namespaces.tenant("farm") is None else "POST"
+        assert 204 == secured.ask(method, "/admin/v2/tenants/farm", {"adminRoles": roles}, **as_user("root"))[0]
+
+    appoint("farmer")
+    assert 204 == secured.ask("PUT", "/admin/v2/namespaces/farm/eu", {}, **as_user("farmer"))[0]
+    topic = "persistent://farm/eu/t"
+    subscribe = pb.CommandSubscribe(topic=topic, subscription="s", subType=0, consumer_id=1, request_id=0)
+    proof = {"auth_method_name": "token", "auth_data": token("farmer").encode()}
+    with closing(Wire(secured.broker.address("pulsar+sasl"), **proof)) as wire:
+        assert Type.SUCCESS == wire.ask(Type.SUBSCRIBE, subscribe)[0]
+        assert wire.produce(topic).producer_ready
+        wire.say(Type.FLOW, pb.CommandFlow(consumer_id=1, messagePermits=10))
+        appoint("farmer", "another")
+        wire.say(Type.PING, pb.CommandPing())
+        assert Type.PONG == wire.hear()[0]
+        appoint("another")
+        assert Type.CLOSE_CONSUMER == wire.hear()[0]
+        wire.raw(send_frame(0))
+        assert pb.ServerError.AuthorizationError == wire.hear()[1].error
+
+
+def test_an_acl_that_denies_counts_by_both_names_of_a_topic(secured: Admin) -> None:
+    allow(secured, "pat", (ResourceType.TOPIC, "t", Operation.DESCRIBE))
+    assert 200 == looks_up(secured, "pat", "persistent/public/default/t")
+    authorizer = secured.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    prefix = "pulsar.public.default."
+    denied = Acl(ResourceType.TOPIC, prefix, PatternType.PREFIXED, "User:pat", "*", Operation.DESCRIBE, Permission.DENY)
+    assert [None] == authorizer.create([denied])
+    assert 403 == looks_up(secured, "pat", "persistent/public/default/t")
 
 
 def test_a_new_namespace_has_the_permissions_that_are_in_its_policies_and_a_deleted_one_leaves_none(
