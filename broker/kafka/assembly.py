@@ -113,7 +113,6 @@ class KafkaPart:
     def _quotas_changed(self) -> None:
         self._metering.configure()
         self.context.metering = self._metering if self._quotas.limits_clients else None
-        self.context.throttling.end_all()
 
     def _advertise(self) -> None:
         """At the start, and when a subscription to metrics of clients was changed."""
@@ -126,8 +125,8 @@ class KafkaPart:
 
     def open(self) -> None:
         context = self.context
-        self._quotas.throttled = context.throttling.__len__
         self._quotas.on_change.append(self._quotas_changed)
+        context.throttling.count_in(self._quotas)
         self._quotas_changed()
         report_ignored(context)
         context.features.open()

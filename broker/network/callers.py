@@ -35,7 +35,7 @@ from broker.runtime.clock import Clock
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.authorizer import Authorizer
 from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
-from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter
+from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
 from broker.security.quotas.entities import Kind
 from broker.security.sasl.exchange import AuthenticationFailed, NewExchange
 from broker.security.sasl.login_counters import LoginCounters, LoginResult
@@ -77,7 +77,7 @@ class Callers:
         if meters is UNLIMITED:
             return route.handler(call)
         began = self.clock.monotonic()
-        fetch, request = meters.fetch if route.fetches else None, meters.request
+        user, fetch = call.principal.name, meters.fetch if route.fetches else None
         throttle_s = 0.0 if fetch is None else fetch.throttle_s(began)
         if throttle_s:
             self.quotas.count_throttle(Kind.FETCH, throttle_s)
@@ -89,21 +89,16 @@ class Callers:
         try:
             answer = route.handler(call)
         except HttpError as error:
-            error.delay_s = self._count_time(request, began)
+            error.delay_s = self._count_time(user, began)
             raise
         if fetch is not None:
             fetch.take(len(answer.body), self.clock.monotonic())
-        return attrs.evolve(answer, delay_s=max(answer.delay_s, self._count_time(request, began)))
+        return attrs.evolve(answer, delay_s=max(answer.delay_s, self._count_time(user, began)))
 
-    def _count_time(self, meter: Meter | None, began: float) -> float:
+    def _count_time(self, user: str, began: float) -> float:
         """How long (s) the answer is to be delayed."""
-        if meter is None:
-            return 0.0
         now = self.clock.monotonic()
-        delay_s = min(meter.take((now - began) * 100, now), self.quotas.windows.length_s)
-        if delay_s:
-            self.quotas.count_throttle(Kind.REQUEST, delay_s)
-        return delay_s
+        return self.quotas.take(Kind.REQUEST, user, (now - began) * 100, now)
 
     def _handle(self, handler: Callable[[Call], Answer], call: Call) -> Answer:
         is_private = call.peer.listener in self.with_tls or is_loopback(call.peer.host)

@@ -11,12 +11,19 @@ from functools import partial
 
 from broker.network.service import Connection, Outbox
 from broker.runtime.timers import Timer, TimerHandle
+from broker.security.quotas.client_quotas import ClientQuotas
 
 
 class Throttling:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._throttled: dict[Connection, tuple[Outbox, TimerHandle]] = {}
+
+    def count_in(self, quotas: ClientQuotas) -> None:
+        """These connections are among those that the quotas count as throttled, and go on when quotas change."""
+        others = quotas.throttled
+        quotas.throttled = lambda: others() + len(self)
+        quotas.on_change.append(self.end_all)
 
     def __len__(self) -> int:
         """How many connections are throttled."""

@@ -10,6 +10,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.network.callers import open_callers
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
@@ -35,7 +36,6 @@ from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
@@ -89,7 +89,7 @@ class PulsarPart:
         self._policies.on_change.append(partial(_limit_subscriptions, topics, limits))
         limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
         subscriptions.limits = limits
-        subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
+        subscriptions.quota = DeliveryQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
         self._nonpersistent = NonPersistentTopics(
             surroundings.catalogue,
@@ -175,10 +175,8 @@ class PulsarPart:
             surroundings.figures.subscriptions = views.of_topic
 
     def open(self) -> None:
-        quotas, throttling = self.context.quotas, self.context.throttling
-        others = quotas.throttled
-        quotas.throttled = lambda: others() + len(throttling)
-        quotas.on_change.append(throttling.end_all)
+        throttling = self.context.throttling
+        throttling.count_in(self.context.quotas)
         self._policies.on_change.append(throttling.end_all)
         if isinstance(self.context.authorizer, AclAuthorizer):
             self.context.authorizer.on_change.append(partial(close_unentitled, self.context))

@@ -8,6 +8,7 @@ Tests: tests/pulsar/test_service.py.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -94,6 +95,14 @@ class Call:
         """Close the connection after what has been queued for it."""
         self._once()
         self._outbox.close(self._request)
+
+    def hold(self, now: float, seconds: float) -> None:
+        """Take nothing more from the connection for so long: of several holds the first one counts. Any thread."""
+        if seconds:
+            until = now + seconds
+            self.state.heard_at = until  # it cannot be heard before
+            begin = partial(self.context.throttling.begin, self.connection, self._outbox, until)
+            self._outbox.call(self.connection, begin)
 
     @property
     def answered(self) -> bool:

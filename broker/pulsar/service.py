@@ -18,6 +18,7 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.session import PulsarRequest, PulsarSession
+from broker.security.quotas.entities import Kind
 from protocol.errors import ProtocolError
 
 log = get_logger("pulsar")
@@ -67,7 +68,10 @@ class PulsarService:
             if command is None or not (state.connected or command.before_connect):
                 raise ProtocolError(f"a command of type {request.type} that is not for a broker, or not now")
             try:
-                command.handle(call)
+                if self._context.quotas.limits(Kind.REQUEST) and state.connected:
+                    self._handle_timed(command, call)
+                else:
+                    command.handle(call)
             except (Refusal, StorageError) as error:
                 if call.answered:
                     raise
@@ -87,6 +91,16 @@ class PulsarService:
                     unlogged_before=unlogged,
                 )
             outbox.close(request)
+
+    def _handle_timed(self, command: Command, call: Call) -> None:
+        """What it takes counts for the client's request_percentage. The connection waits for a debt, not the answer."""
+        quotas, clock = self._context.quotas, self._context.clock
+        began = clock.monotonic()
+        try:
+            command.handle(call)
+        finally:
+            now = clock.monotonic()
+            call.hold(now, quotas.take(Kind.REQUEST, call.connection.principal.name, (now - began) * 100, now))
 
     def writable(self, connection: Connection) -> None:
         state = connection.data

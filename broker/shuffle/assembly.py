@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.throttling import Throttling
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
-from broker.shuffle.service import ShuffleService
+from broker.shuffle.service import Metering, ShuffleService
 from broker.shuffle.serving.writers import WriterSettings
 from broker.shuffle.spill.spiller import OPEN_FILES, Spiller
 from broker.storage.log_manager import LogManager
@@ -32,6 +35,7 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
         surroundings.timer,
         surroundings.open_files,
         surroundings.security.authorizer,
+        surroundings.security.quotas,
     )
     ShuffleMetrics(part.partitions, part.partitions.budget, part.spiller, surroundings.runtime.clock).register(
         surroundings.metrics
@@ -55,11 +59,18 @@ class ShufflePart:
         timer: Timer,
         open_files: int = OPEN_FILES,
         authorizer: Authorizer | None = None,
+        quotas: ClientQuotas | None = None,
     ) -> None:
-        """``open_files``: how many spill files may be open at a time. ``authorizer`` None: every client may do everything."""
+        """``open_files``: how many spill files may be open at a time. ``authorizer`` None: every client may do everything.
+        ``quotas`` None: clients have none."""
         self._config = config
         self._authorizer = authorizer
         self._runtime = runtime
+        self._metering = (
+            None
+            if quotas is None
+            else Metering(quotas, Throttling(timer), DeliveryQuota(quotas, runtime.clock, timer), runtime.clock)
+        )
         self._budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
         directory = f"{config.data_dir}/shuffle"
         self.spiller = Spiller(
@@ -76,6 +87,8 @@ class ShufflePart:
         self.partitions = Partitions(settings, self._budget, self.spiller, runtime.clock, timer)
 
     def open(self) -> None:
+        if self._metering is not None:
+            self._metering.throttling.count_in(self._metering.quotas)
         self.partitions.load()
         config = self._config
         if config.shuffle_disk_bytes == OF_THE_FILE_SYSTEM:
@@ -101,6 +114,7 @@ class ShufflePart:
             self._config.outgoing_high_water_bytes,
             self._authorizer,
             self._config.socket_request_max_bytes,
+            self._metering,
         )
 
     def stopping(self) -> None:

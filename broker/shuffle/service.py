@@ -13,9 +13,14 @@ from typing import Any
 import attrs
 
 from broker.log import EventLimit, get_logger
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.throttling import Throttling
 from broker.network.work import ADMIN
+from broker.runtime.clock import Clock
 from broker.security.authorizer import Authorizer
+from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.entities import Kind
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
@@ -54,6 +59,7 @@ from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PUSH_HEADER_BYTES,
 log = get_logger("shuffle")
 
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
+_PUSH_BUFFER_BYTE = bytes([WriterId.PUSH_BUFFER])
 _LIST_PARTITIONS = int(WriterId.LIST_PARTITIONS)
 # Partitions that a processor lists: about 1 ms.
 _LISTED_INLINE = 500
@@ -111,6 +117,30 @@ class ShuffleSession:
         return ShuffleRequest(self._error, row)
 
 
+@attrs.frozen(eq=False)
+class Metering:
+    """What clients use of the quotas that their users have in all protocols.
+
+    Pushes count for producer_byte_rate, buffers that are sent to readers for consumer_byte_rate, and the time of handling frames
+    for request_percentage. After frames that leave a debt the connection takes nothing more until it is paid; a reader's debt
+    holds back its buffers only.
+    """
+
+    quotas: ClientQuotas
+    throttling: Throttling
+    deliveries: DeliveryQuota
+    clock: Clock
+
+    def used(self, connection: Connection, outbox: Outbox, pushed: int, began: float) -> None:
+        """A frame has been handled, since ``began``, with ``pushed`` bytes of pushes."""
+        quotas, user, now = self.quotas, connection.principal.name, self.clock.monotonic()
+        throttle_s = quotas.take(Kind.REQUEST, user, (now - began) * 100, now)
+        if pushed:
+            throttle_s = max(throttle_s, quotas.take(Kind.PRODUCE, user, pushed, now))
+        if throttle_s:
+            outbox.call(connection, partial(self.throttling.begin, connection, outbox, now + throttle_s))
+
+
 @attrs.define(eq=False)
 class _State:
     """What the service keeps of a connection, on its processor."""
@@ -133,9 +163,12 @@ class ShuffleService:
         high_water_bytes: int,
         authorizer: Authorizer | None = None,
         frame_max: int = ROW_BYTES_MAX,
+        metering: Metering | None = None,
     ) -> None:
-        """``authorizer`` None: every client may do everything. ``frame_max``: bytes of the largest frame."""
+        """``authorizer`` None: every client may do everything. ``frame_max``: bytes of the largest frame. ``metering`` None:
+        clients have no quotas."""
         self._authorizer = authorizer
+        self._metering = metering
         self._generation = generation
         self._partitions = partitions
         self._spiller = spiller
@@ -161,6 +194,18 @@ class ShuffleService:
         return None
 
     def handle(self, request: Request, outbox: Outbox, prepared: ListPartitions | None) -> None:
+        metering = self._metering
+        if metering is None or not metering.quotas.limits_clients:
+            self._handle(request, outbox, prepared)
+            return
+        size = len(request.frame) if request.frame[8:9] == _PUSH_BUFFER_BYTE else 0
+        began = metering.clock.monotonic()
+        try:
+            self._handle(request, outbox, prepared)
+        finally:
+            metering.used(request.connection, outbox, size, began)
+
+    def _handle(self, request: Request, outbox: Outbox, prepared: ListPartitions | None) -> None:
         assert isinstance(request, ShuffleRequest)
         connection = request.connection
         if prepared is not None:
@@ -258,6 +303,8 @@ class ShuffleService:
         """Streams just end; their readers and writers go on with the next broker, or fail."""
 
     def disconnected(self, connection: Connection) -> None:
+        if self._metering is not None:
+            self._metering.throttling.forget(connection)
         state = connection.data
         if state is not None:
             connection.data = None
@@ -269,7 +316,10 @@ class ShuffleService:
 
     def _new_state(self, connection: Connection, outbox: Outbox) -> _State:
         rights = rights_of(connection, self._authorizer)
-        queue = RequestQueue(connection, outbox, self._generation, self._high_water_bytes, self._view_ended, rights)
+        deliveries = None if self._metering is None else self._metering.deliveries
+        queue = RequestQueue(
+            connection, outbox, self._generation, self._high_water_bytes, self._view_ended, rights, deliveries
+        )
         writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings, rights)
         return _State(queue, writers, rights)
 

@@ -236,8 +236,8 @@ class World:
 
     def get(self, path: str, method: str = "GET") -> tuple[int, bytes]:
         self.http.request(method, path)
-        answer = self.http.getresponse()
-        return answer.status, b"" if path.endswith("/tail") else answer.read()
+        with self.http.getresponse() as answer:
+            return answer.status, b"" if path.endswith("/tail") else answer.read()
 
     def permits(self, path: str, method: str = "GET") -> bool:
         return self.get(path, method)[0] != 403
@@ -278,7 +278,9 @@ def world() -> Iterator[World]:
         "auto_create_topics_enable": False,
     }
     with Kafka(listeners=LISTENERS, **chosen) as kafka:
-        yield World(kafka)
+        world = World(kafka)
+        yield world
+        world.http.close()
 
 
 RIGHTS = st.lists(

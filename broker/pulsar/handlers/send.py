@@ -7,8 +7,6 @@ connection that goes above it waits, with all its producers, as in Pulsar.
 Tests: tests/pulsar/producers/test_publishing.py.
 """
 
-from functools import partial
-
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.publishing import publish
@@ -27,31 +25,13 @@ def handle(call: Call) -> None:
     context, frame = call.context, call.frame
     size = len(frame)
     publish(context, call.state, frame)
-    if context.quotas.limits_clients:
-        _throttle(call, size)
+    if context.quotas.limits(Kind.PRODUCE):
+        now = context.clock.monotonic()
+        call.hold(now, context.quotas.take(Kind.PRODUCE, call.connection.principal.name, size, now))
     if call.state.publish_wait_s:
         wait_s, call.state.publish_wait_s = call.state.publish_wait_s, 0.0
-        _hold(call, context.clock.monotonic() + min(wait_s, _HOLD_MAX_S))
+        call.hold(context.clock.monotonic(), min(wait_s, _HOLD_MAX_S))
     call.state.park(call.done)
-
-
-def _throttle(call: Call, size: int) -> None:
-    context, connection = call.context, call.connection
-    meter = context.quotas.meters(connection.principal.name, "").produce
-    if meter is None:
-        return
-    now = context.clock.monotonic()
-    throttle_s = meter.take(size, now)
-    if throttle_s:
-        context.quotas.count_throttle(Kind.PRODUCE, throttle_s)
-        _hold(call, now + throttle_s)
-
-
-def _hold(call: Call, until: float) -> None:
-    """Take nothing more from the connection until this time."""
-    call.state.heard_at = until  # it cannot be heard before
-    begin = partial(call.context.throttling.begin, call.connection, call.outbox, until)
-    call.outbox.call(call.connection, begin)
 
 
 def inline(context: PulsarContext, request: PulsarRequest) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from broker.network.delivery_quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.dispatch.exclusive import OnlyOne
@@ -21,7 +22,6 @@ from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Busy, Join
 from broker.runtime.threads import Lock
@@ -64,7 +64,7 @@ class NonPersistentSubscription:
         connection: PulsarConnection,
         join: Join,
         settings: DispatchSettings,
-        quota: ConsumerQuota | None,
+        quota: DeliveryQuota | None,
         since_ms: int,
     ) -> PassingConsumer:
         """A new consumer. The topic's lock is held. Raises a Refusal, of which Busy may be worth a second try."""

@@ -16,13 +16,13 @@ from typing import Final
 
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
+from broker.network.delivery_quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, TooManyRequests, TopicNotFound
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.subscriptions import Join
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, kafka_name, parse_topic
@@ -63,7 +63,7 @@ class NonPersistentTopics:
         self._require_namespace = require_namespace
         # Whether clients make topics in this namespace, given as tenant/namespace.
         self.on_demand: Callable[[str], bool] = lambda _: on_demand
-        self.quota: ConsumerQuota | None = None  # of clients; None: they have none
+        self.quota: DeliveryQuota | None = None  # of clients; None: they have none
         self._topics: dict[TopicName, NonPersistentTopic] = {}
         self._partitions: dict[TopicName, int] = {}
         self._lock = Lock()

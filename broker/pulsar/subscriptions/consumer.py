@@ -15,10 +15,10 @@ from typing import Protocol
 
 import attrs
 
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.service import Part
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topics.topic import AnyTopic
 from broker.runtime.disk import Buffer, FileRegion
@@ -61,7 +61,7 @@ class ConnectedConsumer:
     heads: Deliveries
     line: Line  # of the waker
     since_ms: int  # wall clock
-    quota: ConsumerQuota | None = None  # None: clients have none
+    quota: DeliveryQuota | None = None  # None: clients have none
     epoch: int | None = None  # the client's, which MESSAGE repeats; None: it has none
     consumer: Consumer = attrs.field(init=False)
     metadata: dict[str, str] = attrs.Factory(dict)

@@ -12,6 +12,7 @@ import attrs
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
@@ -21,7 +22,6 @@ from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
@@ -122,7 +122,7 @@ class Subscriptions:
         # What a consumer that reads compacted reads a topic through.
         self.compacted: Callable[[Topic], CompactedReader] | None = None
         self.limits: Limits = limits or SameLimits()
-        self.quota: ConsumerQuota | None = None  # of clients; None: they have none
+        self.quota: DeliveryQuota | None = None  # of clients; None: they have none
 
     def threads(self) -> Sequence[PartThread]:
         return [

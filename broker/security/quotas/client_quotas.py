@@ -110,6 +110,19 @@ class ClientQuotas:
         """The quotas of this client. For every request: not to be kept, as quotas change."""
         return self._seen.get((user, client_id)) or self._look_up(user, client_id)
 
+    def take(self, kind: Kind, user: str, count: float, now: float) -> float:
+        """Count what a client without a client id has used. How long (s) it is to be throttled: for the time of its requests one
+        window at most. The throttle is in the metrics."""
+        meter: Meter | None = getattr(self.meters(user, ""), _FIELDS[kind])
+        if meter is None:
+            return 0.0
+        throttle_s = meter.take(count, now)
+        if kind is Kind.REQUEST:
+            throttle_s = min(throttle_s, self.windows.length_s)
+        if throttle_s:
+            self.count_throttle(kind, throttle_s)
+        return throttle_s
+
     def connection_rate(self, address: str) -> float | None:
         """How many connections a second this address may open; None: as many as it likes."""
         addresses = self._addresses

@@ -9,8 +9,10 @@ Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from broker.log import get_logger
+from broker.network.delivery_quota import DeliveryQuota
 from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES
@@ -56,7 +58,8 @@ class Receiver:
 
 class RequestQueue:
     """``on_end(view, cancelled)``: a receiver has left; see ``View.close``. ``rights`` None: the client may do everything. Others
-    are asked about at each turn of a receiver, so that one who loses them gets no further, however much credit it has given."""
+    are asked about at each turn of a receiver, so that one who loses them gets no further, however much credit it has given.
+    ``quota`` None: clients have none."""
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class RequestQueue:
         high_water_bytes: int,
         on_end: Callable[[View, bool], None],
         rights: Rights | None = None,
+        quota: DeliveryQuota | None = None,
     ) -> None:
         self._connection = connection
         self._outbox = outbox
@@ -73,6 +77,8 @@ class RequestQueue:
         self._high_water_bytes = high_water_bytes
         self._on_end = on_end
         self._rights = rights
+        self._quota = quota
+        self._held = False  # the client is above its quota of bytes
         self._receivers: dict[bytes, Receiver] = {}
         self._row: deque[Receiver] = deque()
         self._sending = False
@@ -150,7 +156,7 @@ class RequestQueue:
         """Send what can be sent, as long as the connection takes it."""
         # Not again while sending: what ends one receiver may let another one send. That one stands in the row, and what was
         # gathered before goes first.
-        if self._sending or not self._connection.writable:
+        if self._sending or self._held or not self._connection.writable:
             return
         self._sending = True
         try:
@@ -201,6 +207,18 @@ class RequestQueue:
             if len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES and FileRegion not in map(type, parts):
                 parts = [b"".join(parts)]  # type: ignore[arg-type]
             self._outbox.push(connection, parts)
+        if sent and self._quota is not None and self._quota.delivered(connection.principal.name, sent):
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until the client's debt is paid."""
+        connection, quota = self._connection, self._quota
+        look = partial(self._outbox.call, connection, self._look_again)
+        self._held = quota is not None and quota.when_to_look(connection.principal.name, look)
+
+    def _look_again(self) -> None:
+        self._wait()
+        self.send()
 
     def _take(self, receiver: Receiver, parts: list[Part], buffers_max: int, bytes_max: int) -> tuple[int, int]:
         """Whatever comes next, if only one buffer at a time: events, unions, what must be read from a file first.

@@ -13,6 +13,7 @@ from broker.pulsar.producers import publishing
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
+from tests.network.harness import wait_for
 from tests.pulsar.wire import Type, Wire, send_frame
 
 Connect = Callable[..., Wire]
@@ -225,6 +226,18 @@ def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker,
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, None)])
     assert [(1, 1)] == list(receipts(wire, 1))
     assert 0 == len(context.throttling)
+
+
+def test_the_time_of_commands_counts_for_the_quota_of_the_user(broker: Broker, connect: Connect) -> None:
+    quotas = broker.server.security.quotas
+    wire = connect()
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.REQUEST, 1e-6)])
+    assert wire.produce("t").producer_ready
+    wait_for(lambda: quotas.throttled() == 1)
+    wire.raw(send_frame(0))  # waits
+    assert 0 == topic_of(broker).log.log_end_offset
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.REQUEST, None)])
+    assert [(0, 0)] == list(receipts(wire, 1))
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])

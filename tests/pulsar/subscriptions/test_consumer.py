@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from broker.client.embedded import Broker
-from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
+from broker.network.delivery_quota import DeliveryQuota
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.security.quotas.sensors import Windows
@@ -78,7 +78,7 @@ class Throttled:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.quotas = ClientQuotas(mock.Mock(), stage.clock, Windows())
-        stage.subscriptions.quota = ConsumerQuota(self.quotas, stage.clock, stage.timer)
+        stage.subscriptions.quota = DeliveryQuota(self.quotas, stage.clock, stage.timer)
         self.set_quota(1000.0)
         self.client = self._client("alice")
         self.member = self.client.subscribe()

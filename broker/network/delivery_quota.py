@@ -1,12 +1,13 @@
-"""What consumers use of their clients' ``consumer_byte_rate``, which is the quota of Kafka's Fetch, too.
+"""What is delivered unasked counts for its client's ``consumer_byte_rate``, which is the quota of Kafka's Fetch, too: messages of
+Pulsar's consumers, and buffers of the shuffle service's readers.
 
-What is delivered counts when it is sent. A consumer whose client is in debt then gets nothing more until the debt is paid; it
-looks again each second, because the quota may have been changed. Other consumers of the same client learn of the debt with their
+What is delivered counts when it is sent. A receiver whose client is in debt then gets nothing more until the debt is paid; it
+looks again each second, because the quota may have been changed. Other receivers of the same client learn of the debt with their
 next delivery.
 
-Any thread; called under a subscription's lock.
+Any thread; nothing here waits.
 
-Tests: tests/pulsar/subscriptions/test_consumer.py.
+Tests: tests/pulsar/subscriptions/test_consumer.py, tests/shuffle/test_quotas.py.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from broker.security.quotas.entities import Kind
 _LOOK_AGAIN_S = 1.0
 
 
-class ConsumerQuota:
+class DeliveryQuota:
     def __init__(self, quotas: ClientQuotas, clock: Clock, timer: Timer) -> None:
         self._quotas = quotas
         self._clock = clock
@@ -28,15 +29,7 @@ class ConsumerQuota:
     def delivered(self, user: str, size: int) -> bool:
         """Count it. Whether the client is in debt now."""
         quotas = self._quotas
-        if not quotas.limits(Kind.FETCH):
-            return False
-        meter = quotas.meters(user, "").fetch
-        if meter is None:
-            return False
-        throttle_s = meter.take(size, self._clock.monotonic())
-        if throttle_s:
-            quotas.count_throttle(Kind.FETCH, throttle_s)
-        return throttle_s > 0
+        return quotas.limits(Kind.FETCH) and quotas.take(Kind.FETCH, user, size, self._clock.monotonic()) > 0
 
     def when_to_look(self, user: str, look: Callable[[], None]) -> bool:
         """Have ``look`` called, on the timer's thread, when the debt of the client may be paid. False: there is none."""
