@@ -94,3 +94,7 @@ def check_new(acl: Acl) -> None:
         raise InvalidAcl(f"Give the ACL the address of a host, or {WILDCARD} for all hosts.")
     if max(len(acl.name), len(acl.principal), len(acl.host)) > TEXT_MAX:
         raise InvalidAcl(f"Keep the name, the principal and the host of an ACL within {TEXT_MAX} characters each.")
+    try:
+        (acl.name + acl.principal + acl.host).encode()
+    except UnicodeEncodeError:  # JSON can escape half of a character
+        raise InvalidAcl("Write the ACL in characters that UTF-8 can encode.") from None

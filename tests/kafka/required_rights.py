@@ -15,6 +15,7 @@ from broker.kafka.groups.consumer import regexes
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from tests.security.grants import Grant
 
@@ -103,6 +104,13 @@ class Row:
 def _produce(names: Names) -> Mapping[str, Any]:
     data = [{"index": 0, "records": _BATCH}]
     return {"acks": 1, "timeout": 30_000, "topic_data": [{"name": names.topic, "partition_data": data}]}
+
+
+def _produce_in_transaction(names: Names) -> Mapping[str, Any]:
+    batch = build_batch([(b"key", b"value", [], 1_000_000)], producer_id=_NOBODY, attributes=TRANSACTIONAL)
+    data = [{"index": 0, "records": bytes(batch)}]
+    fields = {"acks": 1, "timeout": 30_000, "topic_data": [{"name": names.topic, "partition_data": data}]}
+    return fields | {"transactional_id": names.txn}
 
 
 def _fetch(names: Names) -> Mapping[str, Any]:
@@ -419,6 +427,7 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CO
 ROWS = [
     # Records
     Row(ApiKey.PRODUCE, (topic(WRITE),), _produce),
+    Row(ApiKey.PRODUCE, (txn(WRITE), topic(WRITE)), _produce_in_transaction, label="of a transaction"),
     Row(ApiKey.FETCH, (topic(READ),), _fetch),
     Row(ApiKey.SHARE_FETCH, (group(READ), topic(READ)), _share_fetch),
     # The right to the topic is asked in a session only: tests/kafka/handlers/test_share_fetch.py.

@@ -129,6 +129,7 @@ def test_a_filter_with_unknown_values_is_refused(field: dict[str, Any], words: s
         ({"name": "x" * (TEXT_MAX + 1)}, "within 1024"),
         ({"principal": "User:" + "x" * TEXT_MAX}, "within 1024"),
         ({"host": "x" * (TEXT_MAX + 1)}, "within 1024"),
+        *(({field: "User:\ud800"}, "UTF-8") for field in ("name", "principal", "host")),
     ],
 )
 def test_what_means_nothing_cannot_be_created(field: dict[str, Any], words: str) -> None:

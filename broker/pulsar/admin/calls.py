@@ -36,6 +36,8 @@ from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.security.acl_authorizer import TooManyAcls
+from broker.security.acl_filter import InvalidAcl
 from broker.storage import refusals as storage
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {
@@ -61,6 +63,8 @@ _STATUSES: Final[Mapping[type[Refusal], int]] = {
     storage.InvalidPartitionCount: 409,
     storage.OffsetOutOfRange: 412,
     InvalidSetting: 412,
+    InvalidAcl: 412,
+    TooManyAcls: 429,
 }
 
 # How long (s) a call waits for a reader's or a writer's thread, and how often it looks whether its client is still there.

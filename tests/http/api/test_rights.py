@@ -103,6 +103,26 @@ def test_a_client_without_rights_gets_nothing(api: Api) -> None:
             assert 403 == status(api, path, as_user("nobody")), path
 
 
+@pytest.mark.parametrize("extra", ["", "partition=0", "partition=7&offset=99999", "limit=1"])
+def test_who_may_do_nothing_cannot_tell_what_exists(api: Api, extra: str) -> None:
+    known = {"{group}": "reads-orders", "{topic}": "orders"}
+    missing = dict.fromkeys(known, "no-such-thing")
+    patterns = [each.pattern for each in api.http.routes() if "{" in each.pattern and each.pattern.startswith("/api/")]
+    assert len(patterns) >= 4
+    patterns += ["/api/v1/producers?topic={topic}", "/api/v1/history?series=topic:{topic}:bytes_in,group:{group}:lag"]
+
+    def answer(path: str, names: dict[str, str]) -> tuple[int, bytes]:
+        for place, name in names.items():
+            path = path.replace(place, name)
+        assert "{" not in path, "say which names there are"
+        status, body = api.raw(f"{path}{'&' if '?' in path else '?'}{extra}", as_user("nobody"))
+        for name in names.values():
+            body = body.replace(name.encode(), b"NAME")
+        return status, body
+
+    assert {} == {path: told for path in patterns if (told := answer(path, known)) != answer(path, missing)}
+
+
 def test_lists_leave_out_what_the_client_may_not_describe(api: Api) -> None:
     alice = as_user("alice")
     (orders,) = api.get("/topics", **alice)["topics"]

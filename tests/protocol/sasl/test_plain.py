@@ -27,7 +27,9 @@ def test_any_bytes_are_read_or_refused(message: bytes) -> None:
     assert "\0".join(parsed).encode() == message
 
 
-@pytest.mark.parametrize("message", [b"", b"\0", b"u\0p", b"\0u\0p\0", b"\0u\0p\0more", b"\0u\0\xff"])
+@pytest.mark.parametrize(
+    "message", [b"", b"\0", b"u\0p", b"\0u\0p\0", b"\0u\0p\0more", b"\0u\0\xff", b"\0u\xed\xa0\x80\0p"]
+)
 def test_what_is_no_plain_message_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse(message)

@@ -71,6 +71,7 @@ def test_any_name_goes_through_unchanged(name: str, mechanism: str) -> None:
         b"n,a=,n=alice,r=nonce",
         b"x,,n=alice,r=nonce",
         b"n,,n=\xff,r=nonce",
+        b"n,,n=u\xed\xa0\x80,r=nonce",
         b"n,,n=" + b"a" * 1001 + b",r=nonce",
         b"n,,n=alice,r=" + b"a" * MESSAGE_MAX_BYTES,
         b"n,,n=" + b"a" * 2**20 + b",r=nonce",

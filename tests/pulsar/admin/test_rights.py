@@ -273,6 +273,10 @@ def test_what_is_no_permission_is_refused(secured: Admin) -> None:
     for found in ("x", ["x"], {"namespace_auth": []}, {"namespace_auth": {"me": ["fly"]}}):
         assert secured.ask("PUT", path, {"auth_policies": found}, **as_user("root"))[0] in (400, 412), found
         assert 404 == secured.ask("GET", path + "/permissions", **as_user("root"))[0]
+    for role in ("half a character \ud800", "x" * 2000):
+        found = {"namespace_auth": {role: ["produce"]}}
+        assert 412 == secured.ask("PUT", path, {"auth_policies": found}, **as_user("root"))[0]
+        assert 404 == secured.ask("GET", path + "/permissions", **as_user("root"))[0]
 
 
 def looks_up(secured: Admin, user: str, topic: str) -> int:
