@@ -26,9 +26,9 @@ from broker.security.audit import Audit
 from broker.security.hosts import canonical_host
 from broker.security.principal import Principal
 
-# Answers that are kept, and the longest name (characters) of a resource for which one is kept: a topic's longest name. About
-# 400 bytes each. When there are more, all are dropped: a client that asks for ever new names makes others pay 2-5 us again, not
-# memory.
+# Answers that are kept of each kind, and the longest names (characters) of a resource for which one is kept: a topic's longest
+# name, and the second name of a subscription, which begins with that. About 400 bytes each. When there are more, all are
+# dropped: a client that asks for ever new names makes others pay 2-5 us again, not memory.
 _ANSWERS_MAX: Final = 20_000
 _ANSWERED_NAME_MAX: Final = 249
 _ANSWERED_ALIAS_MAX: Final = 512

@@ -84,8 +84,13 @@ def test_answers_are_bounded(table: AclTable, monkeypatch: pytest.MonkeyPatch) -
     for number in range(25):
         reads(authorizer, name=str(number))
         authorizer.allows_any(Principal("User", str(number)), HOST, READ, TOPIC)
+        authorizer.allows_by(EVE, HOST, READ, TOPIC, str(number), "alias")
     reads(authorizer, name="x" * 250)
+    for name, alias in (("x" * 250, "alias"), ("name", "x" * 513)):
+        authorizer.allows_by(EVE, HOST, READ, TOPIC, name, alias)
     assert len(authorizer._answers.of_resource) <= 10
+    assert len(authorizer._answers.of_aliased) <= 10
+    assert not any(len(key[-2]) > 249 or len(key[-1] or "") > 512 for key in authorizer._answers.of_aliased)
     assert len(authorizer._answers.of_type) <= 10
     assert not any(len(key[-1]) > 249 for key in authorizer._answers.of_resource)
 
