@@ -75,6 +75,7 @@ class ClientQuotas:
         # The same by kind.
         self._limits: dict[Kind, dict[Pair, float]] = {kind: {} for kind in OF_CLIENTS}
         self._addresses: dict[str, float] = {}
+        self.limits_clients = False  # whether any client has a quota; asked for every frame
         self._seen: dict[Pair, Meters] = {}
         self.throttled: Callable[[], int] = lambda: 0  # how many connections are throttled; set by who throttles them
         # How often clients were throttled, and for how many seconds; guarded by the lock.
@@ -101,10 +102,6 @@ class ClientQuotas:
     def least(self, kind: Kind) -> float | None:
         """The smallest quota of that kind that a client has; None: none has one."""
         return min(self._limits[kind].copy().values(), default=None)
-
-    @property
-    def limits_clients(self) -> bool:
-        return any(self._limits.values())
 
     def meters(self, user: str, client_id: str) -> Meters:
         """The quotas of this client. For every request: not to be kept, as quotas change."""
@@ -176,6 +173,7 @@ class ClientQuotas:
             self._quotas[entity] = quotas
         else:
             self._quotas.pop(entity, None)
+        self.limits_clients = any(self._limits.values())
 
     def _look_up(self, user: str, client_id: str) -> Meters:
         now = self._clock.monotonic()
