@@ -80,8 +80,9 @@ class Assignment(Protocol):
 
     # -- entries that were read --
 
-    def send(self, entries: Iterable[Entry], *, new: bool) -> Sent:
-        """Acquire each entry for a consumer, or have it wait. ``new``: they are not in the table."""
+    def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
+        """Acquire each entry for a consumer, or have it wait, until so many messages or bytes are sent. ``new``: they are not in
+        the table."""
 
     def clear(self) -> None:
         """There are no consumers and no records any more."""

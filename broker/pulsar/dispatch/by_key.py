@@ -286,14 +286,14 @@ class ByKey:
 
     # -- entries that were read ---------------------------------------------------------------------------------------
 
-    def send(self, entries: Iterable[Entry], *, new: bool) -> Sent:
+    def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
         in_flight, busy, lanes, cursor = self._in_flight, self._busy, self._lanes, self._cursor
         reduce, owner, in_order = self._ranges.reduce, self._ranges.owner, not self._out_of_order
         parts = cursor.acknowledged.parts
         sent = Sent()
         batches = sent.batches
         for entry in entries:
-            if new and in_flight.blocked:
+            if sent.messages >= messages or sent.size >= size or (new and in_flight.blocked):
                 sent.left = entry
                 break
             offset = entry.offset

@@ -36,7 +36,7 @@ from broker.pulsar.dispatch.alarm import Alarm
 from broker.pulsar.dispatch.assignment import UNKNOWN, Assignment
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import CancelRead, Consumer, Deliver, Discard, Effect, Now, Read, Replay
-from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.rate_limit import UNLIMITED, RateLimit
 from broker.pulsar.dispatch.reading import Reading
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
@@ -351,7 +351,11 @@ class ManyConsumers:
         """Send what can be sent. Returns the first entry that nobody can take and that does not wait either."""
         discarded: list[Entry] = []
         wanted = self._new(entries, now, discarded) if new else self._again(entries)
-        sent = self._assignment.send(wanted, new=new)
+        limit, messages, size = self._limit, UNLIMITED, UNLIMITED
+        if limit is not None and limit.limited:
+            # The read was asked for by entries, and perhaps a while ago.
+            messages, size = limit.available(now.monotonic)
+        sent = self._assignment.send(wanted, messages, size, new=new)
         count = 0
         for consumer, deliveries in sent.batches.items():
             if deliveries:
@@ -359,8 +363,8 @@ class ManyConsumers:
                 effects.append(Deliver(consumer, deliveries))
         if count:
             self._reading.measure(count, sent.messages)
-            if self._limit is not None:
-                self._limit.consumed(sent.messages, sent.size, now.monotonic)
+            if limit is not None:
+                limit.consumed(sent.messages, sent.size, now.monotonic)
         if discarded:
             effects.append(Discard(discarded))
         return sent.left

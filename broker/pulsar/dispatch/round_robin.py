@@ -129,7 +129,7 @@ class RoundRobin:
 
     # -- entries that were read ---------------------------------------------------------------------------------------
 
-    def send(self, entries: Iterable[Entry], *, new: bool) -> Sent:
+    def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
         in_flight, turns, cursor = self._in_flight, self._turns, self._cursor
         parts, turn_messages = cursor.acknowledged.parts, self._settings.turn_messages
         sent = Sent()
@@ -138,7 +138,7 @@ class RoundRobin:
         batch: list[Delivery] = []
         room = 0  # messages that are left of the turn
         for entry in entries:
-            if new and in_flight.blocked:
+            if sent.messages >= messages or sent.size >= size or (new and in_flight.blocked):
                 sent.left = entry
                 break
             if room <= 0:

@@ -1,10 +1,19 @@
-"""Dispatch rates, against the sum of what may have been sent."""
+"""Dispatch rates, against the sum of what may have been sent: of the limits alone, and of all dispatchers."""
+
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
+from broker.pulsar.dispatch.exclusive import Exclusive
+from broker.pulsar.dispatch.key_shared import KeyShared
 from broker.pulsar.dispatch.rate_limit import LOOK_AGAIN_S, UNLIMITED, DispatchRate, RateLimit
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.subscriptions.cursor import Cursor
+from tests.pulsar.dispatch.world import KEYS, SPREAD, World
 
 
 def test_without_a_limit_there_is_more_than_any_read_returns() -> None:
@@ -95,3 +104,66 @@ def test_whoever_waits_until_next_at_finds_something(rate: tuple[float, float, f
             break
         now = limit.next_at(now)
     assert 0 not in limit.available(now)
+
+
+class Metered(World):
+    """It notes when each entry was delivered."""
+
+    sent: list[tuple[float, int, int]]  # monotonic s, messages, bytes
+
+    def deliver(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        super().deliver(consumer, deliveries)
+        self.sent += [(self.monotonic, one.entry.messages, one.entry.size) for one in deliveries]
+
+
+def exclusive(cursor: Cursor, limit: RateLimit) -> Exclusive:
+    return Exclusive(cursor, DispatchSettings(), limit)
+
+
+def shared(cursor: Cursor, limit: RateLimit) -> Shared:
+    return Shared(cursor, DispatchSettings(), limit=limit)
+
+
+def key_shared(cursor: Cursor, limit: RateLimit) -> KeyShared:
+    return KeyShared(cursor, DispatchSettings(), limit=limit)
+
+
+@pytest.mark.parametrize("make", [exclusive, shared, key_shared])
+@given(
+    rate=st.sampled_from([(50, 0), (3, 0), (0, 5000), (50, 5000)]),
+    batches=st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    waiting=st.booleans(),
+    again=st.booleans(),
+)
+def test_only_the_last_entry_exceeds_the_rate(
+    make: Callable[[Cursor, RateLimit], Shared], rate: tuple[int, int], batches: list[int], waiting: bool, again: bool
+) -> None:
+    """However many messages the entries have, ``waiting``: if the read has waited for them, and ``again``: if they are
+    delivered once more."""
+    cursor = Cursor()
+    world = Metered(make(cursor, RateLimit([DispatchRate(*rate)])), cursor)
+    world.sent = []
+    if waiting:
+        world.join("a", permits=100_000)
+        world.advance(10)
+    for number, messages in enumerate(batches):
+        world.append(messages=messages, size=100 * messages, sticky_hash=number % KEYS * SPREAD)
+    if not waiting:
+        world.join("a", permits=100_000)
+    start, wanted = world.monotonic, len(batches) * (1 + again)
+    nacked = not again
+    while len(world.sent) < wanted:
+        assert world.monotonic < start + 4000, "nothing comes any more"
+        world.complete_some()
+        if not nacked and len(world.sent) == len(batches):
+            nacked = True
+            world.redeliver(world.consumers[0], None)
+            if make is exclusive:
+                world.holder.clear()
+                world.nacks.clear()
+        world.advance(0.05)
+    for per_second, of in zip(rate, (1, 2), strict=True):
+        before = 0
+        for each in world.sent:
+            assert not per_second or before <= per_second * (each[0] - start + 1) + 1e-6
+            before += each[of]
