@@ -8,6 +8,7 @@ although nobody wants them any more. ``Machine`` is the rules that hypothesis dr
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -50,6 +51,8 @@ class World:
         self.holder: dict[int, Consumer] = {}
         self.nacks: dict[int, int] = {}
         self.delivered: list[tuple[Consumer, Delivery]] = []
+        self.unacked_max = self.unacked_max_together = 0  # once they have been changed; 0: no limit
+        self.completing_read = False
         self.largest = 0  # number of effects of one event
         self.seen: list[Effect] = []
 
@@ -134,6 +137,14 @@ class World:
                     self.nacks.pop(entry.offset, None)
             self.carry_out(self.dispatcher.marked_deleted(offset, self.now))
 
+    def limit(self, per_consumer: int, together: int) -> None:
+        """Other limits of what is not acknowledged; 0: none."""
+        self.unacked_max, self.unacked_max_together = per_consumer, together
+        settings = attrs.evolve(
+            self.dispatcher._settings, unacked_max_per_consumer=per_consumer, unacked_max_per_subscription=together
+        )
+        self.carry_out(self.dispatcher.limit(settings, self.now))
+
     def pause(self, consumer: Consumer) -> None:
         consumer.writable = False
 
@@ -171,7 +182,10 @@ class World:
         if not entries and not failed:
             return False
         self.read = None
-        self.carry_out(self.dispatcher.read_done(read, [] if failed else entries, self.now, failed=failed))
+        effects = self.dispatcher.read_done(read, [] if failed else entries, self.now, failed=failed)
+        self.completing_read = True
+        self.carry_out(effects)
+        self.completing_read = False
         return True
 
     def complete_replay(self, *, failed: bool = False) -> bool:
@@ -238,12 +252,21 @@ class World:
             assert self.cursor.ack_set(entry.offset) == delivery.ack_set
             assert self.permits[consumer] > 0, "delivered without permits"
             self.check_order(consumer, entry)
+            self.check_limits(consumer)
             self.holder[entry.offset] = consumer
             self.permits[consumer] -= self.remaining(entry)
             self.delivered.append((consumer, delivery))
 
     def check_order(self, consumer: Consumer, entry: Entry) -> None:
         """For subclasses."""
+
+    def check_limits(self, consumer: Consumer) -> None:
+        of_all = {offset: self.remaining(self.at(offset)) for offset in self.holder}
+        own = sum(of_all[offset] for offset, holder in self.holder.items() if holder is consumer)
+        assert not self.unacked_max or own < self.unacked_max, "more than a consumer may have"
+        # What waits to be sent again may be, as in Pulsar.
+        if self.unacked_max_together and self.completing_read:
+            assert sum(of_all.values()) < self.unacked_max_together, "something new, and more than all may have"
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
@@ -361,6 +384,10 @@ class Machine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 4), permits=st.sampled_from([1, 2, 20, 1000, 2**32 - 1]))
     def flow(self, which: int, permits: int) -> None:
         self.world.flow(self.pick(which), permits)
+
+    @rule(per_consumer=st.sampled_from([0, 1, 5, 40]), together=st.sampled_from([0, 1, 12, 100]))
+    def limit(self, per_consumer: int, together: int) -> None:
+        self.world.limit(per_consumer, together)
 
     @rule(failed=st.sampled_from([False, False, False, True]))
     def read_completes(self, failed: bool) -> None:
