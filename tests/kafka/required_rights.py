@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from broker.kafka.groups.consumer import regexes
+from broker import expressions
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -646,7 +646,7 @@ ROWS = [
             "producer_id_filters": [],
             "duration_filter": -1,
             # Where there is no google-re2, expressions are refused, whatever the rights.
-            "transactional_id_pattern": None if regexes.re2 is None else ".*",
+            "transactional_id_pattern": None if expressions.re2 is None else ".*",
         },
     ),
     # Security

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from broker import expressions
 from broker.kafka.groups.classic_group import ClassicGroup
-from broker.kafka.groups.consumer import ConsumerGroup, regexes
+from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.values import ConsumerGroupDescription, HeartbeatRequest, HeartbeatResult
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.offset_coordinator import Committer
@@ -15,7 +16,7 @@ from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import Parked
 from tests.kafka.groups.group_harness import DAY_S, NOBODY, GroupHarness
 
-needs_re2 = pytest.mark.skipif(regexes.re2 is None, reason="google-re2 is not installed")
+needs_re2 = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")
 
 SESSION_S = 45
 SESSION = "consumer.session.timeout.ms"

@@ -6,10 +6,10 @@ from unittest import mock
 
 import pytest
 
+from broker import expressions
 from broker.errors import RequestError
 from broker.kafka.configs import client_metrics
 from broker.kafka.configs.client_metrics import ClientMetricsConfigs, subscription
-from broker.kafka.groups.consumer import regexes
 from broker.metadata.sqlite import SqliteCatalogue
 from protocol.kafka.errors import ErrorCode
 
@@ -121,7 +121,7 @@ def test_without_re2_plain_values_match_and_expressions_are_left_out(catalogue: 
     found = configs(catalogue)
     put(found, "plain", match="client_id=app-1")
     put(found, "pattern", match="client_id=app.*")
-    with mock.patch.object(regexes, "re2", None):
+    with mock.patch.object(expressions, "re2", None):
         (left,) = configs(catalogue).subscriptions
         assert left.matches(FACTS)
         with pytest.raises(RequestError, match="google-re2"):

@@ -3,10 +3,7 @@
 ``RegexTask`` is an effect of a ``ConsumerGroup``. The matching takes about 1 us for each name and expression, so it is done
 outside the group's lock, in slices, on a thread that may be busy for a while.
 
-Expressions are RE2's, as in Kafka: no expression makes it take more than linear time in the length of a name, and the memory
-that one may take is bounded, which Python's own ``re`` promises neither of. google-re2 is a compiled library, which
-is installed with the broker where it has wheels for every Python of a version. Elsewhere, as on 3.14, it may be missing. Without
-it expressions are refused, and everything else works.
+Expressions are RE2's (``broker/expressions.py``).
 
 Tests: tests/kafka/groups/consumer/test_group_regexes.py.
 """
@@ -17,47 +14,31 @@ from typing import Any, Final
 import attrs
 
 from broker.errors import RequestError
+from broker.expressions import InvalidExpression, NoExpressions, compile_expression
 from broker.kafka.groups.consumer.values import TopicsImage
 from protocol.kafka.errors import ErrorCode
 
-try:
-    import re2
-except ImportError:  # no wheel for this Python
-    re2 = None
-
 # Characters of an expression. A list of a hundred names fits.
 PATTERN_MAX: Final = 8192
-# Of the automata of one expression; what needs more is refused as too large. RE2's own default is 8 MB.
-_MEMORY_MAX: Final = 1 << 20
 # Names that are matched between two looks at whether somebody else waits: about 1 ms.
 _SLICE: Final = 500
 
 
 def compile_regex(pattern: str) -> Any:
     """RE2's object. Raises RequestError if the expression cannot be used."""
-    if re2 is None:
-        raise RequestError(
-            ErrorCode.invalid_regular_expression,
-            "This broker cannot match regular expressions: install google-re2 where it runs (pip install google-re2), or "
-            "subscribe to topics by name.",
-        )
     if len(pattern) > PATTERN_MAX:
         raise RequestError(
             ErrorCode.invalid_regular_expression,
             f"SubscribedTopicRegex has {len(pattern)} characters, and {PATTERN_MAX} are allowed.",
         )
-    options = re2.Options()
-    options.max_mem = _MEMORY_MAX
-    options.log_errors = False
     try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else ""
-        if isinstance(reason, bytes):
-            reason = reason.decode("utf-8", "replace")
+        return compile_expression(pattern)
+    except NoExpressions as error:
+        raise RequestError(ErrorCode.invalid_regular_expression, error.message) from None
+    except InvalidExpression as error:
         raise RequestError(
             ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{pattern[:200]}` is not a valid regular expression: {str(reason)[:200]}.",
+            f"SubscribedTopicRegex `{pattern[:200]}` is not a valid regular expression: {error.message}.",
         ) from None
 
 

@@ -1,0 +1,54 @@
+"""Regular expressions of clients: RE2's, as in Kafka's and Pulsar's brokers.
+
+No expression makes RE2 take more than linear time in the length of what is matched, and the memory that one may take is bounded,
+which Python's own ``re`` promises neither of. google-re2 is a compiled library, which is installed with the broker where it has
+wheels for every Python of a version. Elsewhere, as on 3.14, it may be missing. Without it expressions are refused, and
+everything else works.
+
+Any thread.
+
+Tests: tests/kafka/groups/consumer/test_group_regexes.py, tests/pulsar/topics/test_watches.py.
+"""
+
+from typing import Any, Final
+
+from broker.errors import Refusal
+
+try:
+    import re2
+except ImportError:  # no wheel for this Python
+    re2 = None
+
+# Of the automata of one expression; what needs more is refused as too large. RE2's own default is 8 MB.
+_MEMORY_MAX: Final = 1 << 20
+
+
+class InvalidExpression(Refusal):
+    """It is no expression of RE2, or too large a one; the message says why."""
+
+
+class NoExpressions(Refusal):
+    """google-re2 is not installed."""
+
+
+def available() -> bool:
+    return re2 is not None
+
+
+def compile_expression(pattern: str) -> Any:
+    """RE2's object. Raises InvalidExpression, NoExpressions. ``pattern``: the caller bounds its length."""
+    if re2 is None:
+        raise NoExpressions(
+            "This broker cannot match regular expressions: install google-re2 where it runs (pip install google-re2), or "
+            "subscribe to topics by name."
+        )
+    options = re2.Options()
+    options.max_mem = _MEMORY_MAX
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        if isinstance(reason, bytes):
+            reason = reason.decode("utf-8", "replace")
+        raise InvalidExpression(str(reason)[:200]) from None
