@@ -41,6 +41,7 @@ from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.pulsar.topics.watches import TopicWatches
 from broker.pulsar.views.subscriptions import SubscriptionViews
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication
@@ -73,6 +74,9 @@ class PulsarPart:
         logs.on_topic_gone.append(topics.on_topic_deleted)
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
+        watches = TopicWatches(topics, subscriptions.waker.line(), runtime.clock, surroundings.timer)
+        logs.on_topic_changed.append(watches.changed)
+        logs.on_topic_deleted.append(watches.changed)
         self._schemas = SchemaRegistry(surroundings.catalogue)
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
@@ -135,6 +139,7 @@ class PulsarPart:
             timer=surroundings.timer,
             entropy=runtime.entropy,
             topics=topics,
+            watches=watches,
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
@@ -180,6 +185,7 @@ class PulsarPart:
         self._policies.on_change.append(throttling.end_all)
         if isinstance(self.context.authorizer, AclAuthorizer):
             self.context.authorizer.on_change.append(partial(close_unentitled, self.context))
+            self.context.authorizer.on_change.append(self.context.watches.rights_changed)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)

@@ -28,6 +28,7 @@ from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.registry import TopicRegistry
+from broker.pulsar.topics.watches import TopicWatches
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
@@ -54,6 +55,7 @@ class PulsarContext:
     timer: Timer
     entropy: Entropy
     topics: TopicRegistry
+    watches: TopicWatches
     subscriptions: Subscriptions
     schemas: SchemaRegistry
     policies: PolicyStore

@@ -107,6 +107,7 @@ class PulsarService:
         if state is not None:
             for consumer in list(state.consumers.values()):
                 consumer.writable()
+            self._context.watches.writable(state)
 
     def stopping(self, connection: Connection) -> None:
         """Nothing to do: no command waits for an event."""
@@ -120,6 +121,7 @@ class PulsarService:
         if state.expiry is not None:
             state.expiry.cancel()
         self._context.keep_alive.forget(state)
+        self._context.watches.forget(state)
         self._context.liveness.lost(state)
         for producer in producers:
             producer.disconnected()

@@ -18,6 +18,7 @@ Pure.
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 import attrs
@@ -26,6 +27,7 @@ from broker.errors import Refusal
 from broker.pulsar.refusals import InvalidTopicName
 from broker.storage import refusals as storage
 from broker.storage.topic import check_name
+from protocol.checksum import crc32c
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -79,6 +81,10 @@ class TopicName:
     def of_partition(self, number: int) -> "TopicName":
         return attrs.evolve(self, partition=number)
 
+    def partitions(self, count: int) -> "list[TopicName]":
+        """The names of its partitions; its own if it is not partitioned (0)."""
+        return [self.of_partition(number) for number in range(count)] if count else [self]
+
     def __str__(self) -> str:
         suffix = f"-partition-{self.partition}" if self.partition >= 0 else ""
         return f"{self.domain}://{self.tenant}/{self.namespace_name}/{self.local}{suffix}"
@@ -123,6 +129,7 @@ def kafka_name(name: TopicName) -> str:
     return f"{_PREFIX}{_escape(name.tenant)}.{_escape(name.namespace_name)}.{_escape(local)}"
 
 
+@lru_cache(maxsize=10_000)
 def pulsar_name(topic: str) -> TopicName:
     """The topic of Pulsar that has this name in Kafka."""
     parts = _parts(topic) if topic.startswith(_PREFIX) else None
@@ -163,6 +170,14 @@ def subscription_name(topic: str, subscription: str) -> str:
 def subscriptions_prefix(topic: str) -> str:
     """How the names of all subscriptions of a topic begin, and of no others."""
     return f"{long_name(topic) or topic}/"
+
+
+def topics_hash(topics: Iterable[str]) -> str:
+    """Of a list of topics, whatever their order: the CRC-32C of the sorted names, as Pulsar computes it."""
+    in_order = sorted(topics)
+    if not all(map(str.isascii, in_order)):
+        in_order.sort(key=lambda topic: topic.encode("utf-16-be", "surrogatepass"))  # Java's order
+    return crc32c(",".join(in_order).encode("utf-8", "surrogatepass")).to_bytes(4, "little").hex()
 
 
 def check_legal(topic: str) -> None:

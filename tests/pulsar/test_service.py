@@ -213,7 +213,7 @@ def test_the_topics_of_a_namespace(broker: Broker, connect: Connect) -> None:
     assert [] == list(wire.ask(Type.GET_TOPICS_OF_NAMESPACE, ask)[1].topics)
 
 
-def test_transactions_and_topic_watchers_are_refused(connect: Connect) -> None:
+def test_transactions_are_refused(connect: Connect) -> None:
     wire = connect()
     answers = [
         wire.ask(Type.TC_CLIENT_CONNECT_REQUEST, pb.CommandTcClientConnectRequest(request_id=0)),
@@ -224,11 +224,6 @@ def test_transactions_and_topic_watchers_are_refused(connect: Connect) -> None:
     ]
     assert [63, 51, 53, 55, 57] == [kind for kind, _ in answers]
     assert {pb.ServerError.NotAllowedError} == {answer.error for _, answer in answers}
-    watch = pb.CommandWatchTopicList(request_id=0, watcher_id=1, namespace="public/default", topics_pattern=".*")
-    kind, answer = wire.ask(Type.WATCH_TOPIC_LIST, watch)
-    assert (Type.ERROR, pb.ServerError.NotAllowedError) == (kind, answer.error)
-    close = pb.CommandWatchTopicListClose(request_id=0, watcher_id=1)
-    assert Type.SUCCESS == wire.ask(Type.WATCH_TOPIC_LIST_CLOSE, close)[0]
 
 
 def test_producer_and_consumer_that_are_not_there_are_closed_with_success(connect: Connect) -> None:

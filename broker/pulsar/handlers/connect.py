@@ -3,6 +3,7 @@
 Tests: tests/pulsar/test_service.py, tests/pulsar/test_logins.py.
 """
 
+from broker import expressions
 from broker.network.work import LOGIN
 from broker.pulsar import logins
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
@@ -49,6 +50,7 @@ def handle(call: Call) -> None:
             protocol_version=state.protocol_version,
             max_message_size=context.config.pulsar_max_message_bytes,
             feature_flags=FeatureFlags(
+                supports_topic_watchers=expressions.available(),
                 supports_get_partitioned_metadata_without_auto_creation=True,
             ),
         ),

@@ -10,9 +10,8 @@ Tests: tests/pulsar/test_service.py.
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.rights import may
-from broker.pulsar.topic_names import TopicName, check_namespace
+from broker.pulsar.topic_names import TopicName, check_namespace, topics_hash
 from broker.security.acl import Operation, ResourceType
-from protocol.checksum import crc32c
 from protocol.pulsar.pulsar_pb2 import CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse
 
 
@@ -45,11 +44,6 @@ def _may_see(call: Call, name: TopicName) -> bool:
         call.context.kafka_name(name),
         audited=False,
     )
-
-
-def topics_hash(topics: list[str]) -> str:
-    """Of a list of topics, whatever their order: the CRC-32C of the sorted names, as Pulsar's clients compute it."""
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 
 COMMAND = Command(Type.GET_TOPICS_OF_NAMESPACE, handle, inline=False, lane=ADMIN)

@@ -143,19 +143,18 @@ class TopicRegistry:
         """A topic of several partitions is partitioned, and one of a single partition if it was made so."""
         return info.partitions > 1 or self._documents.is_partitioned(info.topic_id)
 
+    def kafka_names(self) -> set[str]:
+        """The names that all topics have in Kafka."""
+        return {info.name for info in self._logs.topics()}
+
     def topics(self, namespace: str) -> list[TopicName]:
         """All topics of a namespace, partitions one by one."""
         names: list[TopicName] = []
         for info in self._logs.topics():
             name = pulsar_name(info.name)
             if name.namespace == namespace:
-                names += self._names_of(info, name)
+                names += name.partitions(info.partitions if self.is_partitioned(info) else 0)
         return names
-
-    def _names_of(self, info: TopicInfo, name: TopicName) -> Iterable[TopicName]:
-        if self.is_partitioned(info):
-            return [name.of_partition(number) for number in range(info.partitions)]
-        return [name]
 
     # -- being made: may block -------------------------------------------------------------------------------------------
 
