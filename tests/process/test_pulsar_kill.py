@@ -152,9 +152,10 @@ class Subscription:
         self.name = name
         self.kind = kind
         self.lock = threading.Lock()
-        self.seen: set[int] = set()  # offsets
+        # Offsets, of messages in batches, too.
+        self.seen: set[int] = set()
         self.acknowledged: set[int] = set()
-        self.durable: set[int] = set()  # entries: the broker has said so
+        self.durable: set[int] = set()  # the broker has said so
 
 
 class Worker(Peer):
@@ -163,7 +164,7 @@ class Worker(Peer):
         self.subscription = subscription
         self._rng = random.Random(f"{SEED}{name}")
         self._held: dict[int, Any] = {}
-        self._spans: dict[int, int] = {}
+        self._left: dict[int, int] = {}  # by entry: the bits of its messages that are to be acknowledged
         self._sent: list[int] = []  # acknowledged on this connection
         self._asked: dict[int, list[int]] = {}
         self._durable_before: set[int] = set()
@@ -202,16 +203,19 @@ class Worker(Peer):
             self._subscribe()
         elif frame.kind == "MESSAGE":
             entry = body.message_id.entryId
-            assert entry not in self._durable_before, f"{entry} came again; its acknowledgement was durable"
-            self._held[entry] = {"ledgerId": body.message_id.ledgerId, "entryId": entry}
-            self._spans[entry] = len(frame.values)
+            count = len(frame.values)
+            bits = body.ack_set[0] % (1 << count) if body.ack_set else (1 << count) - 1
+            again = self._durable_before.intersection(_offsets(entry, bits))
+            assert not again, f"{again} came again; their acknowledgements were durable"
+            self._held[entry] = {"ledgerId": body.message_id.ledgerId, "entryId": entry, "batch_size": count}
+            self._left[entry] = bits
             with self.subscription.lock:
-                self.subscription.seen.update(range(entry, entry + len(frame.values)))
+                self.subscription.seen.update(range(entry, entry + count))
         elif frame.kind == "ACK_RESPONSE":
             assert not body.HasField("error"), body
-            entries = self._asked.pop(body.request_id)
+            offsets = self._asked.pop(body.request_id)
             with self.subscription.lock:
-                self.subscription.durable.update(entries)
+                self.subscription.durable.update(offsets)
         else:
             assert frame.kind in ("CONNECTED", "ACTIVE_CONSUMER_CHANGE"), frame
 
@@ -223,15 +227,25 @@ class Worker(Peer):
             return
         cumulative = self.subscription.kind == EXCLUSIVE and self._rng.random() < 0.5
         chosen = held if cumulative else self._rng.sample(held, self._rng.randrange(1, len(held) + 1))
+        acked: list[int] = []
+        ids = []
+        for entry in chosen:
+            bits, left = self._left[entry], 0
+            if not cumulative and self._rng.random() < 0.3:
+                left = bits & self._rng.getrandbits(bits.bit_length())  # the others are acknowledged by their indexes
+            acked += _offsets(entry, bits ^ left)
+            ids.append({**self._held[entry], "ack_set": [left]} if left else self._held[entry])
+            self._left[entry] = left
+            if not left:
+                del self._held[entry]
         fields: dict[str, Any] = {
             "consumer_id": 0,
             "ack_type": int(cumulative),
-            "message_id": [self._held[entry] for entry in (chosen[-1:] if cumulative else chosen)],
+            "message_id": ids[-1:] if cumulative else ids,
         }
         with self.subscription.lock:
-            for entry in chosen:
-                self.subscription.acknowledged.update(range(entry, entry + self._spans[entry]))
-        self._sent += chosen
+            self.subscription.acknowledged.update(acked)
+        self._sent += acked
         if self._rng.random() < 0.5:
             number = next(self.requests)
             # What was acknowledged before on this connection is durable, too, when this is answered.
@@ -239,10 +253,12 @@ class Worker(Peer):
             self.socket.sendall(command("ACK", request_id=number, **fields))
         else:
             self.socket.sendall(command("ACK", **fields))
-        for entry in chosen:
-            del self._held[entry]
-        permits = sum(self._spans[entry] for entry in chosen)
-        self.socket.sendall(command("FLOW", consumer_id=0, messagePermits=permits))
+        if acked:
+            self.socket.sendall(command("FLOW", consumer_id=0, messagePermits=len(acked)))
+
+
+def _offsets(entry: int, bits: int) -> list[int]:
+    return [entry + at for at in range(bits.bit_length()) if bits >> at & 1]
 
 
 class Reader(Peer):
