@@ -189,7 +189,7 @@ class TopicWatches:
 
     def _enqueue(self, watch: TopicWatch) -> None:
         """If it has something to look at; with the lock held."""
-        if (watch.unseen == set() and not watch.left) or not watch.ready or watch.queued or watch.ended:
+        if watch.unseen == set() or not watch.ready or watch.queued or watch.ended:
             return
         watch.queued = True
         self._queue.append(watch)
@@ -217,24 +217,29 @@ class TopicWatches:
 
     def _serve(self) -> None:
         """The next slice of the watch whose turn it is."""
+        unseen: set[str] | None = set()
         with self._lock:
             watch = self._queue.popleft()
-            watch.queued = False
-            if watch.ended:
+            if watch.ended or not (watch.left or watch.state.connection.writable):
+                watch.queued = False  # `writable` has it come again
                 return
             if not watch.left:
-                # After ``queued``: if it becomes writable now, it comes into the queue again.
-                if not watch.state.connection.writable:
-                    return
-                unseen, watch.unseen = watch.unseen, set()
+                unseen, watch.unseen = watch.unseen, unseen
+        try:
+            if not watch.left:
                 watch.left = sorted(self._topics.kafka_names() | watch.told.keys() if unseen is None else unseen)
-        part = watch.left[-_SLICE:]
-        del watch.left[-_SLICE:]
-        self._look(watch, part)
-        if not watch.left:
-            self._tell(watch)
-        with self._lock:
-            self._enqueue(watch)
+            part = watch.left[-_SLICE:]
+            del watch.left[-_SLICE:]
+            self._look(watch, part)
+            if not watch.left:
+                self._tell(watch)
+        finally:
+            with self._lock:
+                if watch.left:
+                    self._queue.appendleft(watch)  # the next begins when this one has no names in memory any more
+                else:
+                    watch.queued = False
+                    self._enqueue(watch)
 
     def _look(self, watch: TopicWatch, topics: Iterable[str]) -> None:
         """What has changed of these topics."""

@@ -263,3 +263,22 @@ def test_topics_that_change_all_the_time_are_known_in_the_end(
     ask = pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=0)
     listed = watcher.wire.ask(Type.GET_TOPICS_OF_NAMESPACE, ask)[1].topics
     assert wanted == {text for text in listed if "/b-" not in text}
+
+
+def test_a_watch_that_fails_does_not_stop_the_others(broker: Broker, connect: Connect) -> None:
+    failing, other = connect(), connect()
+    first = Watcher(failing)
+    second = Watcher(other)
+
+    def fail(_: str) -> bool:
+        raise RuntimeError("a defect")
+
+    state = next(iter(watches_of(broker)._watches))
+    (watch,) = watches_of(broker)._watches[state].values()
+    may_see, watch.may_see = watch.may_see, fail
+    broker.server.kafka.logs.create_topic("a", 1)
+    second.hear_until(texts("a"))
+    watch.may_see = may_see
+    broker.server.kafka.logs.create_topic("b", 1)
+    second.hear_until(texts("a", "b"))
+    first.hear_until(texts("b"))
