@@ -261,6 +261,8 @@ class World:
         """For subclasses."""
 
     def check_limits(self, consumer: Consumer) -> None:
+        if not self.unacked_max and not self.unacked_max_together:
+            return
         of_all = {offset: self.remaining(self.at(offset)) for offset in self.holder}
         own = sum(of_all[offset] for offset, holder in self.holder.items() if holder is consumer)
         assert not self.unacked_max or own < self.unacked_max, "more than a consumer may have"
