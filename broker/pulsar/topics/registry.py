@@ -10,7 +10,7 @@ is held for moments only; ``_making`` is held while a topic is made, so that two
 Tests: tests/pulsar/topics/test_registry.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
