@@ -184,8 +184,9 @@ class PulsarPart:
         throttling.count_in(self.context.quotas)
         self._policies.on_change.append(throttling.end_all)
         if isinstance(self.context.authorizer, AclAuthorizer):
-            self.context.authorizer.on_change.append(partial(close_unentitled, self.context))
-            self.context.authorizer.on_change.append(self.context.watches.rights_changed)
+            ask_again = (partial(close_unentitled, self.context), self.context.watches.rights_changed)
+            self.context.authorizer.on_change.extend(ask_again)
+            self.context.namespaces.on_roles_changed.extend(ask_again)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)

@@ -43,6 +43,8 @@ class Namespaces:
         self._tenants: dict[str, Json] = {name.partition("/")[0]: {} for name in self._always}
         self._namespaces: dict[str, Json] = {name: {} for name in sorted(self._always)}
         self._administrators: dict[str, frozenset[str]] = {}  # by tenant, where there are any
+        # Called after they have changed, without the lock, so that who is connected is asked for its rights again.
+        self.on_roles_changed: list[Callable[[], None]] = []
         self._lock = Lock()
 
     def load(self) -> None:
@@ -89,6 +91,8 @@ class Namespaces:
                 raise TooManyRequests(f"There may be {TENANTS_MAX} tenants.")
             self._write(TENANT_KIND, name, info)
             self._put(name, info)
+        for call in self.on_roles_changed:
+            call()
 
     def delete_tenant(self, name: str) -> None:
         """Raises TopicNotFound, NotAllowed."""

@@ -11,7 +11,6 @@ from broker.pulsar.admin.calls import json_object, namespace_name, require_clust
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policy_names import CLUSTER, parse_policies
 from broker.pulsar.admin.topics import Topics
-from broker.pulsar.consumer_calls import close_unentitled
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import TopicNotFound
 from broker.pulsar.topic_names import check_namespace
@@ -69,7 +68,6 @@ class Tenants:
         if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
             raise HttpError(400, "adminRoles has to be a list of texts.")
         self._context.namespaces.put_tenant(tenant, {**info, "adminRoles": roles}, new=new)
-        close_unentitled(self._context)
         return NO_CONTENT
 
     def delete_tenant(self, call: Call) -> Answer:

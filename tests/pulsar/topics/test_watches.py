@@ -202,6 +202,10 @@ def test_a_watch_has_only_what_its_client_may_describe() -> None:
         watcher.hear_until(texts("a1", "a2", "b1"))
         authorizer.delete([AclFilter(ResourceType.TOPIC, "a")])
         watcher.hear_until(texts("b1"))
+        namespaces = broker.server.part("pulsar").context.namespaces  # type: ignore[union-attr]
+        for roles, seen in ((["ANONYMOUS"], texts("a1", "a2", "b1", "b2")), ([], texts("b1"))):
+            namespaces.put_tenant("public", {"adminRoles": roles}, new=False)
+            watcher.hear_until(seen)
         for name in ("a1", "b2"):
             logs.delete_topic(name)
         assert watcher.hears_nothing()
