@@ -4,7 +4,7 @@ PYTHON ?=
 VENV ?= .venv
 ARGS ?=
 # Number of test processes; 0 runs the tests in the main process, for a debugger.
-WORKERS ?= 3
+WORKERS ?= 4
 RERUNS ?= 0
 SEEDS ?= 1-2000
 CYCLES ?= 200
