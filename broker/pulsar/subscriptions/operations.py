@@ -60,6 +60,8 @@ class SubscriptionFigures:
     ranges: int  # that are acknowledged beyond that
     properties: Mapping[str, str]
     active_consumer: str  # "" if there is none, or all of them are served
+    blocked: bool  # so many of its messages are unacknowledged that it gets no new ones
+    delayed: int  # entries whose time has not come
     consumers: Sequence[ConsumerFigures]
 
 
@@ -68,7 +70,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
     with subscription.lock:
         cursor, dispatcher = subscription.cursor, subscription.dispatcher
         consumers = [consumer_figures(connected) for connected in subscription.connected]
-        active = getattr(dispatcher, "active", None)
+        active, in_flight = getattr(dispatcher, "active", None), getattr(dispatcher, "in_flight", None)
         return SubscriptionFigures(
             name=subscription.name,
             type=NAMES.get(subscription.kind, "None"),
@@ -81,6 +83,8 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
             ranges=cursor.acknowledged.range_count,
             properties=cursor.properties,
             active_consumer=active.name if active is not None else "",
+            blocked=in_flight is not None and in_flight.blocked,
+            delayed=getattr(dispatcher, "delayed", 0),
             consumers=consumers,
         )
 

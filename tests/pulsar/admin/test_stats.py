@@ -1,5 +1,8 @@
 """Statistics of topics, asked of a whole broker with the real client on it."""
 
+from datetime import timedelta
+
+from tests.network.harness import wait_for
 from tests.pulsar.admin.harness import PERSISTENT, Admin
 from tests.pulsar.clients import client
 
@@ -86,3 +89,29 @@ def test_what_is_stored_about_a_topic_is_shown(admin: Admin) -> None:
     names = [f"persistent://public/default/parts-partition-{number}" for number in range(2)]
     assert names == [*admin.get(f"{PERSISTENT}/parts/internal-info")["partitions"]]
     assert 404 == admin.ask("GET", f"{PERSISTENT}/none/internal-info")[0]
+
+
+def test_a_blocked_subscription_and_delayed_messages_are_shown(admin: Admin) -> None:
+    with client(admin.service_url) as pulsar:
+        import pulsar as names
+
+        producer = pulsar.create_producer("t", batching_enabled=False)
+        consumer = pulsar.subscribe("t", "s", names.ConsumerType.Shared)
+        admin.do("POST", f"{PERSISTENT}/t/maxUnackedMessagesOnSubscription", 3)
+        shown = ("blockedSubscriptionOnUnackedMsgs", "unackedMessages", "msgDelayed", "msgBacklogNoDelayed")
+
+        def figures() -> tuple[object, ...]:
+            of = admin.get(f"{PERSISTENT}/t/stats")["subscriptions"]["s"]
+            return tuple(of[name] for name in shown)
+
+        producer.send(b"later", deliver_after=timedelta(hours=1))
+        producer.send(b"0")
+        consumer.acknowledge(consumer.receive(30_000))
+        wait_for(lambda: figures() == (False, 0, 1, 0))
+        for _ in range(3):
+            producer.send(b"now")
+        received = [consumer.receive(30_000) for _ in range(3)]
+        wait_for(lambda: figures() == (True, 3, 1, 3))
+        for message in received:
+            consumer.acknowledge(message)
+        wait_for(lambda: figures() == (False, 0, 1, 0))

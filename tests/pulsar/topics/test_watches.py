@@ -1,7 +1,6 @@
 """WATCH_TOPIC_LIST over a real socket."""
 
 import random
-import time
 from collections.abc import Callable
 
 import attrs
@@ -17,10 +16,10 @@ from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_filter import AclFilter
 from protocol.pulsar import pulsar_pb2 as pb
 from protocol.pulsar.frames import write_command
+from tests.network.harness import wait_for
 from tests.pulsar.wire import Type, Wire
 
 Connect = Callable[..., Wire]
-_PATIENCE_S = 30.0
 pytestmark = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")
 
 
@@ -65,13 +64,6 @@ class Watcher:
 
 def watches_of(broker: Broker) -> TopicWatches:
     return broker.server.part("pulsar").context.watches  # type: ignore[union-attr]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_hash_is_that_of_java() -> None:
@@ -135,7 +127,7 @@ def test_a_watch_ends_when_it_is_closed(broker: Broker, connect: Connect) -> Non
     second.hear_until(texts("t"))
     assert watcher.hears_nothing()
     other.close()
-    eventually(lambda: not watches_of(broker)._watches)
+    wait_for(lambda: not watches_of(broker)._watches)
 
 
 def test_a_number_that_is_watched_again_begins_anew(broker: Broker, connect: Connect) -> None:
@@ -173,7 +165,7 @@ def test_watches_are_bounded(broker: Broker, connect: Connect, monkeypatch: pyte
     assert [None, too_many] == [Watcher(other, number=number).error for number in range(2)]
     for each in (wire, other):
         each.close()
-    eventually(lambda: not watches_of(broker)._watches)
+    wait_for(lambda: not watches_of(broker)._watches)
     for name in "ab":
         broker.server.kafka.logs.create_topic(name, 1)
     wire = connect()
@@ -220,7 +212,7 @@ def test_a_connection_that_takes_nothing_is_told_later(broker: Broker, connect: 
     frame = write_command(Type.ERROR, fill)
     for _ in range(64):
         state.push(frame)
-    eventually(lambda: not state.connection.writable)
+    wait_for(lambda: not state.connection.writable)
     names = [f"t{number}" for number in range(watches._UNSEEN_MAX + 5)]
     for name in names[:3]:
         broker.server.kafka.logs.create_topic(name, 1)
