@@ -4,6 +4,7 @@ several run tests (`make test`). The `broker` fixture comes with the package (br
 import ast
 import gc
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 _SPARK = Path(__file__).parent / "spark"
 # So do those of the page: they share a browser, and a broker with its clients.
 _PAGE = Path(__file__).parent / "page"
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines anywhere: a shared or slow machine must not fail a test.
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -11,9 +11,12 @@ from broker.kafka.error_codes import CODES, code_of
 from broker.storage import refusals
 from protocol.kafka.errors import ErrorCode
 
-# Refusals of other services, which Kafka's handlers never see, and of the backup, whose one handler has their codes. Other tests
-# of the same process may have imported them.
-OF_OTHERS = ("broker.pulsar.", "broker.delivery.", "broker.http.", "broker.network.routes", "broker.storage.backup.")
+# Refusals of other services, which Kafka's handlers never see, and of expressions and the backup, whose callers have their codes.
+# Other tests of the same process may have imported them.
+OF_OTHERS = (
+    *("broker.pulsar.", "broker.delivery.", "broker.http.", "broker.network.routes"),
+    *("broker.expressions", "broker.storage.backup."),
+)
 
 
 def kinds(base: type[Refusal]) -> Iterator[type[Refusal]]:

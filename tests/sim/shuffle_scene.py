@@ -136,6 +136,8 @@ def _check_receivers(connection: Any) -> None:
         if not connection.outgoing_bytes:
             raise Violation("a connection with nothing to send is called unwritable")
         return
+    if queue._held:  # the timer has it look again when its client is below its quota
+        return
     for receiver in queue._receivers.values():
         view = receiver.view
         if receiver.queued:
