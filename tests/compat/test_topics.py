@@ -53,7 +53,9 @@ def test_a_name_that_cannot_be_is_refused(servers: str) -> None:
     with pytest.raises(ValueError, match="is illegal"):
         python.send("not a topic", b"value")
     python.close()
-    assert b"Invalid topic" in kcat(servers, "-P", "-t", "not a topic", stdin=b"value", fails=True)
+    # librdkafka says the one while it produces, the other once it has heard of the topic.
+    said = kcat(servers, "-P", "-t", "not a topic", stdin=b"value", fails=True)
+    assert b"Invalid topic" in said or b"Unknown topic" in said
 
 
 def test_where_topics_are_not_made_by_writing_each_client_says_that_there_is_none() -> None:

@@ -328,7 +328,9 @@ def _handlers(world: World) -> None:
         clients = [served.connect() for _ in range(4)]
 
         def keep_busy() -> None:
-            for client, command in zip(clients, (b"p", b"w", b"w", b"s"), strict=True):
+            clients[0].send(frame(b"p", b"x"))
+            served.until(lambda: clients[0].frames)  # while the one handler does not wait for the gate
+            for client, command in zip(clients[1:], (b"w", b"w", b"s"), strict=True):
                 client.send(frame(command, b"x"))
 
         world.moves(keep_busy, served.registry)
