@@ -10,7 +10,7 @@ import pytest
 from broker.runtime import open_files
 from broker.runtime.disk import FileRegion, SystemDisk
 from broker.runtime.open_files import CachedFile, OpenFiles
-from tests.descriptors import none_left
+from tests.descriptors import in_own_process, none_left
 from tests.network.harness import descriptors
 
 
@@ -132,6 +132,10 @@ def test_threads_that_open_the_same_file_share_it(tmp_path: Path) -> None:
 
 
 def test_without_a_descriptor_left_the_least_recently_used_files_make_room(tmp_path: Path) -> None:
+    in_own_process(least_recently_used_make_room, tmp_path)
+
+
+def least_recently_used_make_room(tmp_path: Path) -> None:
     files, cached = make(tmp_path, 40, 100)
     for file in cached[:39]:
         file.get()
@@ -144,6 +148,10 @@ def test_without_a_descriptor_left_the_least_recently_used_files_make_room(tmp_p
 
 
 def test_files_that_are_pinned_or_being_sent_do_not_make_room_for_others(tmp_path: Path) -> None:
+    in_own_process(pinned_and_sent_make_no_room, tmp_path)
+
+
+def pinned_and_sent_make_no_room(tmp_path: Path) -> None:
     files, cached = make(tmp_path, 4, 100)
     pinned = cached[0]
     pinned.get()

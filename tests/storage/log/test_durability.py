@@ -1,12 +1,13 @@
 """fsync and checkpoints of one log."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from broker.errors import StorageError
 from broker.storage.refusals import OffsetOutOfRange
-from tests.descriptors import none_left
+from tests.descriptors import in_own_process, none_left
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records
 
 
@@ -187,8 +188,13 @@ def test_a_clean_stop_writes_no_snapshot_of_nothing(storage: Storage) -> None:
 
 
 def test_a_flush_that_cannot_open_its_file_leaves_the_partition_online_and_the_next_one_does_it_all(
-    storage: Storage,
+    tmp_path: Path,
 ) -> None:
+    in_own_process(flush_that_cannot_open_its_file, tmp_path)
+
+
+def flush_that_cannot_open_its_file(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     assert len(log.view.segments) > 1
@@ -203,7 +209,12 @@ def test_a_flush_that_cannot_open_its_file_leaves_the_partition_online_and_the_n
     assert len(storage.disk.synced) == len(log.view.segments) + 1  # the directory, too
 
 
-def test_a_checkpoint_that_cannot_open_a_file_leaves_the_partition_online(storage: Storage) -> None:
+def test_a_checkpoint_that_cannot_open_a_file_leaves_the_partition_online(tmp_path: Path) -> None:
+    in_own_process(checkpoint_that_cannot_open_a_file, tmp_path)
+
+
+def checkpoint_that_cannot_open_a_file(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     storage.manager.files.close_all()
