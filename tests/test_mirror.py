@@ -1,10 +1,11 @@
-"""Every module has its own test file in the mirrored place, or the last line of its docstring says where it is tested:
-``Tests: tests/x/test_y.py.``, several paths with commas between them.
+"""Every module has its own test files in the mirrored place, or the last line of its docstring says where it is tested:
+``Tests: tests/x/test_y.py.``, several paths with commas between them. The tests of ``x/y.py`` are ``tests/x/test_y.py`` and
+``tests/x/test_y_*.py``.
 """
 
 import ast
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -17,6 +18,10 @@ def mirrored(module: str) -> str:
     """Where the tests of a module belong."""
     *folders, name = module.removeprefix("broker.").split(".")
     return str(PurePosixPath("tests", *folders, f"test_{name}.py"))
+
+
+def has_tests(path: Path) -> bool:
+    return path.exists() or any(path.parent.glob(f"{path.stem}_*.py"))
 
 
 def named_in_docstring(source: str) -> list[str]:
@@ -37,7 +42,7 @@ def test_every_module_has_tests_of_its_own_or_says_where_they_are() -> None:
     without = {
         name
         for name, source in paths_of_modules().items()
-        if not (ROOT / mirrored(name)).exists() and not named_in_docstring(source)
+        if not has_tests(ROOT / mirrored(name)) and not named_in_docstring(source)
     }
     assert set() == without, "write the test file, or say in the docstring where the module is tested"
 
