@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import click
 
 from broker.cli import main as cli
-from broker.cli.examples import EXAMPLES
+from broker.cli.help import EXAMPLES
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.delivery import in_flight

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broker.cli.broker_options import read_password
 from broker.cli.output import output_option, print_object, say
-from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
 

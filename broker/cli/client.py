@@ -2,7 +2,16 @@
 
 Most use our own client (``kafka``). kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
 
-Tests: tests/cli/test_topics.py, tests/cli/test_produce_consume.py.
+Requests of the commands for users, ACLs and quotas, by our own Kafka client, so that they work with any Kafka broker.
+
+What the commands say when our own Kafka client fails.
+
+Tests: tests/cli/test_topics.py,
+tests/cli/test_produce_consume.py,
+tests/cli/test_users.py,
+tests/cli/test_acls.py,
+tests/cli/test_quotas.py,
+tests/cli/test_broker_options.py.
 """
 
 import contextlib
@@ -20,6 +29,11 @@ from broker.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from broker.client.kafka.cluster import Cluster
     from broker.client.security_settings import Sasl
+
+from collections.abc import Mapping
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -206,3 +220,72 @@ def format_time(timestamp_ms: int) -> str:
         return "-"
     moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# What the command needs to say in addition to the broker's own message.
+_ADVICE = {
+    ErrorCode.security_disabled: "the broker has no authorizer, so everybody may do everything",
+    ErrorCode.cluster_authorization_failed: "the user of this command may not do that",
+    ErrorCode.resource_not_found: "there is none",
+}
+
+
+def ask(target: Target, key: ApiKey, versions: tuple[int, int], fields: Mapping[str, Any]) -> Any:
+    """The answer of any broker of the cluster, which passes on what only the controller can do."""
+    with kafka(target, "admin") as cluster:
+        routing = cluster.routing
+
+        def attempt() -> Any:
+            connection = routing.any_connection()
+            return connection.ask(key, connection.version(key, *versions), fields)
+
+        return routing.retrying(attempt)
+
+
+def check(code: int, message: str | None, what: str) -> None:
+    """Raises BrokerError for a refusal."""
+    if code:
+        raise BrokerError(f"{what}: {refusal(code, message)}.")
+
+
+def refusal(code: int, message: str | None) -> str:
+    """A refusal in words."""
+    try:
+        name = ErrorCode(code)
+    except ValueError:
+        return message or f"Kafka's error {code}"
+    words = (message or "").strip().rstrip(".")
+    advice = _ADVICE.get(name)
+    if advice and words:
+        return f"{advice} ({words})"
+    return advice or words or name.name.replace("_", " ")
+
+
+# Where Kafka keeps groups, committed offsets, transactions and what share groups have read.
+_KAFKAS_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def no_topic(topic: str) -> BrokerError:
+    if topic in _KAFKAS_INTERNAL:
+        return BrokerError(
+            f"There is no topic {topic!r}. A reactor broker keeps groups, offsets and transactions in its catalogue: "
+            "`broker groups` and `broker transactions` show them."
+        )
+    return BrokerError(f"There is no topic {topic!r}: `broker topics list` shows the existing topics.")
+
+
+@contextlib.contextmanager
+def client_errors(target: Target) -> Iterator[None]:
+    """Adds what to do where no broker answers. Every other error of the client says it already."""
+    from broker.client.kafka.errors import UnreachableError
+
+    check_port(target)
+    try:
+        yield
+    except UnreachableError as error:
+        # The client's own sentence has more to say where something listens that is no broker, or one with TLS.
+        if "security.protocol" in str(error):
+            raise
+        raise BrokerError(
+            f"No broker answers at {target.bootstrap}: start one with `broker serve`, or name another with -b HOST:PORT."
+        ) from error

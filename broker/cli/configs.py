@@ -1,5 +1,11 @@
 """`broker configs`: the settings of topics, brokers and groups and the quotas of clients, with Kafka's protocol, so that it works
 with any Kafka broker.
+
+Names of settings as people write them, as the names that a broker has.
+
+The same thing has several names in Kafka: ``log.retention.hours`` of a broker, its ``log.retention.ms``, and ``retention.ms`` of
+a topic. Where a broker has the setting under another of them, that one is meant, and a value is converted to its unit. The names
+that this project's broker has for its settings are understood, too.
 """
 
 import functools
@@ -8,16 +14,65 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli import completing, quotas
+from broker.cli import completion, quotas
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import output_option, print_object, print_rows, say
-from broker.cli.setting_names import hint, understand
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from broker.client.kafka import Cluster
     from broker.client.kafka.admin.configs import Entry, Resource
+
+import difflib
+from collections.abc import Collection
+
+import attrs
+
+from broker.config import BrokerConfig, setting_infos
+from broker.config.kafka_names import COARSER
+from broker.config.topic_settings import SETTINGS
+
+_OF_BROKER = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym}
+_KAFKAS = {info.name: info.kafka for info in setting_infos(BrokerConfig) if info.kafka}
+_OF_TOPIC = {synonym: name for name, synonym in _OF_BROKER.items()}
+
+
+@attrs.frozen
+class Name:
+    """``factor``: how many units of this setting are one of the setting that was written."""
+
+    name: str
+    factor: int = 1
+
+    def convert(self, value: str) -> str:
+        """Kafka's -1 and such mean the same in all units."""
+        if self.factor == 1 or not value.isdecimal():
+            return value
+        return str(int(value) * self.factor)
+
+
+def understand(written: str, known: Collection[str]) -> Name | None:
+    """The setting among ``known`` that is meant; None if it is none of them."""
+    dotted = written.replace("_", ".")
+    for candidate in (written, dotted, _KAFKAS.get(written)):
+        if candidate is not None and candidate in known:
+            return Name(candidate)
+    finer, factor = dotted, 1
+    if dotted in COARSER:
+        ours, factor, _ = COARSER[dotted]
+        finer = _KAFKAS.get(ours, ours)
+    for other in (finer, _OF_TOPIC.get(finer), _OF_BROKER.get(finer)):
+        if other is not None and other in known:
+            return Name(other, factor)
+    return None
+
+
+def hint(written: str, known: Collection[str]) -> str:
+    """What was perhaps meant, as the end of a sentence."""
+    nearest = difflib.get_close_matches(written.replace("_", "."), known, 1, 0.6)
+    return f"did you mean {nearest[0]}?" if nearest else "`broker configs get --all` lists all settings."
+
 
 _COLUMNS = ("name", "value", "default", "source")
 
@@ -65,7 +120,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="This topic."),
+            click.option("--topic", metavar="NAME", shell_complete=completion.topics, help="This topic."),
             click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="This broker."),
             click.option(
                 "--all-brokers", is_flag=True, help="All brokers: settings that were changed while they were running."
@@ -73,7 +128,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--group",
                 metavar="NAME",
-                shell_complete=completing.groups,
+                shell_complete=completion.groups,
                 help="This group (brokers from Kafka 4.0 on).",
             ),
             click.option("--client-metrics", metavar="NAME", help="This subscription to metrics of clients (KIP-714)."),

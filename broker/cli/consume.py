@@ -4,6 +4,8 @@ Without a group and without --follow it reads every partition from a chosen posi
 (``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
 the group, and follows several partitions at a time, by kafka-python. ``consume_share.py`` is for share groups.
 
+`broker consume --share-group`: prints records as a member of a share group, and accepts what it has printed.
+
 Tests: tests/cli/test_produce_consume.py.
 """
 
@@ -14,23 +16,79 @@ from typing import Any
 
 import click
 
-from broker.cli import completing
+from broker.cli import completion
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
+    client_errors,
     client_settings,
     describe,
+    no_topic,
     plain_errors,
     unescape,
 )
-from broker.cli.consume_share import consume_shared
-from broker.cli.interrupt import Interrupts
-from broker.cli.kafka_errors import client_errors, no_topic
-from broker.cli.output import say
-from broker.cli.place import Place
-from broker.cli.record_output import Renderer, by_template, json_line, text_line
-from broker.cli.record_template import parse_template
+from broker.cli.output import Interrupts, say
+from broker.cli.record_format import Renderer, by_template, json_line, parse_template, text_line
+from broker.cli.record_reader import Place
 from broker.errors import BrokerError
+
+# How long to wait for the group to assign something, and then, without --follow, for one more record.
+_ASSIGNMENT_S = 60.0
+_IDLE_S = 1.0
+
+_POLL_S = 0.25
+_CONSUME_SHARE_POLL_RECORDS = 500
+
+
+def consume_shared(
+    target: Target,
+    group: str,
+    topics: tuple[str, ...],
+    render: Renderer,
+    *,
+    from_beginning: bool,
+    follow: bool,
+    limit: int | None,
+) -> None:
+    """Until Ctrl-C with ``follow``; otherwise until nothing more comes. Raises BrokerError."""
+    from broker.client.kafka.share.share_consumer import ShareConsumer
+    from broker.runtime.clock import SystemClock
+
+    out, clock = sys.stdout.buffer, SystemClock()
+    left = limit
+    with client_errors(target):
+        if from_beginning:
+            _start_at_the_beginning(target, group)
+        # Each poll is accepted by the commit after it, so that everything accepted has been printed.
+        with ShareConsumer(target.config("consume"), group, topics) as consumer:
+            last_at = clock.monotonic()
+            while left is None or left > 0:
+                records = consumer.poll(_POLL_S, min(left or _CONSUME_SHARE_POLL_RECORDS, _CONSUME_SHARE_POLL_RECORDS))
+                now = clock.monotonic()
+                if records:
+                    out.write(b"".join([render(record.topic, record.partition, record) for record in records]))
+                    out.flush()
+                    consumer.commit()
+                    last_at = now
+                    if left is not None:
+                        left -= len(records)
+                elif not follow and now - last_at >= (_IDLE_S if consumer.has_fetched else _ASSIGNMENT_S):
+                    return
+
+
+def _start_at_the_beginning(target: Target, group: str) -> None:
+    """A share group begins where its setting says, which is at the end by default."""
+    from broker.client.kafka.admin.configs import GROUP, alter_configs
+    from broker.client.kafka.cluster import Cluster
+    from broker.errors import BrokerError
+
+    resource = (GROUP, group)
+    with Cluster(target.config("consume")) as cluster:
+        changes = {resource: {"share.auto.offset.reset": "earliest"}}
+        answer = alter_configs(cluster.routing, changes)[resource]
+    if answer.code:
+        raise BrokerError(f"The group {group} cannot be made to start at the first record: {answer.said}.")
+
 
 # How long a poll waits, and how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
 # of them held, and closing the consumer would then wait for ever.
@@ -39,20 +97,20 @@ _POLL_RECORDS = 5000
 
 
 @click.command()
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completion.topics)
 @broker_options
 @click.option(
     "--group",
     "-g",
     metavar="NAME",
-    shell_complete=completing.groups,
+    shell_complete=completion.groups,
     help="Consume as a member of this group, from its committed offsets.",
 )
 @click.option(
     "--share-group",
     "-G",
     metavar="NAME",
-    shell_complete=completing.groups,
+    shell_complete=completion.groups,
     help="Consume as a member of this share group, a queue: a record goes to one of its members, and is accepted once it is"
     " printed.",
 )

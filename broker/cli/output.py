@@ -6,13 +6,20 @@ and colours them where the output is no terminal, as in a log of a CI system tha
 Names are chosen by clients. What a terminal would take for a command, and what ends a row, is written as an escape (``visible``);
 only ``broker consume`` writes the bytes of records as they are.
 
-Tests: tests/cli/test_output.py, tests/cli/test_topics.py, tests/cli/test_inspect.py.
+Ctrl-C in a command that has something to finish first: the first one is a request, the second an exception.
+
+Tests: tests/cli/test_topics.py,
+tests/cli/test_inspect.py,
+tests/cli/test_produce_consume.py.
 """
 
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Literal
 
 import click
@@ -114,3 +121,38 @@ def json_line(fields: Mapping[str, object]) -> bytes:
 def json_text(data: bytes | None) -> str | None:
     r"""Bytes for a JSON line. Bytes that are not UTF-8 become \xNN."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+class Interrupts:
+    """``with Interrupts() as interrupts``; then ``interrupts.requested`` says whether there was one.
+
+    A step that may wait for a long time goes into ``with interrupts.allowed()``, where the first Ctrl-C raises
+    KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._allowed = False
+        self._before: Any = None
+
+    def __enter__(self) -> "Interrupts":
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        self._allowed = True
+        try:
+            if self.requested:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._allowed = False
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        again, self.requested = self.requested, True
+        if again or self._allowed:
+            raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, refusal
+from broker.cli.client import ask, check, refusal
 from broker.cli.output import json_line, output_option, print_object, print_table, say
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, refusal
+from broker.cli.broker_options import Target, broker_options, read_password
+from broker.cli.client import ask, check, refusal
 from broker.cli.output import json_line, output_option, print_done, print_object, print_table, say
-from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.entropy import SystemEntropy
 from broker.security.credentials import DEFAULT_ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, make_row

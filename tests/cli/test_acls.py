@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.cli.acl_selection import SUPPORTED, Selection, parse_operation
+from broker.cli.acls import SUPPORTED, Selection, parse_operation
 from broker.client import Broker
 from broker.errors import ConfigError
 from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType

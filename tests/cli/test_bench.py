@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli.bench_runs import Load, Measured, produce
+from broker.cli.bench import Load, Measured, produce
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from tests.cli.conftest import Run

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
-from broker.cli.record_json import parse_record, record_line
+from broker.cli.record_format import parse_record, record_line
 from broker.client import Broker
 from tests.cli.conftest import Run, Serving, command_line
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from broker.cli.record_format import parse_template
 from broker.cli.record_input import BadLine, Common, Parser, formatted_lines, json_lines, keyed_lines, whole_lines
-from broker.cli.record_template import parse_template
 from broker.client.kafka.record_encoder import NO_HEADERS, encode_headers
 
 

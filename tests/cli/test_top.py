@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.cli.top_rates import Sample, view
+from broker.cli.top import Sample, view
 from broker.client import Broker
 from tests.cli.conftest import Run, command_line
 from tests.cli.test_groups import commit, group, read_some

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli import line_source
-from broker.cli.line_source import LineSource
+from broker.cli import record_input
+from broker.cli.record_input import LineSource
 from broker.errors import BrokerError
 
 
@@ -40,15 +40,15 @@ def test_every_line_comes_once_and_in_order(pieces: list[bytes]) -> None:
 
 
 def test_many_lines_come_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_source, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(record_input, "_CHUNK_BYTES", 1000)
     found = chunks_of([b"%04d\n" % number for number in range(2000)])
     assert [b"%04d" % number for number in range(2000)] == [line for chunk in found for line in chunk]
     assert 3 < len(found)
 
 
 def test_a_line_that_no_record_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_source, "_CHUNK_BYTES", 100)
-    monkeypatch.setattr(line_source, "_LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(record_input, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(record_input, "_LINE_BYTES_MAX", 1000)
     with pytest.raises(BrokerError, match="more than 1000 bytes"):
         chunks_of([b"x" * 100] * 11)
 

@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from broker.cli.record_format import by_template, json_line, parse_template, text_line
 from broker.cli.record_input import Common, json_lines
-from broker.cli.record_output import by_template, json_line, text_line
-from broker.cli.record_template import parse_template
 
 
 class Record(NamedTuple):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.cli.setting_names import Name, hint, understand
+from broker.cli.configs import Name, hint, understand
 
 OF_BROKER = {"log.retention.ms", "num.partitions", "log.dirs", "message.max.bytes"}
 OF_TOPIC = {"retention.ms", "max.message.bytes", "cleanup.policy"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli.record_json import json_bytes, parse_record, record_line
+from broker.cli.record_format import json_bytes, parse_record, record_line
 
 nullable = st.none() | st.binary(max_size=30) | st.text(max_size=10).map(lambda text: text.encode())
 named = st.binary(max_size=10)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from broker.cli.examples import EXAMPLES
+from broker.cli.help import EXAMPLES
 from broker.cli.main import command as root
 
 

@@ -1,6 +1,6 @@
 """The screen that `serve` ends its start with."""
 
-from broker.cli.welcome import Address, command_name, screen
+from broker.cli.serve import Address, command_name, screen
 
 
 def test_addresses_the_next_command_and_how_to_stop() -> None:

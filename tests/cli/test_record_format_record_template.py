@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from broker.cli.record_template import line_parser, parse_template
+from broker.cli.record_format import line_parser, parse_template
 
 
 @pytest.mark.parametrize(
