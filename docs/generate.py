@@ -186,9 +186,9 @@ MACHINES = (
     "broker.shuffle.partition.reading_state",
     "broker.shuffle.spill.spill_state",
     "broker.client.shuffle.writing.writer_state",
-    "broker.client.shuffle.writing.link_state",
-    "broker.client.shuffle.reading.channel_state",
-    "broker.client.kafka.transaction_state",
+    "broker.client.shuffle.writing.broker_link",
+    "broker.client.shuffle.reading.input_channel",
+    "broker.client.kafka.transaction",
 )
 
 

@@ -86,7 +86,7 @@ class AdminApi:
         headers = [("host", f"{host}:{self.port}"), ("content-length", str(len(content))), ("connection", "close")]
         sasl = self.security.sasl
         if sasl is not None and sasl.token is not None:
-            from broker.client.kafka.security import current_token
+            from broker.client.kafka.config import current_token
 
             headers.append(("authorization", f"Bearer {current_token(sasl)}"))
         elif sasl is not None:

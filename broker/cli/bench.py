@@ -377,7 +377,7 @@ def _run(
 @contextlib.contextmanager
 def _topic(cluster: "Cluster", name: str | None, partitions: int) -> Iterator[tuple[str, Sequence[int]]]:
     """The topic and its partitions; one of its own is deleted in any case."""
-    from broker.client.kafka.admin.topics import create_topics, delete_topics
+    from broker.client.kafka.admin.configs import create_topics, delete_topics
     from broker.runtime.entropy import SystemEntropy
 
     if name is not None:

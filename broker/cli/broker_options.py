@@ -212,7 +212,7 @@ def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
 def _properties(file: str | None, overrides: tuple[str, ...], may_ask: bool = True) -> dict[str, str]:
     found: dict[str, str] = {}
     if file:
-        from broker.client.properties import parse_properties
+        from broker.client.security_settings import parse_properties
 
         given = parse_properties(read_secret_file(file), file)
         # The file may be a producer's or consumer's and have more than a command needs.

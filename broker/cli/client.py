@@ -115,7 +115,7 @@ def client_settings(target: Target, command: str) -> dict[str, Any]:
 def _token_provider(sasl: "Sasl") -> Any:
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
-    from broker.client.kafka.security import current_token
+    from broker.client.kafka.config import current_token
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc,unused-ignore]
         def token(self) -> str:

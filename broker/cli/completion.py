@@ -26,7 +26,7 @@ _NAMES_MAX = 500
 
 
 def topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from broker.client.kafka.admin.topics import describe_topics
+    from broker.client.kafka.admin.configs import describe_topics
 
     def ask(cluster: "Cluster") -> Iterable[str]:
         return (topic.name for topic in describe_topics(cluster.routing).topics if not topic.is_internal)
@@ -41,7 +41,7 @@ def groups(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
 
 
 def transactional_ids(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from broker.client.kafka.admin.transactions import list_ids
+    from broker.client.kafka.admin.cluster import list_ids
 
     return _names(ctx, incomplete, lambda cluster: (one.transactional_id for one in list_ids(cluster.routing, ())))
 

@@ -143,8 +143,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @broker_options
 def list_configs(as_json: bool, target: Target) -> None:
     """List every setting that was changed: of all brokers, topics, and quotas."""
-    from broker.client.kafka.admin.configs import BROKER, TOPIC, describe_configs
-    from broker.client.kafka.admin.topics import describe_topics
+    from broker.client.kafka.admin.configs import BROKER, TOPIC, describe_configs, describe_topics
 
     with kafka(target, "configs") as cluster:
         found = describe_topics(cluster.routing)
@@ -287,7 +286,7 @@ def _named(cluster: "Cluster", resource: "tuple[int, str | None]") -> "Resource"
     kind, name = resource
     if name is not None:
         return kind, name
-    from broker.client.kafka.admin.topics import describe_topics
+    from broker.client.kafka.admin.configs import describe_topics
 
     brokers = sorted(describe_topics(cluster.routing, []).brokers)
     if len(brokers) != 1:

@@ -23,8 +23,7 @@ from broker.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from broker.client.kafka import Cluster
     from broker.client.kafka.admin.groups import Group
-    from broker.client.kafka.admin.positions import Leaders
-    from broker.client.kafka.admin.reset import To
+    from broker.client.kafka.admin.positions import Leaders, To
     from broker.client.kafka.values import TopicPartition
 
 _DURATION = re.compile(
@@ -168,7 +167,7 @@ def reset_offsets(
 
 def _mode(how: Mapping[str, Any], given: Mapping["TopicPartition", int] | None) -> "tuple[To, int]":
     """What is asked for, and its number: an offset, a shift, or a time in ms."""
-    from broker.client.kafka.admin.reset import To
+    from broker.client.kafka.admin.positions import To
 
     modes = [
         (To.EARLIEST, 0 if how["to_earliest"] else None),
@@ -223,7 +222,7 @@ def _plan(
     to: "To",
     number: int,
 ) -> list[Change]:
-    from broker.client.kafka.admin.reset import Facts, To, new_offset
+    from broker.client.kafka.admin.positions import Facts, To, new_offset
     from broker.client.kafka.values import EARLIEST, LATEST
 
     wanted = topics
@@ -255,8 +254,7 @@ def _committed(
     cluster: "Cluster", group: "Group", partitions: "list[TopicPartition] | None" = None
 ) -> "dict[TopicPartition, int]":
     """Of these partitions, or of all; for a share group its start offsets."""
-    from broker.client.kafka.admin.groups import SHARE
-    from broker.client.kafka.admin.share_groups import start_offsets
+    from broker.client.kafka.admin.groups import SHARE, start_offsets
 
     if group.type == SHARE:
         return {key: one.start for key, one in start_offsets(cluster.routing, group.group).items()}
@@ -266,7 +264,7 @@ def _committed(
 
 def partition_leaders(cluster: "Cluster", wanted: tuple[tuple[str, tuple[int, ...] | None], ...]) -> "Leaders":
     """The leader of each partition that is named, or of all of a topic. Raises BrokerError for one that does not exist."""
-    from broker.client.kafka.admin.topics import check_exists, describe_topics
+    from broker.client.kafka.admin.configs import check_exists, describe_topics
 
     found = describe_topics(cluster.routing, {topic for topic, _ in wanted})
     for topic in found.topics:
@@ -314,7 +312,7 @@ def _commit(cluster: "Cluster", group: "Group", changes: list[Change]) -> None:
 
 
 def _set_start_offsets(cluster: "Cluster", group: str, offsets: "dict[TopicPartition, int]") -> None:
-    from broker.client.kafka.admin.share_groups import set_start_offsets
+    from broker.client.kafka.admin.groups import set_start_offsets
     from broker.client.kafka.errors import code_name
 
     codes = set_start_offsets(cluster.routing, group, offsets)

@@ -19,7 +19,7 @@ from broker.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from broker.client.kafka import Cluster
     from broker.client.kafka.admin.groups import Group, ListedGroup
-    from broker.client.kafka.admin.lag import PartitionLag
+    from broker.client.kafka.admin.positions import PartitionLag
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end offset", "lag", "lag s", "member", "client", "host")
 _SHARE_COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "lag s")
@@ -67,7 +67,7 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
     count what is acknowledged beyond the start offset.
     """
     from broker.client.kafka.admin import groups
-    from broker.client.kafka.admin.lag import lag_of
+    from broker.client.kafka.admin.positions import lag_of
 
     with kafka(target, "groups") as cluster:
         routing = cluster.routing
@@ -269,7 +269,7 @@ def delete_offsets(
 def _forget_topics(
     cluster: "Cluster", name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], as_json: bool
 ) -> None:
-    from broker.client.kafka.admin import share_groups
+    from broker.client.kafka.admin import groups
     from broker.client.kafka.errors import code_name
     from protocol.kafka.errors import ErrorCode
 
@@ -278,7 +278,7 @@ def _forget_topics(
             f"The group {name!r} is a share group, which forgets whole topics: give --topic without partitions."
         )
     failed = []
-    for topic, code in share_groups.forget_topics(cluster.routing, name, [topic for topic, _ in topics]).items():
+    for topic, code in groups.forget_topics(cluster.routing, name, [topic for topic, _ in topics]).items():
         if code == ErrorCode.unknown_topic_or_partition:
             failed.append(f"The group {name!r} has not begun with {topic}")
         elif code:

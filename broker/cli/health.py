@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from broker.client.kafka.admin import cluster as admin
-from broker.client.kafka.admin import topics
+from broker.client.kafka.admin import configs
 from broker.client.kafka.config import ClientConfig
 from broker.client.kafka.routing import Routing
 from broker.runtime.clock import SystemClock
@@ -75,10 +75,10 @@ def look(
 
 
 def _look_at_partitions(routing: Routing, found: Findings) -> None:
-    described = topics.describe_topics(routing, None)
+    described = configs.describe_topics(routing, None)
     leaders = described.leaders()
     found.topics, found.partitions = len(described.topics), len(leaders)
-    there = topics.sizes(routing, leaders) if leaders else {}
+    there = configs.sizes(routing, leaders) if leaders else {}
     if leaders and not there:
         # Either all are offline, or this user may not ask for sizes.
         found.notes.append("the broker does not say which partitions it has on its disk")
@@ -86,7 +86,7 @@ def _look_at_partitions(routing: Routing, found: Findings) -> None:
     offline = sorted({*without_leader, *(key for key in leaders if there and key not in there)})
     asked = offline if there else sorted(leaders)
     reasons = {
-        key: leader and topics.why_offline(routing, key, leader) for key in asked[:_NAMED] for leader in [leaders[key]]
+        key: leader and configs.why_offline(routing, key, leader) for key in asked[:_NAMED] for leader in [leaders[key]]
     }
     if not there:
         offline = sorted({*without_leader, *(key for key, reason in reasons.items() if reason)})

@@ -38,9 +38,8 @@ from broker.cli.record_input import (
 )
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import BrokerAnswerError, KafkaClientError
-from broker.client.kafka.partitioner import by_key
 from broker.client.kafka.producer import Producer
-from broker.client.kafka.record_encoder import Records, encode
+from broker.client.kafka.record_encoder import Records, by_key, encode
 from broker.errors import BrokerError
 from broker.runtime.entropy import SystemEntropy
 from protocol.kafka.errors import ErrorCode

@@ -88,9 +88,9 @@ class View:
 
 
 def take(cluster: "Cluster", internal: bool) -> Sample:
+    from broker.client.kafka.admin.configs import describe_topics
     from broker.client.kafka.admin.groups import list_groups
     from broker.client.kafka.admin.positions import offsets_at
-    from broker.client.kafka.admin.topics import describe_topics
     from broker.client.kafka.errors import BrokerAnswerError, UnsupportedVersionError
     from broker.client.kafka.values import LATEST
 

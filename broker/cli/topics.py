@@ -14,9 +14,8 @@ from broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from broker.client.kafka import Cluster
-    from broker.client.kafka.admin.configs import Entry
+    from broker.client.kafka.admin.configs import Entry, Outcome, Partition, Topic, Topics
     from broker.client.kafka.admin.positions import Position
-    from broker.client.kafka.admin.topics import Outcome, Partition, Topic, Topics
     from broker.client.kafka.values import TopicPartition
 
 
@@ -52,7 +51,7 @@ def create(
     if_not_exists: bool,
 ) -> None:
     """Create topics."""
-    from broker.client.kafka.admin.topics import create_topics
+    from broker.client.kafka.admin.configs import create_topics
     from protocol.kafka.errors import ErrorCode
 
     settings = dict(_key_and_value(pair) for pair in configs)
@@ -73,7 +72,7 @@ def create(
 @broker_options
 def list_topics(target: Target, internal: bool, as_json: bool) -> None:
     """List the topics, one per line."""
-    from broker.client.kafka.admin.topics import describe_topics
+    from broker.client.kafka.admin.configs import describe_topics
 
     with kafka(target, "topics") as cluster:
         found = describe_topics(cluster.routing)
@@ -95,7 +94,7 @@ def describe_topics(names: tuple[str, ...], internal: bool, as_json: bool, targe
 
     A partition that cannot be read is shown with the reason. The settings are those that differ from the broker's.
     """
-    from broker.client.kafka.admin import topics as admin
+    from broker.client.kafka.admin import configs as admin
     from broker.client.kafka.admin.positions import offsets_at
     from broker.client.kafka.values import EARLIEST, LATEST
 
@@ -222,7 +221,7 @@ def _problems(
     cluster: "Cluster", found: "Topics", ends: "Mapping[TopicPartition, Position]"
 ) -> "dict[TopicPartition, str]":
     """What is wrong with each partition that cannot be read, in the broker's words if it has any."""
-    from broker.client.kafka.admin.topics import why_offline
+    from broker.client.kafka.admin.configs import why_offline
     from broker.client.kafka.errors import code_name
     from protocol.kafka.errors import ErrorCode
 
@@ -271,9 +270,8 @@ def alter(
 
     Partitions can only be added, and records with a key may then go to another partition than earlier ones.
     """
-    from broker.client.kafka.admin.configs import TOPIC, alter_configs
-    from broker.client.kafka.admin.topics import add_partitions, check_exists
-    from broker.client.kafka.admin.topics import describe_topics as describe
+    from broker.client.kafka.admin.configs import TOPIC, add_partitions, alter_configs, check_exists
+    from broker.client.kafka.admin.configs import describe_topics as describe
 
     if not (partitions or sets or deletes):
         raise click.UsageError("Say what to change: --partitions N, --config KEY=VALUE or --delete-config KEY.")
@@ -302,7 +300,7 @@ def alter(
 @broker_options
 def delete(names: tuple[str, ...], as_json: bool, target: Target, if_exists: bool) -> None:
     """Delete topics and all their records."""
-    from broker.client.kafka.admin.topics import delete_topics
+    from broker.client.kafka.admin.configs import delete_topics
     from protocol.kafka.errors import ErrorCode
 
     with kafka(target, "topics") as cluster:

@@ -21,7 +21,7 @@ def command() -> None:
 @broker_options
 def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) -> None:
     """List the transactional ids that the brokers know, one per line."""
-    from broker.client.kafka.admin.transactions import list_ids
+    from broker.client.kafka.admin.cluster import list_ids
 
     with kafka(target, "transactions") as cluster:
         found = list_ids(cluster.routing, states)
@@ -37,7 +37,7 @@ def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) ->
 @broker_options
 def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Show the state, producer and partitions of transactional ids."""
-    from broker.client.kafka.admin.transactions import describe_id
+    from broker.client.kafka.admin.cluster import describe_id
 
     with kafka(target, "transactions") as cluster:
         found = [describe_id(cluster.routing, name) for name in dict.fromkeys(names)]
@@ -71,7 +71,7 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
 @broker_options
 def abort(names: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Abort the open transactions of these ids and fence their producers, whose next request will fail."""
-    from broker.client.kafka.admin.transactions import describe_id
+    from broker.client.kafka.admin.cluster import describe_id
 
     with kafka(target, "transactions") as cluster:
         for name in names:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.client.embedded import Broker
     from broker.client.kafka.share.async_share_consumer import AsyncShareConsumer
-    from broker.client.kafka.share.errors import AcknowledgementError
-    from broker.client.kafka.share.record import ShareRecord
+    from broker.client.kafka.share.record import AcknowledgementError, ShareRecord
     from broker.client.kafka.share.share_consumer import ShareConsumer
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.errors import ShuffleError
-    from broker.client.shuffle.local.exchange import LocalExchange
+    from broker.client.shuffle.local_exchange import LocalExchange
     from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun
     from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
     from broker.client.shuffle.reading.input_gate import InputGate
@@ -67,14 +66,14 @@ __all__ = [
 
 # Imported at first use, so that a program that only reads does not load the server.
 _WHERE = {
-    "AcknowledgementError": "broker.client.kafka.share.errors",
+    "AcknowledgementError": "broker.client.kafka.share.record",
     "AsyncShareConsumer": "broker.client.kafka.share.async_share_consumer",
     "Broker": "broker.client.embedded",
     "BufferOrEvent": "broker.client.shuffle.reading.buffer_or_event",
     "BufferRun": "broker.client.shuffle.reading.buffer_or_event",
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
     "InputGate": "broker.client.shuffle.reading.input_gate",
-    "LocalExchange": "broker.client.shuffle.local.exchange",
+    "LocalExchange": "broker.client.shuffle.local_exchange",
     "RecordWriter": "broker.client.shuffle.writing.record_writer",
     "ResultPartitionID": "protocol.shuffle.ids",
     "ShareConsumer": "broker.client.kafka.share.share_consumer",

@@ -1,4 +1,4 @@
-"""Blocking connections. TLS is tried against a real peer in ``tests/client/kafka/test_security.py``."""
+"""Blocking connections. TLS is tried against a real peer in ``tests/client/kafka/test_config_security.py``."""
 
 import socket
 import threading

@@ -3,6 +3,8 @@
 A ``ClientConfig`` is a value: it can be pickled and sent to the process in which the client will run. Passwords appear neither
 in its repr nor in any message of this module. Names that this client does not know are kept in ``unknown``, so that a caller
 can report them; an invalid value is a ConfigError.
+
+SASL over a connection: PLAIN, SCRAM and OAUTHBEARER. Secrets are sent in the exchange and appear nowhere else.
 """
 
 import re
@@ -11,10 +13,15 @@ from typing import Any
 
 import attrs
 
+from broker.client.kafka.errors import AuthenticationError
 from broker.client.kafka.values import ISOLATION_LEVELS, READ_UNCOMMITTED
-from broker.client.security_settings import Sasl, SecuritySettings, setting_value
+from broker.client.security_settings import OAUTHBEARER, Sasl, SecuritySettings, TokenFile, setting_value
 from broker.errors import ConfigError
 from broker.runtime.client_tls import TlsSettings
+from broker.runtime.entropy import SystemEntropy
+from broker.runtime.text_file import read_text
+from protocol.errors import ProtocolError
+from protocol.sasl.scram import HASHES, ScramClient
 
 Address = tuple[str, int]
 
@@ -134,3 +141,52 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "max.in.flight.requests.per.connection": ("max_in_flight", _number(1, 5)),
     "transaction.timeout.ms": ("transaction_timeout_ms", _number(1)),
 }
+
+
+# Sends a token and returns the broker's. Raises AuthenticationError if the broker refuses.
+Exchange = Callable[[bytes], bytes]
+
+_TOKEN_MAX_BYTES = 64 * 1024
+
+
+def authenticate(sasl: Sasl, where: str, exchange: Exchange) -> None:
+    """Raises AuthenticationError, and ConfigError for a token that cannot be had."""
+    if sasl.mechanism == OAUTHBEARER:
+        _bear(current_token(sasl), where, exchange)
+    elif sasl.mechanism in HASHES:
+        client = ScramClient(sasl.mechanism, sasl.username, sasl.password, SystemEntropy.bytes(18).hex())
+        try:
+            client.verify(exchange(client.final(exchange(client.first()))))
+        except ProtocolError as error:
+            raise AuthenticationError(f"{sasl.mechanism} with the broker at {where} failed: {error}.") from None
+    else:
+        exchange(f"\0{sasl.username}\0{sasl.password}".encode())
+
+
+def _bear(token: str, where: str, exchange: Exchange) -> None:
+    """RFC 7628."""
+    refusal = exchange(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    if refusal:
+        exchange(b"\x01")  # the client's part of a failed exchange; the broker's answer is the error
+        raise AuthenticationError(
+            f"The broker at {where} does not take the token: {refusal[:300].decode(errors='replace')}."
+        )
+
+
+def current_token(sasl: Sasl) -> str:
+    """The token as it is now. Raises ConfigError."""
+    source = sasl.token
+    if isinstance(source, TokenFile):
+        try:
+            token = read_text(source.path, _TOKEN_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"The token cannot be read: {error}.") from None
+        where = source.path
+    else:
+        token = source() if callable(source) else source or ""
+        where = "sasl.oauthbearer.token"
+    token = str(token).strip()
+    # RFC 6750. A line end in it would begin another field of the message.
+    if not token or not token.isascii() or any(letter <= " " for letter in token):
+        raise ConfigError(f"{where} must give a token of printable ASCII characters without spaces.")
+    return token

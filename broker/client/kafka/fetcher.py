@@ -10,7 +10,7 @@ may wait for data.
 from types import TracebackType
 from typing import Self
 
-from broker.client.kafka.connection import Connection
+from broker.client.kafka.connection import Connection, Retry
 from broker.client.kafka.errors import (
     RETRIABLE,
     BrokerAnswerError,
@@ -24,7 +24,6 @@ from broker.client.kafka.errors import (
     code_name,
 )
 from broker.client.kafka.offsets import list_offsets
-from broker.client.kafka.retry import Retry
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.values import EARLIEST, ISOLATION_LEVELS, LATEST, READ_UNCOMMITTED, Fetched
 from broker.runtime.dial import pause

@@ -21,7 +21,7 @@ from broker.client.kafka.errors import (
 )
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.sender import Batch, Sender, split_batch
-from broker.client.kafka.transaction_manager import TransactionManager
+from broker.client.kafka.transaction import TransactionManager
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import attrs
 
 from broker.client.kafka.config import Address, ClientConfig
-from broker.client.kafka.connection import Connection
+from broker.client.kafka.connection import Connection, Limit, Retry
 from broker.client.kafka.errors import (
     COORDINATOR_MOVED,
     RETRIABLE,
@@ -28,7 +28,6 @@ from broker.client.kafka.errors import (
     UnreachableError,
     code_name,
 )
-from broker.client.kafka.retry import Limit, Retry
 from broker.client.kafka.values import TopicMetadata, TopicPartition
 from broker.errors import ConfigError
 from broker.runtime.client_tls import TlsContext, TlsSettings, tls_context

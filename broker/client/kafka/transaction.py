@@ -4,10 +4,36 @@ They use Kafka's classic protocol, which every broker serves: partitions are add
 change from transaction to transaction. The exception is ``end_together``, which sends EndTxns, an API of this project's own
 broker. Every request can be repeated if its answer is lost.
 
-Tests: tests/client/kafka/test_producer.py, tests/client/kafka/test_faults.py, tests/client/kafka/test_other_brokers.py.
+Whether a producer has an open transaction, and whether the transaction's coordinator has heard of it. Pure.
+
+The coordinator hears of a transaction with the first partition or group that is added to it; only such a transaction has to be
+ended by a request.
+
+======================  ==========  ======================
+state                   event       next state
+======================  ==========  ======================
+NO_TRANSACTION          BEGUN       OPEN
+OPEN                    ADDED       OPEN_AT_COORDINATOR
+OPEN                    ENDED       NO_TRANSACTION
+OPEN_AT_COORDINATOR     ADDED       OPEN_AT_COORDINATOR
+OPEN_AT_COORDINATOR     ENDED       NO_TRANSACTION
+======================  ==========  ======================
+
+Every pair that is not in the table is a bug of the caller (AssertionError). That a producer has failed is not a state here: it
+may fail in every state, and it keeps its error when the transaction ends.
+
+Who a producer is to the brokers: its producer id and epoch, its sequence numbers, and its open transaction.
+
+The name is that of Java's client. Sequence numbers make writes idempotent: a broker recognizes a batch that it already has.
+The states of a transaction are ``transaction_state.py``'s, the requests to the coordinator ``transaction.py``'s.
+
+Tests: tests/client/kafka/test_producer.py,
+tests/client/kafka/test_faults.py,
+tests/client/kafka/test_other_brokers.py.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
 from typing import Any
 
 import attrs
@@ -33,6 +59,39 @@ from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
+from protocol.kafka.records.batch import SEQUENCES, set_producer
+
+
+class TransactionState(IntEnum):
+    NO_TRANSACTION = 0
+    OPEN = 1
+    OPEN_AT_COORDINATOR = 2
+
+
+class TransactionEvent(IntEnum):
+    BEGUN = 0
+    ADDED = 1
+    ENDED = 2
+
+
+_S, _E = TransactionState, TransactionEvent
+
+TABLE: dict[tuple[TransactionState, TransactionEvent], TransactionState] = {
+    (_S.NO_TRANSACTION, _E.BEGUN): _S.OPEN,
+    (_S.OPEN, _E.ADDED): _S.OPEN_AT_COORDINATOR,
+    (_S.OPEN, _E.ENDED): _S.NO_TRANSACTION,
+    (_S.OPEN_AT_COORDINATOR, _E.ADDED): _S.OPEN_AT_COORDINATOR,
+    (_S.OPEN_AT_COORDINATOR, _E.ENDED): _S.NO_TRANSACTION,
+}
+
+
+def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
+    """The table. AssertionError for an event that cannot happen in that state."""
+    after = TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after
+
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
 _NOT_ALLOWED = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
@@ -258,3 +317,80 @@ def _check(routing: Routing, code: int, transactional_id: str, what: str, coordi
     if code == ErrorCode.unsupported_version:
         raise UnsupportedVersionError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)
     raise BrokerAnswerError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)
+
+
+class TransactionManager:
+    def __init__(self, routing: Routing, transactional_id: str | None, idempotent: bool, timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self.idempotent = idempotent or transactional_id is not None
+        # Partitions that have acknowledged a batch of this producer, so that their broker checks the next sequence number.
+        self.acknowledged: set[TopicPartition] = set()
+        self._routing = routing
+        self._timeout_ms = timeout_ms
+        self._producer: tuple[int, int] | None = None  # producer id and epoch
+        self._sequences: dict[TopicPartition, int] = {}  # of each partition's next batch
+        self._state = TransactionState.NO_TRANSACTION
+        self._added: set[TopicPartition] = set()  # partitions of the open transaction
+
+    @property
+    def identity(self) -> Identity:
+        """Asks the coordinator for a producer id if there is none yet, which fences earlier users of the transactional id."""
+        assert self.transactional_id is not None
+        producer_id, epoch = self._producer_id_and_epoch()
+        return Identity(self.transactional_id, producer_id, epoch)
+
+    def _producer_id_and_epoch(self) -> tuple[int, int]:
+        if self._producer is None:
+            self._producer = init_producer_id(self._routing, self.transactional_id, self._timeout_ms)
+        return self._producer
+
+    def stamp(self, partition: TopicPartition, data: bytearray, count: int) -> None:
+        """Write producer id, epoch and the partition's next sequence number into the header of a batch of ``count`` records."""
+        if not self.idempotent:
+            return
+        producer_id, epoch = self._producer_id_and_epoch()
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = (sequence + count) % SEQUENCES
+        set_producer(data, producer_id, epoch, sequence, self.transactional_id is not None)
+
+    def reset(self) -> None:
+        """Ask for a new epoch, in which sequence numbers begin at 0, before the next batch."""
+        self._producer = None
+        self._sequences.clear()
+        self.acknowledged.clear()
+
+    # The transaction ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is not TransactionState.NO_TRANSACTION
+
+    def require_open(self) -> None:
+        if not self.is_open:
+            raise TransactionError("There is no open transaction.")
+
+    def begin(self) -> None:
+        self._producer_id_and_epoch()
+        self._state = next_state(self._state, TransactionEvent.BEGUN)
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make the partitions part of the open transaction. Does nothing for a producer without a transactional id."""
+        new = set(partitions) - self._added
+        if self.transactional_id is not None and new:
+            self._state = next_state(self._state, TransactionEvent.ADDED)
+            add_partitions(self._routing, self.identity, sorted(new))
+            self._added |= new
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        self._state = next_state(self._state, TransactionEvent.ADDED)
+        commit_offsets(self._routing, self.identity, group, offsets)
+
+    def end(self, committed: bool) -> None:
+        """Have the coordinator commit or abort the transaction, if it has heard of it. ``forget`` is the caller's to call."""
+        if self._state is TransactionState.OPEN_AT_COORDINATOR:
+            end(self._routing, self.identity, committed)
+
+    def forget(self) -> None:
+        """The transaction has ended, or another client will end it."""
+        self._state = next_state(self._state, TransactionEvent.ENDED)
+        self._added.clear()

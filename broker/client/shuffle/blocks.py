@@ -22,8 +22,8 @@ from broker.client.shuffle.errors import (
 from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.reading.input_gate import ChannelLike, InputGate
 from broker.client.shuffle.security import SecurityLike
-from broker.client.shuffle.writing.buffer_sink import Bytes
 from broker.client.shuffle.writing.partition_writer import PartitionWriter
+from broker.client.shuffle.writing.record_writer import Bytes
 from broker.runtime import system_runtime
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.connection import Limit
 from broker.client.kafka.errors import KafkaClientError, RetriableError
-from broker.client.kafka.retry import Limit
 from broker.runtime.clock import SystemClock
 from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess

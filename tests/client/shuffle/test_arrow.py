@@ -10,13 +10,13 @@ pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 
 def test_batches_come_out_as_they_went_in(partition: ResultPartitionID) -> None:
-    from broker.client.shuffle import arrow
+    from broker.client.shuffle.reading import reader
 
     batches = [pyarrow.record_batch({"word": ["a", "b", None], "count": [number, 2, 3]}) for number in range(20)] + [
         pyarrow.record_batch({"other": list(range(20_000))})
     ]  # larger than a buffer, and of another schema
     exchange = LocalExchange()
-    with exchange.writer(partition, 1, "blocking") as writer, writer.records(serializer=arrow.serialize) as out:
+    with exchange.writer(partition, 1, "blocking") as writer, writer.records(serializer=reader.serialize) as out:
         out.extend(batches)
     with InputGate([(exchange, partition, 0)]) as gate:
         found = list(gate.arrow_batches())

@@ -2,18 +2,27 @@
 
 Brokers before Kafka 2.3 cannot change single settings; the error then says which API is missing.
 
-Tests: tests/cli/test_configs.py, tests/cli/test_topics.py.
+Topics: their partitions, leaders and sizes, and how they are created, extended and deleted.
+
+A description says of each partition what is wrong with it instead of failing, because that is what one looks for.
+
+Tests: tests/cli/test_configs.py,
+tests/cli/test_topics.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import attrs
 
-from broker.client.kafka.admin.requests import ask_any, ask_controller, ask_node
-from broker.client.kafka.errors import code_name
+from broker.client.kafka.admin.requests import Versions, ask, ask_any, ask_controller, ask_node, refused
+from broker.client.kafka.config import Address
+from broker.client.kafka.errors import KafkaClientError, code_name
 from broker.client.kafka.routing import Routing
+from broker.client.kafka.values import TopicPartition
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
@@ -152,3 +161,181 @@ def _answer(one: Any, entries: Mapping[str, Entry]) -> Answer:
     code = int(one.error_code)
     said = ((one.error_message or "").strip().rstrip(".") or code_name(code)) if code else ""
     return Answer(code, said, entries)
+
+
+_METADATA: Versions = (1, 12)
+# How long (ms) a broker may take to tell all others of a change.
+_CHANGE_MS = 30_000
+_CREATE_MIN_WITH_DEFAULTS = 4  # before it, Kafka has no default for the number of partitions and replicas
+
+
+@attrs.frozen
+class Partition:
+    """``leader`` is None without one. ``code``: what the broker says is wrong, else 0."""
+
+    number: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+    code: int
+
+
+@attrs.frozen
+class Topic:
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    code: int
+    partitions: tuple[Partition, ...]
+
+
+@attrs.frozen
+class Topics:
+    """``brokers``: the address of each broker by its number."""
+
+    brokers: Mapping[int, Address]
+    topics: tuple[Topic, ...]
+
+    def leaders(self) -> dict[TopicPartition, Address | None]:
+        """The address of the leader of each partition; None where there is none."""
+        return {
+            (topic.name, one.number): None if one.leader is None else self.brokers.get(one.leader)
+            for topic in self.topics
+            for one in topic.partitions
+        }
+
+
+@attrs.frozen
+class Outcome:
+    """What has become of a change of one topic. ``code`` is 0 where it was made."""
+
+    name: str
+    code: int
+    message: str | None
+
+
+def describe_topics(routing: Routing, names: Collection[str] | None = None) -> Topics:
+    """These topics, or all (None), by name. A topic that does not exist has a code, and no topic is created."""
+
+    def attempt() -> Topics:
+        requested = None if names is None else [{"name": name} for name in sorted(set(names))]
+        connection = routing.any_connection()
+        version = connection.version(ApiKey.METADATA, *_METADATA)
+        fields: dict[str, Any] = {"topics": requested}
+        if version >= 4:
+            fields["allow_auto_topic_creation"] = False
+        answer = connection.ask(ApiKey.METADATA, version, fields)
+        brokers = {node.node_id: (node.host, node.port) for node in answer.brokers}
+        return Topics(brokers, tuple(_topic(one) for one in sorted(answer.topics, key=lambda one: str(one.name))))
+
+    return routing.retrying(attempt)
+
+
+def _topic(one: Any) -> Topic:
+    partitions = tuple(
+        Partition(
+            partition.partition_index,
+            partition.leader_id if partition.leader_id >= 0 else None,
+            tuple(partition.replica_nodes),
+            tuple(partition.isr_nodes),
+            tuple(getattr(partition, "offline_replicas", ())),
+            int(partition.error_code),
+        )
+        for partition in sorted(one.partitions, key=lambda partition: int(partition.partition_index))
+    )
+    return Topic(one.name, getattr(one, "topic_id", None), bool(one.is_internal), int(one.error_code), partitions)
+
+
+def sizes(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The bytes of the largest replica of each partition. Absent where no broker tells it: to whom may not ask that, and for a
+    partition that is offline."""
+    wanted: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        wanted.setdefault(topic, []).append(partition)
+    fields = {"topics": [{"topic": name, "partitions": own} for name, own in wanted.items()]}
+    found: dict[TopicPartition, int] = {}
+    try:
+        for connection in routing.every_broker():
+            answer = ask(connection, ApiKey.DESCRIBE_LOG_DIRS, (1, 4), fields)
+            for directory in answer.results:
+                for topic in directory.topics:
+                    for partition in topic.partitions:
+                        key = (topic.name, partition.partition_index)
+                        if not partition.is_future_key:
+                            found[key] = max(found.get(key, 0), partition.partition_size)
+    except KafkaClientError:
+        return found
+    return found
+
+
+def create_topics(
+    routing: Routing,
+    names: Sequence[str],
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    settings: Mapping[str, str],
+    validate_only: bool = False,
+) -> list[Outcome]:
+    """``partitions`` and ``replication_factor``: None for the broker's defaults, which brokers have from Kafka 2.4 on."""
+    configs = [{"name": name, "value": value} for name, value in settings.items()]
+    topics = [
+        {
+            "name": name,
+            "num_partitions": partitions or -1,
+            "replication_factor": replication_factor or -1,
+            "assignments": [],
+            "configs": configs,
+        }
+        for name in names
+    ]
+    lowest = 2 if partitions and replication_factor else _CREATE_MIN_WITH_DEFAULTS
+    fields = {"topics": topics, "timeout": _CHANGE_MS, "validate_only": validate_only}
+    answer = ask_controller(routing, ApiKey.CREATE_TOPICS, (lowest, 7), fields)
+    return _outcomes(answer.topics)
+
+
+def delete_topics(routing: Routing, names: Sequence[str]) -> list[Outcome]:
+    # From version 6 on a topic is named by its name or its id; one list serves both layouts.
+    def fields(version: int) -> dict[str, Any]:
+        if version >= 6:
+            return {"topics": [{"name": name, "topic_id": None} for name in names], "timeout": _CHANGE_MS}
+        return {"topic_names": list(names), "timeout": _CHANGE_MS}
+
+    version = routing.retrying(lambda: routing.any_connection().version(ApiKey.DELETE_TOPICS, 1, 6))
+    answer = ask_controller(routing, ApiKey.DELETE_TOPICS, (1, version), fields(version))
+    return _outcomes(answer.responses)
+
+
+def add_partitions(routing: Routing, counts: Mapping[str, int], validate_only: bool = False) -> list[Outcome]:
+    """Give topics more partitions, to a number of ``counts`` in all."""
+    topics = [{"name": name, "count": count, "assignments": None} for name, count in counts.items()]
+    fields = {"topics": topics, "timeout": _CHANGE_MS, "validate_only": validate_only}
+    return _outcomes(ask_controller(routing, ApiKey.CREATE_PARTITIONS, (0, 3), fields).results)
+
+
+def _outcomes(results: Iterable[Any]) -> list[Outcome]:
+    return [Outcome(one.name, int(one.error_code), getattr(one, "error_message", None)) for one in results]
+
+
+def why_offline(routing: Routing, partition: TopicPartition, leader: Address) -> str | None:
+    """The words of the broker about a partition that cannot be read, if it has any (from Kafka 2.8 on)."""
+    fields = {"topics": [{"name": partition[0], "partition_indexes": [partition[1]]}]}
+    try:
+        answer = ask(routing.connection(leader), ApiKey.DESCRIBE_PRODUCERS, (0, 0), fields)
+    except KafkaClientError:
+        return None
+    for topic in answer.topics:
+        for one in topic.partitions:
+            if one.error_code and one.error_message:
+                return str(one.error_message)
+    return None
+
+
+def check_exists(topic: Topic) -> None:
+    """Raises BrokerAnswerError."""
+    if topic.code == ErrorCode.unknown_topic_or_partition:
+        refused(topic.code, "there is no such topic", f"{topic.name}")
+    if topic.code and not topic.partitions:
+        refused(topic.code, None, f"{topic.name}")

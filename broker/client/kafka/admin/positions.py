@@ -2,19 +2,26 @@
 
 A partition that cannot be asked has an error in place of its offset, so that one that is offline hides nothing of the others.
 
+How far a group is behind, in records and in time.
+
+To which offsets a group is set back: a pure decision for each partition.
+
 Tests: tests/cli/test_groups.py.
 """
 
 from collections.abc import Mapping
+from enum import Enum
 
 import attrs
 
+from broker.client.kafka.admin.configs import describe_topics
+from broker.client.kafka.admin.groups import SHARE, Group, Member, start_offsets
 from broker.client.kafka.config import Address
 from broker.client.kafka.connection import Connection
-from broker.client.kafka.errors import KafkaClientError, LinkError, TimedOutError
-from broker.client.kafka.offsets import ask_leader
+from broker.client.kafka.errors import KafkaClientError, LinkError, TimedOutError, code_name
+from broker.client.kafka.offsets import ask_leader, fetch_committed
 from broker.client.kafka.routing import Routing
-from broker.client.kafka.values import READ_UNCOMMITTED, TopicPartition
+from broker.client.kafka.values import EARLIEST, LATEST, READ_UNCOMMITTED, TopicPartition
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -129,3 +136,113 @@ def _by_leader(leaders: Leaders, keys: Mapping[TopicPartition, int]) -> dict[Add
         if address is not None:
             by_leader.setdefault(address, []).append(key)
     return by_leader
+
+
+# For the times of all partitions of a group: each costs the broker one small read.
+_TIMES_MS = 10_000
+
+
+@attrs.frozen
+class PartitionLag:
+    """``lag`` counts offsets from the committed one, or from the start of the log if that is later, to the end; ``lag_s`` is the
+    age of the first record among them, 0 without any. None: unknown. ``problem``: why the end offset is not known.
+
+    For a share group ``committed`` is its start offset, ``lag`` does not count what is acknowledged beyond that, and ``member``
+    is one of those that read the partition.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    end_offset: int | None
+    lag: int | None
+    lag_s: float | None
+    problem: str | None
+    member: Member | None
+
+
+def lag_of(routing: Routing, group: Group, now_ms: int, *, with_times: bool = True) -> list[PartitionLag]:
+    """Of the partitions that the group has committed or its members have, by topic and partition."""
+    known: dict[TopicPartition, int | None] = {}
+    if group.type == SHARE:
+        begun = start_offsets(routing, group.group)
+        committed = {key: one.start for key, one in begun.items()}
+        known = {key: one.lag for key, one in begun.items()}
+    else:
+        committed = {key: one.offset for key, one in fetch_committed(routing, group.group, None, False).items()}
+    owners = {key: member for member in group.members for key in member.partitions}
+    keys = sorted(committed.keys() | owners.keys())
+    if not keys:
+        return []
+    leaders = describe_topics(routing, {topic for topic, _ in keys}).leaders()
+    ends = offsets_at(routing, leaders, dict.fromkeys(keys, LATEST))
+    starts = offsets_at(routing, leaders, dict.fromkeys(committed, EARLIEST))
+    first_unread: dict[TopicPartition, int] = {}
+    lags: dict[TopicPartition, int] = {}
+    for key, offset in committed.items():
+        end, start = ends[key].offset, starts[key].offset
+        if end is None:
+            continue
+        unread = max(offset, start or 0)
+        own = known.get(key)
+        lags[key] = max(0, end - unread) if own is None else own
+        if lags[key]:
+            first_unread[key] = unread
+    times = times_at(routing, leaders, first_unread, _TIMES_MS) if with_times and first_unread else {}
+
+    def lag_s(key: TopicPartition) -> float | None:
+        if lags.get(key) == 0:
+            return 0.0
+        return max(0, now_ms - times[key]) / 1000 if key in times else None
+
+    return [
+        PartitionLag(
+            topic,
+            partition,
+            committed.get((topic, partition)),
+            ends[topic, partition].offset,
+            lags.get((topic, partition)),
+            lag_s((topic, partition)),
+            code_name(ends[topic, partition].code) if ends[topic, partition].code else None,
+            owners.get((topic, partition)),
+        )
+        for topic, partition in keys
+    ]
+
+
+class To(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    CURRENT = "current"
+    OFFSET = "offset"
+    TIME = "time"
+    SHIFT = "shift"
+
+
+@attrs.frozen
+class Facts:
+    """Of one partition. ``at_time``: the first offset at the time that is asked for, None if there is none that late."""
+
+    start: int
+    end: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+def new_offset(to: To, number: int, facts: Facts) -> int:
+    """``number`` is the offset or the shift. The result is one that the partition has, or its end.
+
+    Without a committed offset there is nothing to keep or to shift: as in Kafka's own tool, the group then begins at the end.
+    """
+    if to is To.EARLIEST:
+        return facts.start
+    if to is To.LATEST:
+        return facts.end
+    if to is To.TIME:
+        wanted = facts.end if facts.at_time is None else facts.at_time
+    elif to is To.OFFSET:
+        wanted = number
+    else:
+        base = facts.end if facts.committed is None else facts.committed
+        wanted = base + number if to is To.SHIFT else base
+    return min(max(wanted, facts.start), facts.end)

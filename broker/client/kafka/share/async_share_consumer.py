@@ -18,9 +18,8 @@ from math import inf
 from types import TracebackType
 from typing import Any, Self
 
-from broker.client.kafka.share.pace import Pace
 from broker.client.kafka.share.record import ShareRecord
-from broker.client.kafka.share.share_consumer import ShareConsumer
+from broker.client.kafka.share.share_consumer import Pace, ShareConsumer
 from broker.runtime.clock import SystemClock
 from broker.runtime.tasks import in_thread
 

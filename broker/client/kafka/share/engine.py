@@ -7,6 +7,10 @@ whoever takes them. ``lock`` guards the buffer, the holdings of all links and th
 One broker is asked at a time, so that no more records are locked than were asked for. Where several have partitions, those that
 have something are found by fetches that do not wait; when none has, the waiting is divided among them.
 
+A lock that goes to those who wait for it in the order in which they came.
+
+A plain lock may go again and again to a thread that gives it up only for a moment, as one that polls in a loop does.
+
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
 
@@ -15,6 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from math import inf
+from types import TracebackType
 from uuid import UUID
 
 from broker.client.kafka.config import Address, ClientConfig
@@ -30,21 +35,53 @@ from broker.client.kafka.errors import (
     code_name,
 )
 from broker.client.kafka.routing import Routing
-from broker.client.kafka.share.acquired import AcquiredRange, TopicIdPartition
-from broker.client.kafka.share.broker_link import BrokerLink, Received
-from broker.client.kafka.share.decode import RecordReader
-from broker.client.kafka.share.errors import switched_off
+from broker.client.kafka.share.acquired import AcquiredRange, Settled, TopicIdPartition
+from broker.client.kafka.share.broker_link import BrokerLink, Received, RecordReader
 from broker.client.kafka.share.heartbeats import Heartbeats
-from broker.client.kafka.share.holdings import Settled
 from broker.client.kafka.share.membership import Membership
-from broker.client.kafka.share.record import RecordOwner, ShareRecord
+from broker.client.kafka.share.record import RecordOwner, ShareRecord, switched_off
 from broker.client.kafka.share.requests import FetchLimits, PartitionAnswer
-from broker.client.kafka.share.turns import Turns
 from broker.errors import BrokerError
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Condition, Lock
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
+
+
+class Turns:
+    """``with turns:``"""
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._next_ticket = 0
+        self._serving = 0
+        self._given_up: set[int] = set()
+
+    def __enter__(self) -> None:
+        with self._condition:
+            ticket = self._next_ticket
+            self._next_ticket += 1
+            try:
+                while self._serving != ticket:
+                    self._condition.wait()
+            except BaseException:  # Ctrl-C
+                self._given_up.add(ticket)
+                self._skip()
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._condition:
+            self._serving += 1
+            self._skip()
+
+    def _skip(self) -> None:
+        while self._serving in self._given_up:
+            self._given_up.remove(self._serving)
+            self._serving += 1
+        self._condition.notify_all()
+
 
 # How much longer than its caller wants a fetch may take: the broker answers at that time, and the answer has its way to go.
 _GRACE_S = 0.1

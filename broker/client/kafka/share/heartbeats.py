@@ -21,8 +21,8 @@ from broker.client.kafka.errors import (
 )
 from broker.client.kafka.routing import GROUP, Routing
 from broker.client.kafka.share import requests
-from broker.client.kafka.share.errors import switched_off, unsupported
 from broker.client.kafka.share.membership import HeartbeatAnswer, Membership, MembershipState
+from broker.client.kafka.share.record import switched_off, unsupported
 from broker.errors import BrokerError
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Condition, SystemThreads, ThreadHandle

@@ -13,6 +13,16 @@ The calling thread does the work of ``poll`` and ``commit`` itself, which costs 
 heartbeats, so that the consumer stays in its group however long a record takes; another one renews locks if asked to.
 Records may be decided about from any thread.
 
+Renews locks on a thread of its own: those that the user asks for, and on request all of them while users work on records.
+
+Automatic renewals happen when half of a lock's time is over, and only for ``limit_s`` after the consumer last asked for records:
+a worker that hangs must not keep its records forever.
+
+How many records to lock at a time for a loop that works on one after the other. Pure.
+
+What is locked for one worker is not worked on by others, and its locks run out while it waits. So a loop holds about as many
+records as it finishes in a second: one at first, then twice as many each time, as long as it finishes them in half of that.
+
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
 
@@ -24,18 +34,94 @@ from uuid import UUID
 
 from broker.client.kafka.config import ClientConfig
 from broker.client.kafka.errors import KafkaClientError, code_name
-from broker.client.kafka.share.acquired import ACCEPT, GAP, REJECT, RELEASE
+from broker.client.kafka.share.acquired import ACCEPT, GAP, REJECT, RELEASE, Settled
 from broker.client.kafka.share.engine import Engine
-from broker.client.kafka.share.errors import AcknowledgementError
-from broker.client.kafka.share.holdings import Settled
 from broker.client.kafka.share.membership import Membership
-from broker.client.kafka.share.pace import Pace
-from broker.client.kafka.share.record import ShareRecord
-from broker.client.kafka.share.renewals import Renewals
+from broker.client.kafka.share.record import AcknowledgementError, ShareRecord
 from broker.errors import BrokerError, ConfigError
 from broker.runtime import forks
 from broker.runtime.clock import Clock, SystemClock
 from broker.runtime.entropy import SystemEntropy
+from broker.runtime.threads import Condition, SystemThreads, ThreadHandle
+
+
+class Renewals:
+    """``renew`` takes whether to renew what is due, and returns when something will be due (monotonic, s)."""
+
+    def __init__(
+        self, renew: Callable[[bool], float], on_crash: Callable[[BaseException], None], clock: Clock, limit_s: float
+    ) -> None:
+        self._renew = renew
+        self._on_crash = on_crash
+        self._clock = clock
+        self._limit_s = limit_s  # 0: only what the user asks for
+        self._condition = Condition()
+        self._is_due = False
+        self._until = 0.0
+        self._thread: ThreadHandle | None = None
+
+    @property
+    def is_automatic(self) -> bool:
+        return self._limit_s > 0
+
+    def look(self) -> None:
+        """There are new locks, or the user has asked for a renewal."""
+        with self._condition:
+            if self._thread is None:
+                self._thread = SystemThreads().spawn("share-renewals", self, self._on_crash)
+            self._until = self._clock.monotonic() + self._limit_s
+            self._is_due = True
+            self._condition.notify_all()
+
+    def stop(self, timeout_s: float) -> bool:
+        return self._thread is None or self._thread.stop(timeout_s)
+
+    def wakeup(self) -> None:
+        with self._condition:
+            self._is_due = True
+            self._condition.notify_all()
+
+    def step(self, timeout: float | None) -> bool:
+        with self._condition:
+            while not self._is_due:
+                self._condition.wait()
+            self._is_due = False
+        automatic = self.is_automatic and self._clock.monotonic() < self._until
+        again_at = self._renew(automatic)
+        if again_at == inf:
+            return True
+        with self._condition:
+            wait_s = min(again_at, self._until) - self._clock.monotonic()
+            if not self._is_due and wait_s > 0:
+                self._condition.wait(wait_s)
+            self._is_due = self._is_due or self._clock.monotonic() < self._until
+        return True
+
+
+_TARGET_S = 1.0
+
+
+class Pace:
+    """``size``: how many records to ask for next, at most ``most``."""
+
+    __slots__ = ("_most", "size")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.size = 1
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it does not matter if it gets more than it asks for."""
+        return self.size == self._most
+
+    def finished(self, count: int, seconds: float) -> None:
+        """A batch of ``count`` records took so long."""
+        if seconds > _TARGET_S:
+            self.size = max(1, min(self.size, int(count * _TARGET_S / seconds)))
+        elif count >= self.size and seconds < _TARGET_S / 2:
+            self.size = min(2 * self.size, self._most)
+
 
 # topic, partition, offsets, and the error if they do not count
 OnAcknowledged = Callable[[str, int, list[int], KafkaClientError | None], object]

@@ -17,8 +17,8 @@ from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError
 from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S
 from broker.client.shuffle.io.io_loop import IoLoop
-from broker.client.shuffle.local.channel import LocalInputChannel
-from broker.client.shuffle.local.exchange import LocalExchange
+from broker.client.shuffle.local_channel import LocalInputChannel
+from broker.client.shuffle.local_exchange import LocalExchange
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate

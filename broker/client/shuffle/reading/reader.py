@@ -1,14 +1,19 @@
 """The ways to read from a gate: item by item, by buffer, by record, by Arrow batch. A gate, a union of gates and a gate with
 aligned checkpoints have them in common.
 
-Tests: tests/client/shuffle/reading/test_input_gate.py.
+Arrow record batches as records: each is a small Arrow IPC stream, schema and batch. Needs pyarrow, imported at first use.
+
+>>> writer.records(serializer=arrow.serialize).write(batch)
+>>> for batch in gate.arrow_batches(): ...
+
+Tests: tests/client/shuffle/reading/test_input_gate.py,
+tests/client/shuffle/test_arrow.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.client.shuffle.arrow import deserialize
 from broker.client.shuffle.errors import LocalTransportError
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from protocol.errors import ProtocolError
@@ -17,6 +22,14 @@ from protocol.shuffle.records import RecordDecoder
 
 if TYPE_CHECKING:
     import pyarrow
+
+from typing import TYPE_CHECKING
+
+from broker.client.shuffle.errors import ShuffleError
+
+if TYPE_CHECKING:
+    import pyarrow
+
 
 Self = TypeVar("Self", bound="Reader")
 OnEvent = Callable[[BufferOrEvent], None]
@@ -128,7 +141,7 @@ class Reader:
                 on_event(item)
 
     def arrow_batches(self, on_event: OnEvent | None = None) -> "Iterator[pyarrow.RecordBatch]":
-        """Yield the batches of every record that ``broker.client.shuffle.arrow.serialize`` has made. Needs pyarrow."""
+        """Yield the batches of every record that ``broker.client.shuffle.reading.reader.serialize`` has made. Needs pyarrow."""
         for record in self.records(on_event):
             yield from deserialize(record)
 
@@ -182,3 +195,25 @@ class Signal:
         if self.armed:
             self.armed = False
             self._event.set()
+
+
+def serialize(batch: "pyarrow.RecordBatch | pyarrow.Table") -> bytes:
+    """An Arrow IPC stream of the batch, which any Arrow implementation reads."""
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def deserialize(record: bytes) -> "Iterator[pyarrow.RecordBatch]":
+    """The batches of an IPC stream; their columns point into ``record``. Raises ShuffleError for other bytes."""
+    import pyarrow
+
+    try:
+        with pyarrow.ipc.open_stream(pyarrow.py_buffer(record)) as stream:
+            yield from stream
+    except pyarrow.ArrowInvalid as error:
+        raise ShuffleError(f"a record is no Arrow stream: {error}") from error

@@ -13,10 +13,54 @@ All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``par
     no message for ``answer_timeout``        handles it as a lost connection
     while an answer is expected
 
-Tests: tests/client/shuffle/writing/test_shuffle_writer.py, tests/client/shuffle/test_silent_broker.py.
+Decides for how long and how often a writer tries to connect again. Pure; used on the I/O thread only.
+
+The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if nothing is
+left to send. A connection that opens but breaks again before that does not restart the time.
+
+The states of a writer's current connection to its broker, as one table. The state is guarded by the writer's lock.
+
+============  ============  ============
+state         event         next
+============  ============  ============
+UNCONNECTED   CONNECT       CONNECTING
+CONNECTING    CONNECTED     OPENING
+CONNECTING    LOST          UNCONNECTED
+OPENING       OPENED        OPEN
+OPENING       READERS_LEFT  VOID
+OPENING       LOST          UNCONNECTED
+OPEN          OPEN_AGAIN    OPENING
+OPEN          SEND_FINISH   FINISH_SENT
+OPEN          PART          PARTING
+OPEN          READERS_LEFT  VOID
+OPEN          LOST          UNCONNECTED
+FINISH_SENT   PART          PARTING
+FINISH_SENT   READERS_LEFT  VOID
+FINISH_SENT   LOST          UNCONNECTED
+PARTING       SEND_PARTING  PARTING_SENT
+PARTING       READERS_LEFT  VOID
+PARTING       LOST          UNCONNECTED
+PARTING_SENT  DRAINED       PARTED
+PARTING_SENT  READERS_LEFT  VOID
+PARTING_SENT  LOST          UNCONNECTED
+PARTED        READERS_LEFT  VOID
+PARTED        LOST          UNCONNECTED
+VOID          LOST          UNCONNECTED
+============  ============  ============
+
+In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle for the
+partition is valid; the writer sends pushes only in OPEN. The parting frame is the last one, FailPartition or CloseWriter; in
+PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At OPEN_AGAIN, the writer
+sends OpenPartition again, because it waits for an acknowledgement that does not come. PartitionOpened states what was received.
+
+LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``writer_state.py``).
+
+Tests: tests/client/shuffle/writing/test_shuffle_writer.py,
+tests/client/shuffle/test_silent_broker.py.
 """
 
 from collections.abc import Callable
+from enum import IntEnum
 
 import attrs
 
@@ -30,13 +74,10 @@ from broker.client.shuffle.errors import (
     writer_refused,
 )
 from broker.client.shuffle.io.connection import Connection
-from broker.client.shuffle.io.io_loop import IoLoop, Timer
-from broker.client.shuffle.io.liveness import Liveness, Verdict
+from broker.client.shuffle.io.io_loop import IoLoop, Liveness, Timer, Verdict
 from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
-from broker.client.shuffle.writing.link_state import LinkEvent, LinkState, next_state
-from broker.client.shuffle.writing.reconnecting import Reconnecting
-from broker.client.shuffle.writing.shared_state import SharedState
+from broker.client.shuffle.writing.resend_window import SharedState
 from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
 from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
@@ -61,6 +102,109 @@ from protocol.shuffle.writer_frames import (
     encode_list_partitions,
     encode_open_partition,
 )
+
+_DELAY_FIRST_S = 0.05
+_DELAY_MAX_S = 2.0
+
+
+class Reconnecting:
+    """Times are monotonic, in s. The writer gives up after ``timeout_s`` without a proven connection; 0: at the first loss."""
+
+    __slots__ = ("_delay_s", "lost_at", "timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.lost_at: float | None = None  # when the unproven time began; None if the connection is proven
+        self._delay_s = _DELAY_FIRST_S
+
+    def lost(self, now: float) -> float | None:
+        """The connection was lost. Returns the delay (s) before the next attempt, or None if the time is over."""
+        if self.lost_at is None:
+            self.lost_at = now
+        if now - self.lost_at >= self.timeout_s:
+            return None
+        delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, _DELAY_MAX_S)
+        return delay_s
+
+    def proven(self) -> None:
+        """The connection is proven to work."""
+        self.lost_at = None
+        self._delay_s = _DELAY_FIRST_S
+
+    def held_back(self) -> None:
+        """The broker grants no credit while it has no room. However long that lasts, it is no lost connection."""
+        self.lost_at = None
+
+    def limit(self, timeout_s: float, now: float) -> float:
+        """Return ``timeout_s``, limited to the time that is left before the writer gives up."""
+        if self.lost_at is None:
+            return timeout_s
+        return max(0.0, min(timeout_s, self.lost_at + self.timeout_s - now))
+
+
+class LinkState(IntEnum):
+    """The order matters: from OPEN to PARTED, the broker's handle is valid."""
+
+    UNCONNECTED = 0
+    CONNECTING = 1
+    OPENING = 2
+    VOID = 3
+    OPEN = 4
+    FINISH_SENT = 5
+    PARTING = 6
+    PARTING_SENT = 7
+    PARTED = 8
+
+
+class LinkEvent(IntEnum):
+    CONNECT = 0
+    CONNECTED = 1
+    OPENED = 2
+    OPEN_AGAIN = 3
+    SEND_FINISH = 4
+    PART = 5
+    SEND_PARTING = 6
+    DRAINED = 7
+    READERS_LEFT = 8
+    LOST = 9
+
+
+_S, _E = LinkState, LinkEvent
+
+TABLE: dict[tuple[LinkState, LinkEvent], LinkState] = {
+    (_S.UNCONNECTED, _E.CONNECT): _S.CONNECTING,
+    (_S.CONNECTING, _E.CONNECTED): _S.OPENING,
+    (_S.CONNECTING, _E.LOST): _S.UNCONNECTED,
+    (_S.OPENING, _E.OPENED): _S.OPEN,
+    (_S.OPENING, _E.READERS_LEFT): _S.VOID,
+    (_S.OPENING, _E.LOST): _S.UNCONNECTED,
+    (_S.OPEN, _E.OPEN_AGAIN): _S.OPENING,
+    (_S.OPEN, _E.SEND_FINISH): _S.FINISH_SENT,
+    (_S.OPEN, _E.PART): _S.PARTING,
+    (_S.OPEN, _E.READERS_LEFT): _S.VOID,
+    (_S.OPEN, _E.LOST): _S.UNCONNECTED,
+    (_S.FINISH_SENT, _E.PART): _S.PARTING,
+    (_S.FINISH_SENT, _E.READERS_LEFT): _S.VOID,
+    (_S.FINISH_SENT, _E.LOST): _S.UNCONNECTED,
+    (_S.PARTING, _E.SEND_PARTING): _S.PARTING_SENT,
+    (_S.PARTING, _E.READERS_LEFT): _S.VOID,
+    (_S.PARTING, _E.LOST): _S.UNCONNECTED,
+    (_S.PARTING_SENT, _E.DRAINED): _S.PARTED,
+    (_S.PARTING_SENT, _E.READERS_LEFT): _S.VOID,
+    (_S.PARTING_SENT, _E.LOST): _S.UNCONNECTED,
+    (_S.PARTED, _E.READERS_LEFT): _S.VOID,
+    (_S.PARTED, _E.LOST): _S.UNCONNECTED,
+    (_S.VOID, _E.LOST): _S.UNCONNECTED,
+}
+
+
+def next_state(state: LinkState, event: LinkEvent) -> LinkState:
+    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
+    after = TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after
+
 
 # How much the connection gets in advance: enough that it can always send, and little enough that a loss costs little.
 _AHEAD_BYTES = 2 * 1024 * 1024

@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from broker.client.shuffle.errors import ShuffleTimeoutError
-from broker.client.shuffle.writing.buffer_sink import Bytes
 from broker.client.shuffle.writing.channel_selector import ChannelSelector
-from broker.client.shuffle.writing.record_writer import RecordWriter
+from broker.client.shuffle.writing.record_writer import Bytes, RecordWriter
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, UnknownEvent, data_type_of, encode

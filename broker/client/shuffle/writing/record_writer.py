@@ -2,15 +2,16 @@
 
 A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is full, or when
 it has waited for ``flush_interval_ms``; then it ends with a whole record, and its data type says so.
+
+The part of a partition's writer that a RecordWriter uses to push its buffers.
 """
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from broker.client.shuffle.errors import ShuffleClosedError, ShuffleError, of_another_process
 from broker.client.shuffle.writing import flusher
-from broker.client.shuffle.writing.buffer_sink import BufferSink, Bytes
 from broker.client.shuffle.writing.channel_selector import ChannelSelector, round_robin
 from broker.runtime import forks
 from broker.runtime.threads import Lock
@@ -18,8 +19,36 @@ from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, compress
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import Event
+from protocol.shuffle.generation import Generation
 from protocol.shuffle.records import RecordEncoder
 from protocol.shuffle.writer_frames import PartitionType
+
+Bytes = bytes | bytearray | memoryview
+
+
+class BufferSink(Protocol):
+    subpartitions: int
+    type: PartitionType
+    generation: Generation
+    on_buffer_size: Callable[[int, int], None] | None
+
+    def push(
+        self,
+        subpartition: int,
+        payload: Bytes,
+        data_type: DataType = DataType.DATA_BUFFER,
+        *,
+        compressed: bool = False,
+        timeout: float | None = None,
+        copy: bool = True,
+    ) -> None: ...
+
+    def has_room(self, subpartition: int, size: int) -> bool: ...
+
+    def push_event(
+        self, event: Event, subpartition: int | None = None, *, priority: bool = False, timeout: float | None = None
+    ) -> None: ...
+
 
 T = TypeVar("T")
 

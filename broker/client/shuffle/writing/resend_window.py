@@ -23,6 +23,10 @@ A broker acknowledges what has arrived, but brokers of older releases do so only
 never reach. ``unanswered`` is true when the writer waits for an acknowledgement and nothing else can come, because everything was
 sent and there is credit for more. The writer then opens the partition again on the same connection, and PartitionOpened says
 what the broker has.
+
+The state of one writer that the user's threads and the I/O thread share. All fields are guarded by ``changed``.
+
+Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """
 
 from collections import deque
@@ -31,7 +35,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.client.shuffle.errors import PartitionLostError
+from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState, next_state
 from broker.runtime.disk import Buffer
+from broker.runtime.threads import Condition
 from protocol.errors import ProtocolError
 
 
@@ -282,3 +288,37 @@ class ResendWindow:
             if not run.payloads:
                 kept.popleft()
         self._acknowledged[subpartition] = max(self._acknowledged[subpartition], sequence)
+
+
+class SharedState:
+    __slots__ = ("changed", "error", "readers_left", "state", "waiting_threads", "window")
+
+    def __init__(self, window: ResendWindow) -> None:
+        self.changed = Condition()
+        self.window = window
+        self.state = WriterState.NEW
+        self.error: Exception | None = None  # why the state is FAILED; kept when the writer is closed
+        self.readers_left = False  # all readers have cancelled; stays true in the states after DISCARDING
+        self.waiting_threads = 0
+
+    @property
+    def is_finishing(self) -> bool:
+        """``commit`` was called, and the partition is not finished yet."""
+        return self.state is WriterState.FINISHING or self.state is WriterState.COMMITTING
+
+    def advance(self, event: WriterEvent) -> None:
+        self.state = next_state(self.state, event)
+
+    def fail(self, error: Exception) -> None:
+        """Record the first error, unless the partition is finished, and wake all waiting threads."""
+        if self.state < WriterState.FINISHED:
+            self.state = next_state(self.state, WriterEvent.FAIL)
+            self.error = error
+        elif self.state is WriterState.CLOSED and self.error is None:
+            self.error = error  # for a thread that is still waiting
+        self.changed.notify_all()
+
+    def wake_waiting(self) -> None:
+        """Wake the waiting threads, after a change that one of them may wait for."""
+        if self.waiting_threads:
+            self.changed.notify_all()

@@ -28,10 +28,9 @@ from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.client.shuffle.writing.broker_link import BrokerLink, Notice, Opening, Timeouts
-from broker.client.shuffle.writing.buffer_sink import Bytes
 from broker.client.shuffle.writing.partition_writer import PartitionWriter
-from broker.client.shuffle.writing.resend_window import Lack, ResendWindow
-from broker.client.shuffle.writing.shared_state import SharedState
+from broker.client.shuffle.writing.record_writer import Bytes
+from broker.client.shuffle.writing.resend_window import Lack, ResendWindow, SharedState
 from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
 from broker.runtime import forks
 from broker.runtime.threads import Condition

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from broker.client import AcknowledgementError, AsyncShareConsumer, ShareConsumer, ShareRecord
 from broker.client.kafka.errors import KafkaClientError, UnreachableError, UnsupportedVersionError
-from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
+from broker.client.kafka.share.record import ShareGroupsUnsupportedError
 from broker.errors import ConfigError
 from tests.client.kafka.scripted_broker import ScriptedBroker
 

@@ -8,8 +8,7 @@ from uuid import UUID
 import pytest
 
 from broker.client.kafka.share import requests
-from broker.client.kafka.share.requests import FetchLimits
-from broker.client.kafka.share.session import FetchPlan
+from broker.client.kafka.share.requests import FetchLimits, FetchPlan
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header

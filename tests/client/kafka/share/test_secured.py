@@ -8,7 +8,7 @@ from broker.client.kafka.admin.configs import GROUP, alter_configs
 from broker.client.kafka.errors import AuthenticationError
 from tests.client.kafka.logs import append
 from tests.client.kafka.sasl_gate import SaslGate
-from tests.client.kafka.test_security import CERTIFICATES, USERS, server_side
+from tests.client.kafka.test_config_security import CERTIFICATES, USERS, server_side
 
 LIMIT_S = 60.0
 SETTINGS = {

@@ -13,7 +13,7 @@ from broker.client import AcknowledgementError, Broker, ShareConsumer, ShareReco
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.admin.configs import GROUP, alter_configs
 from broker.client.kafka.errors import AuthenticationError, BrokerAnswerError, KafkaClientError
-from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
+from broker.client.kafka.share.record import ShareGroupsUnsupportedError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess

@@ -11,7 +11,7 @@ import pytest
 from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter
 from broker.client.shuffle.errors import LocalTransportError, ProducerFailedError, ShuffleError
 from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.local.exchange import LocalExchange
+from broker.client.shuffle.local_exchange import LocalExchange
 from broker.runtime import memory
 from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames

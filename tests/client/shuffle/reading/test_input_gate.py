@@ -16,8 +16,8 @@ from broker.client.shuffle.errors import (
     ShuffleClosedError,
 )
 from broker.client.shuffle.reading.buffer_or_event import BufferRun
-from broker.client.shuffle.reading.channel_state import ChannelState
 from broker.client.shuffle.reading.credit import FLOATING
+from broker.client.shuffle.reading.input_channel import ChannelState
 from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
 from protocol.shuffle import errors, events
 from protocol.shuffle.buffer_response import header

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.client import InputGate, LocalExchange, RecordWriter, ShuffleWriter, broadcast, custom
 from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError
-from broker.client.shuffle.local.writer import LocalWriter
+from broker.client.shuffle.local_exchange import LocalWriter
 from broker.client.shuffle.writing.flusher import Flusher
 from broker.runtime.clock import SystemClock
 from protocol.shuffle import events

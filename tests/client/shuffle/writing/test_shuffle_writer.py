@@ -18,7 +18,7 @@ from broker.client.shuffle.errors import (
     TransportError,
     WriterFencedError,
 )
-from broker.client.shuffle.writing.link_state import LinkState
+from broker.client.shuffle.writing.broker_link import LinkState
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.errors import IO_EXCEPTION, encode_error

@@ -1,1 +1,0 @@
-"""Result partitions that are written and read in one process."""

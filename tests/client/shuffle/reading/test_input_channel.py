@@ -1,0 +1,72 @@
+"""The channel table: the docstring, every pair, and any order of events."""
+
+import re
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.client.shuffle.reading import input_channel
+from broker.client.shuffle.reading.input_channel import TABLE, ChannelEvent, ChannelState, next_state
+
+S, E = ChannelState, ChannelEvent
+
+
+def expected(state: ChannelState, event: ChannelEvent) -> ChannelState | None:
+    """A channel only goes on, to the state that the event names; it starts only from WAITING."""
+    after = {E.START: S.RUNNING, E.FAIL: S.FAILED, E.RELEASE: S.RELEASED}[event]
+    return after if after > state else None
+
+
+@pytest.mark.parametrize("state", ChannelState)
+@pytest.mark.parametrize("event", ChannelEvent)
+def test_every_pair_of_state_and_event(state: ChannelState, event: ChannelEvent) -> None:
+    after = expected(state, event)
+    assert TABLE.get((state, event)) == after
+    if after is None:
+        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
+            next_state(state, event)
+    else:
+        assert next_state(state, event) is after
+
+
+def test_the_table_in_the_docstring_is_the_table() -> None:
+    rows = re.findall(r"^([A-Z]+) +([A-Z]+) +([A-Z]+)$", input_channel.__doc__ or "", re.MULTILINE)
+    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    """Messages, errors and releases in any order, fed as the channels feed them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = S.WAITING
+        self.has_started = self.has_failed = self.was_released = False
+
+    @precondition(lambda self: self.state is S.WAITING)
+    @rule()
+    def start(self) -> None:
+        self.state = next_state(self.state, E.START)
+        self.has_started = True
+
+    @precondition(lambda self: self.state < S.FAILED)
+    @rule()
+    def fail(self) -> None:
+        self.state = next_state(self.state, E.FAIL)
+        self.has_failed = True
+
+    @rule()
+    def release(self) -> None:
+        if not self.was_released:  # a second one is ignored
+            self.state = next_state(self.state, E.RELEASE)
+            self.was_released = True
+
+    @invariant()
+    def state_is_the_last_thing_that_happened(self) -> None:
+        assert (self.state is S.RELEASED) == self.was_released
+        assert (self.state is S.FAILED) == (self.has_failed and not self.was_released)
+        assert (self.state is S.RUNNING) == (self.has_started and not self.has_failed and not self.was_released)
+
+
+TestChannelMachine = ChannelMachine.TestCase
+TestChannelMachine.settings = settings(max_examples=50, stateful_step_count=10)
