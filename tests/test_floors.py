@@ -29,7 +29,6 @@ FLOORS: dict[str, float] = {
     "broker.metrics": 2.2,
     "broker.log": 1.6,
     "broker.expressions": 1.6,
-    "broker.recent_events": 1.55,
     "broker.metadata": 2.5,
     "broker.live_config": 2.6,
     "broker.security": 2.7,

@@ -12,7 +12,7 @@ import pytest
 
 from broker import log
 from broker.log import FaultLog, Logger
-from broker.runtime.log_file import LogFile
+from broker.runtime.files import LogFile
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from broker.client.kafka.routing import Routing
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
-from broker.runtime.ownership import explain_denial
+from broker.runtime.files import explain_denial
 from broker.storage.backup import copying, restoring
 from broker.storage.backup.layout import PLAN, Plan, plan_from_json
 from broker.storage.backup.manifest import Manifest

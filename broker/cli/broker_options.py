@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 import sys
 
-from broker.runtime.text_file import read_text
+from broker.runtime.files import read_text
 
 # A password file that is larger is a mistake, such as a log or a device.
 _FILE_MAX = 64 * 1024

@@ -13,7 +13,7 @@ import attrs
 from broker.cli.record_format import Template, line_parser, parse_record
 from broker.client.kafka.record_encoder import NO_HEADERS, Records, encode_headers
 from broker.errors import BrokerError
-from broker.runtime.text_input import TextInput
+from broker.runtime.terminal import TextInput
 
 # The bytes of one chunk: with what a batch adds to each line, one to a few batches.
 _CHUNK_BYTES = 512 * 1024

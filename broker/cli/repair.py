@@ -7,8 +7,8 @@ from broker.cli.output import print_object, say
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
+from broker.runtime.files import explain_denial
 from broker.runtime.open_files import OpenFiles
-from broker.runtime.ownership import explain_denial
 from broker.storage.data_directory import CATALOGUE, LOCK, PROPERTIES
 from broker.storage.repair.diagnosis import Diagnosis, diagnose, read_state
 from broker.storage.repair.mending import Mending

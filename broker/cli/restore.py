@@ -11,7 +11,7 @@ from broker.cli.client import format_time
 from broker.cli.output import output_option, print_object, say
 from broker.errors import BrokerError
 from broker.runtime.disk import SystemDisk
-from broker.runtime.ownership import explain_denial
+from broker.runtime.files import explain_denial
 from broker.storage.backup import restoring
 
 

@@ -22,7 +22,7 @@ from broker.errors import BrokerError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.runtime.log_file import LogFile
+    from broker.runtime.files import LogFile
     from broker.server import BrokerServer
 
 from collections.abc import Callable, Iterable
@@ -119,9 +119,7 @@ def command(
     config = read_config(config_file, data_dir, listeners, overrides)
 
     from broker import log
-    from broker.runtime.descriptors import raise_descriptor_limit
-    from broker.runtime.process import exit_now
-    from broker.runtime.service_manager import ServiceManager
+    from broker.runtime.process import ServiceManager, exit_now, raise_descriptor_limit
     from broker.runtime.terminal import wants_colours
     from broker.server import BrokerServer
 
@@ -204,8 +202,7 @@ def _open_log_file(path: str | None) -> "LogFile | None":
     """Raises ConfigError."""
     if path is None:
         return None
-    from broker.runtime.log_file import LogFile
-    from broker.runtime.ownership import explain_denial
+    from broker.runtime.files import LogFile, explain_denial
 
     try:
         file = LogFile(path)

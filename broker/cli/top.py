@@ -22,7 +22,7 @@ from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import is_formatted, output_option, print_object, print_table
 from broker.errors import BrokerError
-from broker.runtime.keyboard import Keyboard
+from broker.runtime.terminal import Keyboard
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

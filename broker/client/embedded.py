@@ -12,8 +12,8 @@ from broker.config import load
 from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
 from broker.runtime import forks
+from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
-from broker.runtime.tasks import in_thread
 from broker.runtime.temporary import TemporaryDirectory
 from broker.security.credentials import MECHANISMS, make_row
 from broker.server import BrokerServer

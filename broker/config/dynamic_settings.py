@@ -12,9 +12,9 @@ import attrs
 from broker.config.kafka_names import is_secret, is_without_effect
 from broker.config.load import parse_setting
 from broker.config.per_listener import OF_LISTENER, check_names, for_listener
+from broker.config.security_settings import TlsSettings
 from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
-from broker.config.tls_settings import TlsSettings
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
 

@@ -15,9 +15,8 @@ import attrs
 import cattrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
-from broker.config.kafka_setting import LONG_MAX
 from broker.config.listener import Listener
-from broker.config.setting import SettingInfo, setting_infos
+from broker.config.setting import LONG_MAX, SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError

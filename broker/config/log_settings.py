@@ -6,8 +6,7 @@ Tests: tests/config/test_setting.py, tests/config/test_topic_settings.py.
 import attrs
 
 from broker.config import topic_settings
-from broker.config.kafka_setting import INT_MAX
-from broker.config.setting import KAFKA, setting, topic_default
+from broker.config.setting import INT_MAX, KAFKA, setting, topic_default
 
 
 @attrs.frozen(kw_only=True, slots=False)

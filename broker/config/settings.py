@@ -6,19 +6,20 @@ docs/OPERATIONS.md are generated from this class.
 
 import attrs
 
-from broker.config.acl_settings import AclSettings
-from broker.config.consumer_group_settings import ConsumerGroupSettings
-from broker.config.coordinator_settings import FeatureSettings, GroupSettings, TransactionSettings
-from broker.config.http_settings import HttpSettings
+from broker.config.group_settings import (
+    BOUNDED,
+    ConsumerGroupSettings,
+    FeatureSettings,
+    GroupSettings,
+    ShareGroupSettings,
+    TransactionSettings,
+)
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.config.pulsar_settings import PulsarSettings
-from broker.config.quota_settings import QuotaSettings
-from broker.config.sasl_settings import SaslSettings
-from broker.config.server_settings import NetworkSettings, ServerSettings
-from broker.config.share_group_settings import BOUNDED, ShareGroupSettings
+from broker.config.security_settings import AclSettings, QuotaSettings, SaslSettings, TlsSettings
+from broker.config.server_settings import HttpSettings, NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
-from broker.config.tls_settings import TlsSettings
 from broker.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from broker.config.kafka_setting import LONG_MAX, KafkaSetting
+from broker.config.setting import LONG_MAX, KafkaSetting
 
 
 def _not_zero(level: int) -> None:

@@ -1,27 +1,154 @@
-"""The HTTP service put together from the broker's settings, for all its listeners. It opens last, when all routes are there."""
+"""The HTTP service put together from the broker's settings, for all its listeners. It opens last, when all routes are there.
 
-from collections.abc import Sequence
+Whether the broker lives and whether it serves: for whoever starts, restarts and balances it.
+
+``GET /metrics``: all metrics in Prometheus's text format, or in OpenMetrics where the client asks for it.
+
+It runs on a handler of the admin lane. Who calls is told as for all other routes (`broker/network/callers.py`). With an
+authorizer, the client needs DESCRIBE on the CLUSTER.
+
+The thread that reads the broker's figures every 5 s (`broker/network/figures.py`), from the start of the HTTP service on, and
+feeds the streams that show them.
+
+A figure that cannot be read costs that sample, not the thread.
+
+Tests: tests/http/api/test_overview.py.
+"""
+
+from collections.abc import Callable, Sequence
 
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
-from broker.http import health, metrics
 from broker.http.api.connections import Connections
-from broker.http.api.events import Events
-from broker.http.api.history import HistoryCalls
-from broker.http.api.live import Live
+from broker.http.api.live import Events, HistoryCalls, Live
 from broker.http.api.overview import Overview, Whole
 from broker.http.api.requests import Requests
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.page import routes as page
 from broker.http.router import Router
-from broker.http.sampler import Sampler
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.http.streams import Streams
+from broker.log import EventLimit, get_logger
+from broker.metrics.registry import Registry
+from broker.metrics.text import negotiate, render
+from broker.network.callers import Callers
+from broker.network.figures import Figures
+from broker.network.history import STEP_S
 from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.routes import Route
+from broker.network.routes import TEXT, UNAVAILABLE, Answer, Call, Route
+from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
+
+_OK = Answer(200, b"ok\n", TEXT)
+
+
+def health_routes(stopping: Event, figures: Figures) -> list[Route]:
+    """``/healthz``: a processor of the broker answers. ``/readyz``: and the broker serves, or why it does not.
+
+    It does not serve while it is stopping, when no partition of its topics can be used, or when records are refused because the
+    disk is full. If some partitions are offline, the
+    others are served: the answer names them and is 200, or with ``?strict=true`` 503. Connections are accepted only when recovery
+    is done and all services are open. What is known of partitions is up to 5 s old.
+    """
+
+    def healthy(call: Call) -> Answer:
+        return _OK
+
+    def ready(call: Call) -> Answer:
+        if stopping.is_set():
+            return _not_ready(["stopping"])
+        reasons = figures.reasons
+        offline, partitions = figures.values.get("offline_partitions", 0), figures.values.get("partitions", 0)
+        is_full = figures.values.get("full_partitions", 0) > 0
+        if reasons and (is_full or call.flag("strict") or 0 < partitions <= offline):
+            return _not_ready(reasons)
+        return Answer(200, _lines(["ok", *reasons]), TEXT) if reasons else _OK
+
+    return [Route("GET", "/healthz", healthy, blocking=False), Route("GET", "/readyz", ready, blocking=False)]
+
+
+def _not_ready(reasons: Sequence[str]) -> Answer:
+    return Answer(UNAVAILABLE, _lines(reasons), TEXT)
+
+
+def _lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+# How long (s) other threads get the interpreter for themselves, every 500 samples.
+_PAUSE_S = 0.0005
+
+
+def metrics_routes(registry: Registry, callers: Callers) -> list[Route]:
+    def scrape(call: Call) -> Answer:
+        callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
+        content_type = negotiate(call.headers.get("accept", ""))
+
+        def pause() -> None:
+            call.work.checkpoint()
+            Event().wait(_PAUSE_S)
+
+        return Answer(200, render(registry, content_type, pause), content_type)
+
+    return [Route("GET", "/metrics", scrape)]
+
+
+log = get_logger("http")
+
+_TICK_S = 1.0
+
+
+class Sampler:
+    def __init__(
+        self,
+        figures: Figures,
+        clock: Clock,
+        sampled: Sequence[Callable[[], object]] = (),
+        ticked: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        """``sampled`` are called after each sample, ``ticked`` every second."""
+        self._figures = figures
+        self._clock = clock
+        self._sampled = sampled
+        self._ticked = ticked
+        self._event = Event()
+        self._due = self._next_tick = clock.monotonic()
+        self._failures = EventLimit()
+
+    def step(self, timeout: float | None) -> bool:
+        now = self._clock.monotonic()
+        wait_s = min(self._due, self._next_tick) - now
+        if wait_s > 0:
+            self._event.wait(wait_s if timeout is None else min(wait_s, timeout))
+            self._event.clear()
+            return False
+        if now >= self._due:
+            self._due = max(self._due + STEP_S, now + STEP_S / 2)
+            self.sample()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            for tick in self._ticked:
+                self._guarded(tick)
+        return True
+
+    def sample(self) -> None:
+        self._guarded(lambda: self._figures.sample(self._clock.monotonic(), self._clock.time_ms()))
+        for sampled in self._sampled:
+            self._guarded(sampled)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # the seam: a service's figure must not end the thread, and with it the broker
+            unlogged = self._failures.take(self._clock.monotonic())
+            if unlogged is not None:
+                log.error("sample_failed", exc_info=error, unlogged_before=unlogged)
+
+    def wakeup(self) -> None:
+        self._event.set()
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -70,9 +197,9 @@ class HttpPart:
         surroundings = self._surroundings
         protected = surroundings.callers.protected
         shown = [route for view in self._views for route in view.routes()]
-        shown += metrics.routes(surroundings.metrics, surroundings.callers)
+        shown += metrics_routes(surroundings.metrics, surroundings.callers)
         return [
-            *health.routes(self._stopping, surroundings.figures),
+            *health_routes(self._stopping, surroundings.figures),
             *page.routes(),
             *(protected(route) for route in shown),
             *surroundings.routes,

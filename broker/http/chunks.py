@@ -5,15 +5,39 @@ h11 in what it takes for a size. Where the two should not find the same end, the
 difference between them.
 
 Pure.
+
+Why a request cannot be read.
+
+Tests: tests/http/test_hostile.py.
 """
 
 import re
 from typing import Final
 
+import attrs
 import h11
 
-from broker.http.faults import NOT_IMPLEMENTED, TOO_LARGE, Unreadable
 from broker.network.routes import BAD_REQUEST
+
+TOO_LARGE: Final = 413
+HEAD_TOO_LARGE: Final = 431
+NOT_IMPLEMENTED: Final = 501
+VERSION_NOT_SUPPORTED: Final = 505
+
+
+@attrs.frozen
+class Fault:
+    status: int
+    reason: str
+
+
+class Unreadable(Exception):
+    """Answered with its fault; then the connection is closed, because where the next request begins is not known."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.fault = Fault(status, reason)
+
 
 # Chunk sizes, extensions and trailers of one body: 1 MiB in chunks of 1 KiB has 7 KiB of them. The 1,600 smallest chunks that
 # there may be take 3 ms to scan and 25 ms to decode.

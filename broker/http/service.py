@@ -16,8 +16,8 @@ import attrs
 import h11
 
 from broker.errors import StorageError
-from broker.http import origins
-from broker.http.faults import Fault, Unreadable
+from broker.http import targets
+from broker.http.chunks import Fault, Unreadable
 from broker.http.router import MethodNotAllowed, Router
 from broker.http.session import HttpRequest, HttpSession
 from broker.http.streams import Stream, Streams
@@ -139,7 +139,7 @@ class HttpService:
         head = request.head
         assert head is not None
         target = parse_target(head.event.target)
-        origins.check(head.headers, target.authority, request.connection.peer.local[0], self._settings.hosts)
+        targets.check(head.headers, target.authority, request.connection.peer.local[0], self._settings.hosts)
         route, names = self._router.match(head.event.method.decode("ascii"), target.segments)
         return _Decision(route, names, target.query)
 

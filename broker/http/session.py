@@ -28,8 +28,16 @@ from typing import Final
 import attrs
 import h11
 
-from broker.http.chunks import ChunkScanner, decoded, next_event, too_large
-from broker.http.faults import HEAD_TOO_LARGE, VERSION_NOT_SUPPORTED, Fault, Unreadable
+from broker.http.chunks import (
+    HEAD_TOO_LARGE,
+    VERSION_NOT_SUPPORTED,
+    ChunkScanner,
+    Fault,
+    Unreadable,
+    decoded,
+    next_event,
+    too_large,
+)
 from broker.network.routes import BAD_REQUEST
 from broker.network.service import Request
 

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
-from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType, canonical_host
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
-from broker.security.hosts import canonical_host
+from broker.security.acl_rules import AclFilter
 from protocol.kafka.errors import ErrorCode
 
 E = TypeVar("E", bound=IntEnum)

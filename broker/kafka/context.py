@@ -27,7 +27,7 @@ from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
-from broker.security.authorizer import Authorizer
+from broker.security.acl import Authorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.quotas.client_quotas import ClientQuotas

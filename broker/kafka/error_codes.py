@@ -6,10 +6,10 @@ handlers, produce, fetch, metadata and the topic maker for themselves.
 
 from collections.abc import Mapping
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, RequestError
 from broker.security.acl_authorizer import TooManyAcls
-from broker.security.acl_filter import InvalidAcl
+from broker.security.acl_rules import InvalidAcl
 from broker.security.credentials import UnacceptableCredential
 from broker.storage import refusals
 from protocol.kafka.errors import ErrorCode

@@ -10,8 +10,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.login_state import LoginEvent, LoginState
 from broker.kafka.sasl_session import SaslSession
 from broker.network.service import Connection, Outbox, Request
-from broker.security.sasl.exchange import AuthenticationFailed, Identity
-from broker.security.sasl.login_counters import LoginResult
+from broker.security.sasl.exchange import AuthenticationFailed, Identity, LoginResult
 
 # While a request is handled when the login's time is over, look again after so long (s).
 _LOOK_AGAIN_S = 0.5

@@ -9,8 +9,7 @@ from broker.kafka.login_failures import LoginFailures
 from broker.log import get_logger
 from broker.network.service import Peer
 from broker.runtime.clock import Clock
-from broker.security.sasl.exchange import AuthenticationFailed
-from broker.security.sasl.login_counters import LoginCounters
+from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters
 
 log = get_logger("kafka")
 

@@ -21,7 +21,7 @@ from broker.kafka.share.share_metrics import ShareMetrics
 from broker.kafka.transactions.phases import AT_REST
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
-from broker.metrics.cached import Cached
+from broker.metrics.metric import Cached
 from broker.runtime.threads import Event
 from broker.storage.log.log import Log
 

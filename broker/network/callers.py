@@ -28,18 +28,16 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.open_listeners import is_loopback
-from broker.config.sasl_settings import OAUTHBEARER, PLAIN
+from broker.config.security_settings import OAUTHBEARER, PLAIN
 from broker.log import EventLimit, get_logger
 from broker.network.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from broker.runtime.clock import Clock
-from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
-from broker.security.authorizer import Authorizer
+from broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
 from broker.security.quotas.entities import Kind
-from broker.security.sasl.exchange import AuthenticationFailed, NewExchange
-from broker.security.sasl.login_counters import LoginCounters, LoginResult
-from broker.security.sasl.plain import PlainExchange
+from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters, LoginResult, NewExchange
+from broker.security.sasl.mechanisms import PlainExchange
 from broker.security.security import Security
 
 log = get_logger("http")

@@ -1,6 +1,6 @@
 """What services tell the HTTP service of themselves as numbers: for the overview, for rates and for the history.
 
-A service adds its figures while it is put together. The sampler of the HTTP service (`broker/http/sampler.py`) reads them every
+A service adds its figures while it is put together. The sampler of the HTTP service (`broker/http/assembly.py`) reads them every
 5 s on its own thread, computes rates, and keeps the history; without an http:// listener nobody reads anything.
 
 Tests: tests/network/test_figures.py.

@@ -17,7 +17,7 @@ from broker.network.mute import HANDSHAKING, MuteEvent, next_holds
 from broker.runtime.clock import Clock
 from broker.runtime.poller import READ
 from broker.runtime.tls import TlsSocket
-from broker.security.principal_mapping import NoRuleMatches
+from broker.security.principal import NoRuleMatches
 from broker.security.tls_listener import TlsListener
 
 log = get_logger("network")

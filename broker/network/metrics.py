@@ -13,9 +13,7 @@ from functools import partial
 import attrs
 
 from broker.metrics import Labels, Registry, names
-from broker.metrics.cached import Cached
-from broker.metrics.metric import Metric
-from broker.metrics.ratio import Ratio
+from broker.metrics.metric import Cached, Metric, Ratio
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold
 from broker.network.plane import Plane

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, RequestError, StorageError
 from broker.pulsar import refusals
 from broker.storage import refusals as storage

@@ -18,8 +18,7 @@ from broker.pulsar.command import Call, Type
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.security.proofs import Authentication
-from broker.security.sasl.exchange import AuthenticationFailed, Identity
-from broker.security.sasl.login_counters import LoginResult
+from broker.security.sasl.exchange import AuthenticationFailed, Identity, LoginResult
 from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import AuthData, CommandAuthChallenge, CommandError, ServerError
 

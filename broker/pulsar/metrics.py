@@ -19,8 +19,7 @@ import attrs
 
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
-from broker.metrics.cached import Cached
-from broker.metrics.metric import Metric
+from broker.metrics.metric import Cached, Metric
 from broker.metrics.names import OTHER
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import attrs
 
 from broker.runtime.clock import Clock, SystemClock
-from broker.runtime.descriptors import UNLIMITED, descriptor_limit
 from broker.runtime.disk import Disk, SystemDisk
 from broker.runtime.entropy import Entropy, SystemEntropy
 from broker.runtime.net import Network, SystemNetwork
 from broker.runtime.poller import Poller, SelectorPoller
+from broker.runtime.process import UNLIMITED, descriptor_limit
 from broker.runtime.run_token import RunToken, new_run_token
 from broker.runtime.threads import SystemThreads, Threads
 from broker.runtime.web import Fetcher, SystemFetcher

@@ -3,11 +3,14 @@
 A forked child has copies of everything but threads: of locks that another thread may have held, and of descriptors that are the
 parent's connections. Their owners are told in the child before anything else runs there. They replace the locks and close
 the descriptors without sending anything. Nothing happens in the parent.
+
+Calls from coroutines to functions that block. The only module that knows asyncio, whose import takes 50 ms.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from broker.runtime.threads import Lock
@@ -55,3 +58,22 @@ def call_in_child(function: Callable[[], None]) -> None:
 def count() -> int:
     """How many forks lie between the first process and this one. A number noted in a parent is smaller."""
     return _forks.count
+
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
+    """Call ``function`` on a thread of asyncio's pool. If the task is cancelled meanwhile, the call still goes on to its end, and
+    then ``undo`` is called, before the cancellation goes on."""
+    import asyncio
+
+    call = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await call
+            if undo is not None:
+                await asyncio.to_thread(undo)
+        raise

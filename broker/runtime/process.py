@@ -1,9 +1,29 @@
-"""Ends the process without depending on threads or locks that may be stuck."""
+"""Ends the process without depending on threads or locks that may be stuck.
+
+How many descriptors the process may have. Files, sockets and pollers share this limit.
+
+The limit belongs to the process. `broker serve` raises it; a broker that is embedded in another process only reads it.
+
+Tells systemd how the broker is doing, by the protocol of sd_notify(3): datagrams to the socket that NOTIFY_SOCKET names.
+
+Without that variable, which only a unit with ``Type=notify`` has, nothing happens. A message that cannot be sent is dropped: what
+the broker does must not depend on who supervises it. Any thread.
+
+How the C library treats memory that was freed. A setting of the whole process; any thread.
+
+glibc returns freed memory to the kernel early: large blocks at once, and the end of the heap as soon as some hundred KiB of it
+are free. A process that works through data in pieces of megabytes then gets its memory anew for each piece. The kernel clears
+every page again, which takes several times as long as copying the piece.
+"""
 
 import _thread
+import ctypes
 import os
+import resource
 import select
+import socket
 import time
+from typing import Final
 
 
 class LastResort:
@@ -43,3 +63,79 @@ def exit_now(status: int, why: str = "") -> None:
         pass
     finally:
         os._exit(status)
+
+
+UNLIMITED: Final = 2**31
+
+
+def descriptor_limit() -> int:
+    """The soft RLIMIT_NOFILE; ``UNLIMITED`` where there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY or soft > UNLIMITED else soft
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit to the hard one: many systems start a process with 1,024 descriptors and allow far more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # macOS reports "unlimited" and refuses it; the limit stays as it was
+
+
+# A full or stuck socket must not hold the broker up.
+_SEND_TIMEOUT_S = 1.0
+
+
+class ServiceManager:
+    """The one that has started this process, if it wants to be told."""
+
+    def __init__(self) -> None:
+        # Taken out of the environment, so that programs started from here do not speak for the broker.
+        self._path = os.environ.pop("NOTIFY_SOCKET", "")
+
+    def recovering(self) -> None:
+        self._send("STATUS=Opening the data directory")
+
+    def ready(self, listeners: str) -> None:
+        self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Serving {listeners}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1\nSTATUS=Finishing requests and writing to disk")
+
+    def _send(self, message: str) -> None:
+        if not self._path.startswith("/"):  # names without a file are not for units
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(_SEND_TIMEOUT_S)
+                sending.sendto(message.encode(), self._path)
+        except OSError:
+            pass
+
+
+# From glibc's malloc.h.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+# The largest threshold that glibc accepts: half of the largest heap of a thread.
+_MMAP_THRESHOLD_MAX = 32 * 1024 * 1024
+
+# macOS and musl do not have it.
+_mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+_kept = 0
+
+
+def keep_freed_memory(size: int) -> bool:
+    """Keep up to ``size`` bytes of freed memory (in each of the allocator's heaps) for what is allocated next. The largest size
+    that was asked for counts.
+
+    Returns False if the C library cannot do that, or if the user has set it up (``MALLOC_...``).
+    """
+    global _kept
+    if _mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    if size <= _kept:
+        return True
+    _kept = size
+    return bool(_mallopt(_TRIM_THRESHOLD, size)) and bool(_mallopt(_MMAP_THRESHOLD, min(size, _MMAP_THRESHOLD_MAX)))

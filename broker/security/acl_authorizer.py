@@ -19,11 +19,9 @@ from broker.metadata.catalogue import AclRow, Catalogue
 from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
-from broker.security.acl_filter import AclFilter, InvalidAcl, check_new
-from broker.security.acl_rules import EVERYTHING, AclRules, bit, no_rules
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType, canonical_host
+from broker.security.acl_rules import EVERYTHING, AclFilter, AclRules, InvalidAcl, bit, check_new, no_rules
 from broker.security.audit import Audit
-from broker.security.hosts import canonical_host
 from broker.security.principal import Principal
 
 # Answers that are kept of each kind, and the longest names (characters) of a resource for which one is kept: a topic's longest

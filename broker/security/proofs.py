@@ -23,7 +23,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
-from broker.config.sasl_settings import OAUTHBEARER, PLAIN
+from broker.config.security_settings import OAUTHBEARER, PLAIN
 from broker.errors import ConfigError
 from broker.runtime.clock import Clock
 from broker.runtime.web import read_url

@@ -19,10 +19,8 @@ from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.principal import parse_principal
-from broker.security.quotas.client_quotas import ClientQuotas
-from broker.security.quotas.sensors import Windows
-from broker.security.sasl.exchange import NewExchange
-from broker.security.sasl.login_counters import LoginCounters
+from broker.security.quotas.client_quotas import ClientQuotas, Windows
+from broker.security.sasl.exchange import LoginCounters, NewExchange
 from broker.security.sasl.mechanisms import open_mechanisms
 from broker.security.tls_listener import TlsListener
 

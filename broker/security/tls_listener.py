@@ -20,10 +20,8 @@ from broker.runtime.net import Socket
 from broker.runtime.threads import Lock
 from broker.runtime.tls import TlsContext, TlsSocket
 from broker.runtime.tls_context import TlsMaterial, server_context
-from broker.security.distinguished_name import java_name
 from broker.security.key_store import KeyStore, as_pem, read_key_store, read_trust_store
-from broker.security.principal import ANONYMOUS, USER, Principal
-from broker.security.principal_mapping import map_subject, parse_rules
+from broker.security.principal import ANONYMOUS, USER, Principal, java_name, map_subject, parse_rules
 
 log = get_logger("security")
 T = TypeVar("T")

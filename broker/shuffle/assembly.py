@@ -12,7 +12,7 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
-from broker.security.authorizer import Authorizer
+from broker.security.acl import Authorizer
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget

@@ -13,7 +13,7 @@ from itertools import islice
 import attrs
 
 from broker.metrics import Labels, Registry, names
-from broker.metrics.cached import Cached
+from broker.metrics.metric import Cached
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.shuffle.partition.budget import Budget

@@ -15,8 +15,7 @@ Pure; any thread.
 import attrs
 
 from broker.network.service import Connection
-from broker.security.acl import Operation, ResourceType
-from broker.security.authorizer import Authorizer
+from broker.security.acl import Authorizer, Operation, ResourceType
 from broker.security.principal import Principal
 
 READ, WRITE, DELETE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE

@@ -18,7 +18,7 @@ from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.throttling import Throttling
 from broker.network.work import ADMIN
 from broker.runtime.clock import Clock
-from broker.security.authorizer import Authorizer
+from broker.security.acl import Authorizer
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import Kind
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from broker.spark.data_source import BrokerDataSource
     from broker.spark.exchanges.driver import exchange
-    from broker.spark.source.progress import Lag, lag
+    from broker.spark.source.offsets import Lag, lag
 
 __all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 
@@ -27,8 +27,8 @@ __all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 _WHERE = {
     "BrokerDataSource": "data_source",
     "exchange": "exchanges.driver",
-    "Lag": "source.progress",
-    "lag": "source.progress",
+    "Lag": "source.offsets",
+    "lag": "source.offsets",
 }
 
 

@@ -35,8 +35,8 @@ class BrokerDataSource(DataSource):
         return "broker"
 
     def schema(self) -> StructType:
+        from broker.spark.source.batch_source import spark_schema
         from broker.spark.source.options import parse_columns
-        from broker.spark.source.table_schema import spark_schema
 
         return spark_schema(parse_columns(self.options))
 
@@ -64,7 +64,7 @@ class BrokerDataSource(DataSource):
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from broker.spark.sink.stream_sink import stream_writer
+        from broker.spark.sink.batch_sink import stream_writer
 
         return stream_writer(self.options, schema)
 

@@ -4,7 +4,7 @@ import gc
 
 from pyspark import TaskContext
 
-from broker.runtime.memory import keep_freed_memory
+from broker.runtime.process import keep_freed_memory
 
 # After this many tasks a worker has imported everything that it needs.
 _TASKS = 2

@@ -6,7 +6,7 @@ released last. ``recovery/startup.py`` reads what is in the directory.
 
 from broker.errors import ConfigError
 from broker.runtime.disk import Disk, File
-from broker.runtime.ownership import explain_denial
+from broker.runtime.files import explain_denial
 from broker.storage import partition_dir
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,

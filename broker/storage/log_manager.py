@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from broker.config.kafka_setting import LONG_MAX, InvalidSetting
+from broker.config.setting import LONG_MAX, InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger

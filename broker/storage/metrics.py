@@ -16,8 +16,7 @@ import attrs
 
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
-from broker.metrics.cached import Cached
-from broker.metrics.metric import Metric
+from broker.metrics.metric import Cached, Metric
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.storage.log.log import Log

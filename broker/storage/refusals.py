@@ -5,7 +5,7 @@ it does share with Kafka is the format of record batches (``protocol/kafka/recor
 files.
 
 After a refusal nothing has changed. A fault of the machine is a ``StorageError`` instead. The settings of topics are refused by
-``InvalidSetting`` of ``broker/config/kafka_setting.py``.
+``InvalidSetting`` of ``broker/config/setting.py``.
 
 Tests: tests/kafka/test_error_codes.py.
 """

@@ -15,7 +15,7 @@ from broker.metrics import Registry
 from broker.runtime.clock import SystemClock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from broker.security.principal import Principal
 
 HOST = "10.1.2.3"

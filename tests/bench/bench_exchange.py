@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broker.spark.exchanges import driver as exchange_driver
-from broker.spark.exchanges.batches import bounded_by_rows
 from broker.spark.exchanges.driver import exchange
+from broker.spark.exchanges.map_task import BLOCK_BYTES
+from broker.spark.exchanges.plan import bounded_by_rows
 from broker.spark.exchanges.reduce_task import one_row_per_partition
-from broker.spark.exchanges.split import BLOCK_BYTES
 from broker.spark.worker import freeze_imports
 from tests.bench.bench_spark import session
 from tests.bench.process import BrokerProcess

@@ -18,9 +18,8 @@ from broker.network.throttling import Throttling
 from broker.runtime.clock import SystemClock
 from broker.runtime.timers import Timer
 from broker.security.principal import ANONYMOUS
-from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
-from broker.security.quotas.sensors import Windows
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.api_keys import ApiKey
 

@@ -27,7 +27,7 @@ class FloorSource(DataSource):
         return "floor"
 
     def schema(self) -> StructType:
-        from broker.spark.source.table_schema import spark_schema
+        from broker.spark.source.batch_source import spark_schema
 
         return spark_schema(self.options["columns"].split(","))
 

@@ -3,7 +3,7 @@
 import attrs
 
 from broker.config import BrokerConfig, setting_infos, topic_settings
-from broker.config.kafka_setting import INT_MAX, KafkaSetting
+from broker.config.setting import INT_MAX, KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.log.log_config import COMPRESSION_CODECS, LogConfig
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from broker.pulsar.topic_names import kafka_name, long_name, parse_topic, subscription_name
 from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from protocol.kafka.records.records import build_batch
 from protocol.pulsar import pulsar_pb2 as pb
 from protocol.shuffle import writer_frames as w

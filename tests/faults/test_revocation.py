@@ -16,7 +16,7 @@ import pytest
 
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.http.chunks import ChunkScanner, decoded, next_event
-from broker.http.faults import Unreadable
+from broker.http.chunks import ChunkScanner, Unreadable, decoded, next_event
 
 BODY_MAX = 3000
 

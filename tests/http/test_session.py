@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.http.faults import Unreadable
+from broker.http.chunks import Unreadable
 from broker.http.session import HttpRequest, HttpSession
 
 BODY_MAX = 2000

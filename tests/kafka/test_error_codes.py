@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.checks import error_fields
 from broker.kafka.error_codes import CODES, code_of

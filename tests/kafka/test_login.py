@@ -17,8 +17,7 @@ from broker.network.connection import ProcessorConnection
 from broker.network.service import Peer
 from broker.security.principal import Principal
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
-from broker.security.sasl.exchange import AuthenticationFailed
-from broker.security.sasl.login_counters import LoginCounters
+from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.sasl_client import CLIENT, PASSWORD, USER, Connection, SaslBroker

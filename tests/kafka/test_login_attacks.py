@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as KafkaPythonError
 
-from broker.security.sasl import plain
+from broker.security.sasl import mechanisms
 from broker.security.sasl.exchange import AuthenticationFailed, Step
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -284,13 +284,13 @@ def test_thousands_of_unfinished_logins_hinder_nobody_and_end() -> None:
 def test_unknown_users_take_the_same_steps(broker: SaslBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted instead of timed: what is computed from the password, and with which cost."""
     costs: list[tuple[str, int, int]] = []
-    real = plain.salted_password
+    real = mechanisms.salted_password
 
     def counted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
         costs.append((mechanism, len(salt), iterations))
         return real(mechanism, password, salt, iterations)
 
-    monkeypatch.setattr(plain, "salted_password", counted)
+    monkeypatch.setattr(mechanisms, "salted_password", counted)
     for user in (USER, "nobody"):
         with broker.connect() as connection:
             connection.log_in("PLAIN", user, "wrong")

@@ -19,9 +19,8 @@ from broker.metrics.text import render
 from broker.network.mute import THROTTLED
 from broker.network.throttling import Throttling
 from broker.runtime.timers import Timer
-from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
-from broker.security.quotas.sensors import Windows
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch, produce

@@ -35,7 +35,7 @@ from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permi
 from broker.security.principal import Principal
 from broker.security.quotas.entities import DEFAULT, Entity
 from broker.security.quotas.entities import Kind as Quota
-from broker.security.sasl.login_counters import LoginCounters, LoginResult
+from broker.security.sasl.exchange import LoginCounters, LoginResult
 from broker.shuffle import metrics as shuffle_metrics
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.storage import metrics as storage_metrics

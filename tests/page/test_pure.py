@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.client.embedded import Broker
-from broker.http.api.history import series_names
+from broker.http.api.live import series_names
 from broker.http.targets import parse_query
 from tests.page.chromium import Chromium, Tab
 

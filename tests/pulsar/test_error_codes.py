@@ -1,6 +1,6 @@
 import inspect
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, RequestError, StorageError
 from broker.pulsar import refusals
 from broker.pulsar.error_codes import code_of

@@ -10,7 +10,7 @@ from broker.client.embedded import Broker
 from broker.pulsar.topic_names import parse_topic
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from protocol.pulsar import pulsar_pb2 as pb
 from tests.pulsar.wire import Type, Wire, send_frame
 from tests.security.grants import Grant, Grants

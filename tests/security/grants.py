@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from broker.security.principal import ANONYMOUS, Principal
 
 Grant = tuple[Operation, ResourceType, str]

@@ -13,7 +13,7 @@ from broker.metadata.catalogue import AclRow
 from broker.runtime.clock import SystemClock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer, TooManyAcls
-from broker.security.acl_filter import AclFilter, InvalidAcl
+from broker.security.acl_rules import AclFilter, InvalidAcl
 from broker.security.principal import Principal
 from tests.security.acls import NAMES, OPERATIONS, acls, is_allowed, is_any_allowed
 from tests.security.catalogue import AclTable

@@ -3,7 +3,7 @@ from typing import Any
 import jwt
 import pytest
 
-from broker.config.sasl_settings import PLAIN
+from broker.config.security_settings import PLAIN
 from broker.security.principal import ANONYMOUS, USER, Principal
 from broker.security.proofs import Authentication, SecretTokens
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, Step

@@ -14,8 +14,7 @@ from broker.errors import ConfigError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.security import tls_listener
-from broker.security.principal import ANONYMOUS, Principal
-from broker.security.principal_mapping import NoRuleMatches
+from broker.security.principal import ANONYMOUS, NoRuleMatches, Principal
 from broker.security.tls_listener import TlsListener
 from tests import certificates
 from tests.certificates import LOCAL, Files, Identity, authority

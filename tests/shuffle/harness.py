@@ -21,7 +21,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.disk import File, SystemDisk
-from broker.security.authorizer import Authorizer
+from broker.security.acl import Authorizer
 from broker.shuffle.assembly import ShufflePart
 from broker.shuffle.partitions import Partitions
 from protocol.shuffle import messages as m

@@ -28,7 +28,7 @@ def main(address: str, directory: str, when: str) -> None:
     from pyspark.sql import functions as sf
 
     from broker.spark import exchange
-    from broker.spark.exchanges import batches as exchange_batches
+    from broker.spark.exchanges import plan as exchange_batches
 
     # So small that a map task begins to write long before it ends; and rows so large that a batch is not held back in a buffer.
     exchange_batches._ROWS = 50

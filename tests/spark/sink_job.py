@@ -19,9 +19,8 @@ from pyspark.sql.types import StructType
 from broker.client.kafka import Cluster
 from broker.client.kafka.producer import Producer
 from broker.spark.data_source import BrokerDataSource
-from broker.spark.sink.batch_sink import written
+from broker.spark.sink.batch_sink import StreamWriter, stream_writer, written
 from broker.spark.sink.commit import MicroBatch
-from broker.spark.sink.stream_sink import StreamWriter, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

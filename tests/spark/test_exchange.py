@@ -24,10 +24,9 @@ from broker.client import Broker, ShuffleAdmin, ShuffleWriter
 from broker.client.shuffle.blocks import push_block
 from broker.spark.exchanges import driver as exchange_driver
 from broker.spark.exchanges import map_task as exchange_map
-from broker.spark.exchanges.driver import exchange, release_losers
+from broker.spark.exchanges.driver import exchange, progress_bar, release_losers
 from broker.spark.exchanges.map_task import MapTask
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
-from broker.spark.exchanges.progress import progress_bar
 from broker.spark.exchanges.reduce_task import ReduceTask
 from tests.process.broker_process import BrokerProcess
 

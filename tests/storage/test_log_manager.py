@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, StorageError
 from broker.metadata.catalogue import TopicRow
 from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic

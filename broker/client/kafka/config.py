@@ -19,7 +19,7 @@ from broker.client.security_settings import OAUTHBEARER, Sasl, SecuritySettings,
 from broker.errors import ConfigError
 from broker.runtime.client_tls import TlsSettings
 from broker.runtime.entropy import SystemEntropy
-from broker.runtime.text_file import read_text
+from broker.runtime.files import read_text
 from protocol.errors import ProtocolError
 from protocol.sasl.scram import HASHES, ScramClient
 

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from broker.network.routes import Answer, Call, Route
-from broker.runtime.packaged import read_packaged
+from broker.runtime.files import read_packaged
 
 NOT_MODIFIED: Final = 304
 _INDEX: Final = "index.html"

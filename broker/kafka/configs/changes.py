@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.config.dynamic_settings import Way, setting_of, way_of
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import attrs
 
-from broker.config.kafka_setting import InvalidSetting, KafkaSetting
+from broker.config.setting import InvalidSetting, KafkaSetting
 from broker.errors import RequestError
 from broker.kafka.groups.consumer.regexes import compile_regex
 from broker.log import get_logger

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from broker.config import BrokerConfig
-from broker.config.kafka_setting import InvalidSetting, KafkaSetting
-from broker.config.offset_reset import reset_ms
+from broker.config.group_settings import reset_ms
+from broker.config.setting import InvalidSetting, KafkaSetting
 from broker.errors import RequestError
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Lock

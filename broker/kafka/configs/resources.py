@@ -16,7 +16,7 @@ from typing import Any, get_origin
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.dynamic_settings import OF_LISTENER_PREFIX, setting_of
 from broker.config.kafka_names import is_secret, is_without_effect
-from broker.config.kafka_setting import KafkaSetting
+from broker.config.setting import KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.errors import RequestError
 from broker.kafka.configs import client_metrics

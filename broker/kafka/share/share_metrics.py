@@ -12,7 +12,7 @@ from broker.kafka.share.share_partition import ACCEPT, REJECT, RELEASE, RENEW
 from broker.kafka.share.share_service import ShareService
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import Chosen, summed
-from broker.metrics.cached import Cached
+from broker.metrics.metric import Cached
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 

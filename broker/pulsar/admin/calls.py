@@ -24,7 +24,7 @@ Tests: tests/pulsar/admin/test_topics.py, tests/pulsar/admin/test_rights.py.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.errors import Refusal
 from broker.network.routes import Answer, Call, HttpError, Route
 from broker.network.work import ADMIN
@@ -37,7 +37,7 @@ from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import TooManyAcls
-from broker.security.acl_filter import InvalidAcl
+from broker.security.acl_rules import InvalidAcl
 from broker.storage import refusals as storage
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {

@@ -27,7 +27,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.topic_names import namespace_prefix, subscriptions_prefix
 from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"

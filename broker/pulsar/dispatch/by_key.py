@@ -33,7 +33,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from broker.delivery.in_flight import InFlight, Owner, Record
-from broker.delivery.offset_queue import OffsetQueue
+from broker.delivery.sorted_offsets import OffsetQueue
 from broker.pulsar.dispatch.assignment import UNKNOWN, Sent
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.dispatch.key_ranges import KeyRanges, Ranges

@@ -13,7 +13,7 @@ Tests: tests/pulsar/dispatch/test_shared.py.
 from collections.abc import Iterable, Sequence
 
 from broker.delivery.in_flight import InFlight, Owner, Record
-from broker.delivery.offset_queue import OffsetQueue
+from broker.delivery.sorted_offsets import OffsetQueue
 from broker.pulsar.dispatch.assignment import Sent
 from broker.pulsar.dispatch.chunks import Chunks
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery

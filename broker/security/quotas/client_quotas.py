@@ -3,10 +3,30 @@
 They are kept in the catalogue. A change is durable before ``alter`` returns, and in force for the next request of every client.
 Any thread. No lock is taken for a client that has been seen since the last change.
 
-Tests: tests/security/quotas/test_client_quotas.py.
+The arithmetic of quotas: a bucket of tokens. The caller passes the time (s), which never goes back.
+
+Tokens flow in at the rate of the quota, up to what the quota allows in ``ahead_s`` seconds, which a client may use at once. They
+may be taken while there are any, and more than there are: the bucket is in debt then, and the client is throttled for as long as
+it takes until the debt is paid. That is Kafka's (rate - quota) / quota * time, where the time is all the time there was: a client
+that always has something to send gets its quota, whatever it does in between.
+
+Kafka itself computes the rate of bytes and request time over 10 to 11 windows and forgets them one by one. So a client may use
+the quota of 10 s at once, and again when that is forgotten: in periods of 10 s it gets between 10 % and 140 % of its quota.
+Kafka's token buckets (KIP-599) and these do not.
+
+Any thread may use a bucket. ``take`` is written out for speed: it runs for every request of a client with a quota.
+
+What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
+
+Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
+say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could escape
+its debt by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
+share one for each user and quota.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any, Final
 
 import attrs
@@ -16,8 +36,155 @@ from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind, Pair, parse_entity, precedence
-from broker.security.quotas.sensors import NAME_MAX, SensorTable, Windows
-from broker.security.quotas.token_bucket import TokenBucket
+
+
+class TokenBucket:
+    """A new one is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
+
+    __slots__ = ("_acquire", "_ahead_s", "_debt_s", "_filled_at", "_quota", "_release", "_tokens")
+
+    def __init__(self, ahead_s: float, debt_s: float = inf) -> None:
+        lock = Lock()
+        self._acquire, self._release = lock.acquire, lock.release  # half as long as a with statement
+        self._ahead_s = ahead_s
+        self._debt_s = debt_s
+        self._tokens = 0.0  # at this time:
+        self._filled_at = -inf
+        self._quota = 0.0  # that of the last call
+
+    def take(self, count: float, quota: float, now: float) -> float:
+        """Take them, whether they are there or not. How long (s) it takes until a debt is paid.
+
+        ``quota``: tokens per second. It may change from call to call.
+        """
+        self._acquire()
+        try:
+            tokens = self._tokens + quota * (now - self._filled_at)
+            most = quota * self._ahead_s
+            if tokens > most:
+                tokens = most
+            tokens -= count
+            self._filled_at = now
+            self._quota = quota
+            if tokens >= 0:
+                self._tokens = tokens
+                return 0.0
+            debt_s = -tokens / quota
+            if debt_s > self._debt_s:
+                debt_s = self._debt_s
+                tokens = -debt_s * quota
+            self._tokens = tokens
+            return debt_s
+        finally:
+            self._release()
+
+    def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
+        """Take them if there is no debt, even if there are fewer: 0. Otherwise how long it takes until the debt is paid."""
+        throttle_s = self.take(0, quota, now)
+        if not throttle_s:
+            self.take(count, quota, now)
+        return throttle_s
+
+    def tokens(self, quota: float, now: float) -> float:
+        """How many there are; fewer than 0 is a debt."""
+        self.take(0, quota, now)
+        return self._tokens
+
+    def idle(self, now: float) -> bool:
+        """It is full, as a new one is."""
+        return not self._quota or self.tokens(self._quota, now) >= self._quota * self._ahead_s
+
+
+# Sensors in the table. One takes about 500 bytes, and looking whether all are idle takes 10 ms.
+SENSORS_MAX = 20_000
+# The share of the whole windows that a client may be ahead of its quota, or fetch at once. Over all of them (10 s) it gets so
+# much more than its quota at most. Kafka's is 1.
+_AHEAD = 0.02
+# Users whose further entities share a sensor of the user's own; those of all further users share one.
+CROWDS_MAX = 1_000
+# Seconds between two looks for idle sensors in a full table.
+_SWEEP_EVERY_S = 5.0
+# Longer names (characters) are kept as digests.
+NAME_MAX = 250
+
+
+@attrs.frozen
+class Windows:
+    """Kafka's settings: over how many windows of which length (s) rates are measured. The last one has only begun."""
+
+    count: int = 11
+    length_s: float = 1.0
+    mutation_count: int = 11
+    mutation_length_s: float = 1.0
+
+    @property
+    def ahead_s(self) -> float:
+        """What the quota allows in this time may be used at once."""
+        return _AHEAD * (self.count - 1) * self.length_s
+
+    @property
+    def mutation_ahead_s(self) -> float:
+        return self.mutation_count * self.mutation_length_s
+
+    @property
+    def request_debt_s(self) -> float:
+        """Longer ago, the time that requests took is forgotten. Their throttle times are short, so it would never end."""
+        return self.count * self.length_s
+
+
+class SensorTable:
+    """The sensors by who shares them. Not guarded."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._sensors: dict[tuple[Kind, Pair], TokenBucket] = {}
+        # Of entities for which there is no room.
+        self._crowds: dict[tuple[Kind, str | None, float], TokenBucket] = {}
+        self._sweep_at = 0.0  # Clock.monotonic() s before which looking for idle ones again is not worth its time
+
+    def __len__(self) -> int:
+        return len(self._sensors) + len(self._crowds)
+
+    def sensor(self, kind: Kind, pair: Pair, quota: float, now: float) -> TokenBucket:
+        """The sensor of those who share this quota (see ``entities.precedence``)."""
+        key = kind, (shortened(pair[0]), shortened(pair[1]))
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            if len(self._sensors) >= SENSORS_MAX and now >= self._sweep_at:
+                self.sweep(now)
+            if len(self._sensors) >= SENSORS_MAX:
+                return self._crowd(kind, key[1][0], quota)
+            sensor = self._sensors[key] = self._new(kind)
+        return sensor
+
+    def sweep(self, now: float) -> None:
+        """Forget the idle ones."""
+        self._sensors = {key: sensor for key, sensor in self._sensors.items() if not sensor.idle(now)}
+        self._crowds = {crowd: sensor for crowd, sensor in self._crowds.items() if not sensor.idle(now)}
+        self._sweep_at = now + _SWEEP_EVERY_S
+
+    def _crowd(self, kind: Kind, user: str | None, quota: float) -> TokenBucket:
+        crowd = kind, user if len(self._crowds) < CROWDS_MAX else None, quota
+        sensor = self._crowds.get(crowd)
+        if sensor is None:
+            sensor = self._crowds[crowd] = self._new(kind)
+        return sensor
+
+    def _new(self, kind: Kind) -> TokenBucket:
+        windows = self._windows
+        if kind is Kind.MUTATION:
+            return TokenBucket(windows.mutation_ahead_s)
+        if kind is Kind.REQUEST:
+            return TokenBucket(windows.ahead_s, windows.request_debt_s)
+        return TokenBucket(windows.ahead_s)
+
+
+def shortened(name: str | None) -> str | None:
+    """A name that takes little memory, whatever a client sends."""
+    if name is None or len(name) <= NAME_MAX:
+        return name
+    return f"{name[:32]}...{hashlib.sha256(name.encode()).hexdigest()}"
+
 
 # Clients whose quotas have been looked up. When there are more, they are looked up again (5 us).
 _CLIENTS_MAX = 20_000

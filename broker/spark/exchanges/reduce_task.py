@@ -2,7 +2,7 @@
 
 It is not a Python data source, because to plan one Spark starts Python processes on the driver, half a second for each reading.
 
-Tests: tests/spark/test_exchange.py, tests/spark/exchanges/test_split.py.
+Tests: tests/spark/test_exchange.py, tests/spark/exchanges/test_map_task.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,8 @@ from pyspark.sql.types import StructType
 from broker.client.shuffle.blocks import BlockReader
 from broker.client.shuffle.errors import ConnectionFailedError, PartitionNotFoundError, ShuffleError
 from broker.errors import ConfigError
-from broker.spark.exchanges.map_task import arrow_schema
+from broker.spark.exchanges.map_task import BLOCK_BYTES, POOL, Codec, arrow_schema
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan
-from broker.spark.exchanges.split import BLOCK_BYTES, POOL, Codec
 from broker.spark.worker import freeze_imports, reuse_memory
 
 

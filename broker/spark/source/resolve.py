@@ -14,7 +14,7 @@ import attrs
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.values import EARLIEST, LATEST, TopicMetadata, TopicPartition
 from broker.errors import ConfigError
-from broker.spark.errors import DataLossError
+from broker.spark.sentences import DataLossError
 from broker.spark.source.offsets import StreamOffset
 from broker.spark.source.options import SourceOptions, Subscription
 from broker.spark.source.positions import Back, Edge, Offsets, Position, Since, Timestamps

@@ -5,6 +5,14 @@ before that, so they use nothing but their ``Slice``.
 
 Only ``latestOffset`` decides what a batch contains: partitions, topic ids and, for the first batch, its beginning are in the
 offset that Spark keeps. After a restart ``partitions`` plans the same batch from that offset.
+
+How many records one micro-batch reads of each partition. Pure arithmetic on lags, the numbers of records not yet read.
+
+Every partition with a lag gets at least one record, so none is starved.
+
+Estimates how large the records of each partition are, by samples, for maxBytesPerTrigger.
+
+It runs on the driver, which sees no records of the query. A ``RecordSizes`` belongs to one ``StreamReader``.
 """
 
 import logging
@@ -28,16 +36,83 @@ from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import ConfigError
 from broker.spark.sentences import sentences_only
-from broker.spark.source import limits, reading, resolve
+from broker.spark.source import reading, resolve
 from broker.spark.source.batch_source import settings_of
 from broker.spark.source.offsets import StreamOffset
 from broker.spark.source.options import SourceOptions
-from broker.spark.source.partitions import OffsetRange, Slice, cut
+from broker.spark.source.reading import OffsetRange, Slice, cut
 from broker.spark.source.resolve import Discovered, Loss
-from broker.spark.source.sizes import RecordSizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+Lags = Mapping[TopicPartition, int]
+
+
+def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
+    """Distribute ``most`` records over the partitions in proportion to their lags, or all records if they are no more.
+
+    The sum is ``most``, or the number of partitions that have a lag if that is more.
+    """
+    lags = {where: lag for where, lag in lags.items() if lag > 0}
+    total = sum(lags.values())
+    if total <= most:
+        return dict(lags)
+    shares = {where: max(1, most * lag // total) for where, lag in lags.items()}
+    # The records left over by rounding down go to the partitions that lost most by it.
+    left_over = max(0, most - sum(shares.values()))
+    rounded_down = [where for where, lag in lags.items() if most * lag >= total]
+    for where in sorted(rounded_down, key=lambda where: (-(most * lags[where] % total), where))[:left_over]:
+        shares[where] += 1
+    return shares
+
+
+def share_bytes(lags: Lags, record_bytes: Mapping[TopicPartition, float], most: int) -> dict[TopicPartition, int]:
+    """Records of each partition that together have about ``most`` bytes. ``record_bytes``: the mean size per partition."""
+    lags = {where: lag for where, lag in lags.items() if lag > 0}
+    total = sum(lag * record_bytes[where] for where, lag in lags.items())
+    if total <= most:
+        return dict(lags)
+    return {where: max(1, min(lag, int(lag * most / total))) for where, lag in lags.items()}
+
+
+def must_wait(lags: Lags, least: int, waited_ms: float, longest_ms: int) -> bool:
+    """Whether to postpone the batch: fewer than ``least`` records exist, and the last batch was not too long ago."""
+    return sum(lags.values()) < least and waited_ms < longest_ms
+
+
+# One batch is enough, and a broker sends the first batch whole, however large it is.
+_SAMPLE_BYTES = 16 * 1024
+# A sample costs a connection and a fetch, 1-3 ms: each partition is sampled once, then this many in turn per micro-batch.
+_SAMPLES_PER_BATCH = 4
+
+
+class RecordSizes:
+    def __init__(self) -> None:
+        # Bytes per record as stored, after compression. In the order of the samples, the oldest first.
+        self._mean: dict[TopicPartition, float] = {}
+
+    def means(self, cluster: Cluster, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Bytes per record of the partitions in ``at``, which has an offset to sample for each, before the partition's end."""
+        known = [where for where in self._mean if where in at]
+        unknown = [where for where in at if where not in self._mean]
+        for where in unknown + known[:_SAMPLES_PER_BATCH]:
+            mean = self._sample(cluster, where, at[where])
+            before = self._mean.pop(where, mean)
+            self._mean[where] = (mean + before) / 2
+        return {where: self._mean[where] for where in at}
+
+    @staticmethod
+    def _sample(cluster: Cluster, where: TopicPartition, offset: int) -> float:
+        with cluster.fetcher(*where, offset, offset + 1, max_bytes=_SAMPLE_BYTES) as fetcher:
+            for fetched in fetcher:
+                if fetched.data:
+                    base = int.from_bytes(fetched.data[:8], "big")  # a record batch begins with its first offset
+                    return len(fetched.data) / max(1, fetched.next_offset - base)
+                break
+        return 1.0  # no record yet (an open transaction): then a batch without a limit does no harm
+
 
 _log = logging.getLogger(__name__)
 
@@ -178,13 +253,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The trigger availableNow ends with the first empty batch, so it must not wait.
         if given.min_offsets is not None and self._pinned is None and self._last_batch_s is not None:
             waited_ms = (self._cluster.clock.monotonic() - self._last_batch_s) * 1000
-            if limits.must_wait(lags, given.min_offsets, waited_ms, given.max_delay_ms):
+            if must_wait(lags, given.min_offsets, waited_ms, given.max_delay_ms):
                 return {}
         if given.max_offsets is not None:
-            taken = limits.share_records(taken, given.max_offsets)
+            taken = share_records(taken, given.max_offsets)
         if given.max_bytes is not None:
             means = self._sizes.means(self._cluster, {where: begun[where] for where, lag in taken.items() if lag > 0})
-            taken = limits.share_bytes(taken, means, given.max_bytes)
+            taken = share_bytes(taken, means, given.max_bytes)
         return taken
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from broker.config import BrokerConfig, topic_settings
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 
 COMPRESSION_CODECS = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -12,7 +12,7 @@ from broker.errors import ConfigError, Refusal, StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.disk import Disk
-from broker.runtime.ownership import explain_denial
+from broker.runtime.files import explain_denial
 from broker.storage import partition_dir
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,

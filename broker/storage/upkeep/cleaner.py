@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from broker.config.kafka_setting import LONG_MAX
+from broker.config.setting import LONG_MAX
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.storage.log.log import Log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.http.sampler import Sampler
+from broker.http.assembly import Sampler
 from broker.network.figures import Figures
 from broker.runtime import system_runtime
 from tests.http.api.harness import api_broker, differences, documented

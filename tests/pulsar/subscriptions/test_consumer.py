@@ -7,9 +7,8 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.network.delivery_quota import DeliveryQuota
-from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import Kind, parse_entity
-from broker.security.quotas.sensors import Windows
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.faults.raw import wait_for
 from tests.pulsar.clients import client as connected_client

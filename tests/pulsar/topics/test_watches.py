@@ -13,7 +13,7 @@ from broker.pulsar.topics import watches
 from broker.pulsar.topics.watches import TopicWatches
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from broker.security.acl_filter import AclFilter
+from broker.security.acl_rules import AclFilter
 from protocol.pulsar import pulsar_pb2 as pb
 from protocol.pulsar.frames import write_command
 from tests.network.harness import wait_for

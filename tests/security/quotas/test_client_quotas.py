@@ -11,9 +11,8 @@ from broker.errors import StorageError
 from broker.metrics import Registry
 from broker.metrics.text import render
 from broker.security.quotas import client_quotas
-from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
+from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Windows
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind
-from broker.security.quotas.sensors import Windows
 from tests.network.harness import ManualClock
 
 

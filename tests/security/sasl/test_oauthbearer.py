@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from broker.runtime.clock import SystemClock
 from broker.security.principal import Principal
 from broker.security.sasl.exchange import AuthenticationFailed, Identity
-from broker.security.sasl.jwks import ALGORITHMS, KeySet, Schedule
 from broker.security.sasl.oauthbearer import (
+    ALGORITHMS,
     MESSAGE_MAX_BYTES,
+    KeySet,
     OAuthBearerExchange,
+    Schedule,
     TokenRules,
     identify,
     verified_claims,

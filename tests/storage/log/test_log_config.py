@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from broker.config.kafka_setting import InvalidSetting
+from broker.config.setting import InvalidSetting
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.config import StorageConfig

@@ -21,7 +21,7 @@ from typing import Any, Self
 from broker.client.kafka.share.record import ShareRecord
 from broker.client.kafka.share.share_consumer import Pace, ShareConsumer
 from broker.runtime.clock import SystemClock
-from broker.runtime.tasks import in_thread
+from broker.runtime.forks import in_thread
 
 
 class AsyncShareConsumer:

@@ -19,8 +19,7 @@ from broker.client.shuffle.errors import (
 from broker.client.shuffle.io.io_loop import IoLoop, Timer
 from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
-from broker.runtime.client_tls import TlsRefused
-from broker.runtime.client_tls_socket import ClientTlsSocket
+from broker.runtime.client_tls import ClientTlsSocket, TlsRefused
 from broker.runtime.disk import Buffer
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE

@@ -32,8 +32,8 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from broker.client.shuffle.errors import LocalTransportError, of_another_process
 from broker.runtime import Runtime, forks, system_runtime
-from broker.runtime.memory import keep_freed_memory
 from broker.runtime.poller import Poller
+from broker.runtime.process import keep_freed_memory
 from broker.runtime.threads import Event, Lock, ThreadHandle
 
 # Eight buffers of 32 KiB in one read, which still fit into a processor's second-level cache.

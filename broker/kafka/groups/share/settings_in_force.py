@@ -6,7 +6,7 @@ whoever changes the settings of a group (``GroupConfigs``) replaces its value.
 
 from typing import Any
 
-from broker.config.offset_reset import reset_ms
+from broker.config.group_settings import reset_ms
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.share.share_settings import ShareSettings
 

@@ -12,7 +12,7 @@ from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, Sh
 from broker.client.shuffle.errors import LocalTransportError, ProducerFailedError, ShuffleError
 from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.local_exchange import LocalExchange
-from broker.runtime import memory
+from broker.runtime import process
 from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames
 from protocol.shuffle.events import EndOfSuperstep, OtherEvent, UnknownEvent
@@ -215,7 +215,7 @@ io_loop.release(loop)
 """
 
 
-@pytest.mark.skipif(memory._mallopt is None, reason="the C library has no mallopt")
+@pytest.mark.skipif(process._mallopt is None, reason="the C library has no mallopt")
 def test_the_memory_of_payloads_that_were_dropped_is_used_for_the_next() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     run = subprocess.run(

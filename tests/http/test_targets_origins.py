@@ -1,0 +1,72 @@
+"""Which requests may come from a web page, and are refused."""
+
+import pytest
+
+from broker.http.targets import check
+from broker.network.routes import HttpError
+
+ALLOWED = {"broker.example"}
+
+
+def status(headers: dict[str, str], authority: str | None = None, local: str = "192.0.2.1") -> int:
+    try:
+        check(headers, authority, local, ALLOWED)
+    except HttpError as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost:8080", 200),
+        ("LOCALHOST", 200),
+        ("127.1.2.3:8080", 200),
+        ("[::1]:8080", 200),
+        ("[::ffff:127.0.0.1]", 200),
+        ("192.0.2.1:8080", 200),
+        ("broker.example:8080", 200),
+        ("192.0.2.2:8080", 403),
+        ("evil.example:8080", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("0.0.0.0:8080", 403),
+        ("local host", 400),
+        ("", 400),
+    ],
+)
+def test_the_header_host_has_to_name_this_broker(host: str, expected: int) -> None:
+    assert expected == status({"host": host})
+    assert expected == status({"host": "localhost"}, authority=host)
+
+
+def test_without_a_host_there_is_no_browser() -> None:
+    assert 200 == status({})
+    assert 403 == status({"origin": "http://localhost"})
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://localhost:8080", 200),
+        ("https://LOCALHOST:8080", 200),
+        ("http://localhost:8081", 403),
+        ("http://localhost", 403),
+        ("https://evil.example", 403),
+        ("http://localhost:8080.evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("file://", 403),
+    ],
+)
+def test_an_origin_has_to_be_this_very_listener(origin: str, expected: int) -> None:
+    assert expected == status({"host": "localhost:8080", "origin": origin})
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"), [("none", 200), ("same-origin", 200), ("same-site", 403), ("cross-site", 403), ("?", 403)]
+)
+def test_what_a_browser_says_of_the_site_is_believed_where_it_speaks_against_the_request(
+    site: str, expected: int
+) -> None:
+    assert expected == status({"host": "localhost", "sec-fetch-site": site})

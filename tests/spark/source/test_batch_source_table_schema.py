@@ -1,0 +1,34 @@
+"""The columns in Spark's types and in Arrow's."""
+
+import itertools
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from broker.client.kafka.columns import columns
+from broker.errors import ConfigError
+from broker.spark.source.batch_source import columns_of, spark_schema
+from broker.spark.source.options import ALL_COLUMNS
+
+
+@pytest.mark.parametrize("names", [*itertools.permutations(ALL_COLUMNS, 2), ALL_COLUMNS])
+def test_what_a_task_yields_is_what_spark_expects(names: tuple[str, ...]) -> None:
+    assert to_arrow_schema(spark_schema(names), timezone="UTC").equals(columns.schema(names))
+
+
+def test_a_schema_of_the_users_may_leave_out_columns() -> None:
+    assert ("offset", "key") == columns_of(spark_schema(("offset", "key")))
+
+
+@pytest.mark.parametrize(
+    ("field", "called"),
+    [
+        (StructField("price", IntegerType()), "no column price int:"),
+        (StructField("offset", IntegerType()), "no column offset int:"),
+        (StructField("partition", IntegerType(), nullable=False), "no column partition int not null:"),
+    ],
+)
+def test_what_a_topic_has_not_is_said_with_what_it_has(field: StructField, called: str) -> None:
+    with pytest.raises(ConfigError, match=called):
+        columns_of(StructType([field]))

@@ -1,0 +1,72 @@
+"""How ranges of offsets are cut into tasks, and what is sent to a task."""
+
+import pickle
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.client.kafka.config import ClientConfig
+from broker.spark.source.reading import OffsetRange, ReadSettings, Slice, cut
+
+RANGES = st.lists(
+    st.builds(
+        lambda topic, partition, start, size: OffsetRange(topic, partition, start, start + size),
+        st.sampled_from("abc"),
+        st.integers(0, 5),
+        st.integers(0, 2**50),
+        st.integers(0, 500),
+    ),
+    max_size=8,
+    unique_by=lambda one: (one.topic, one.partition),
+)
+
+
+@given(RANGES, st.none() | st.integers(1, 60), st.none() | st.integers(1, 200))
+def test_the_pieces_are_the_ranges_without_gap_or_overlap(
+    ranges: list[OffsetRange], at_least: int | None, most_records: int | None
+) -> None:
+    pieces = cut(ranges, at_least, most_records)
+    for whole in ranges:
+        mine = [one for one in pieces if (one.topic, one.partition) == (whole.topic, whole.partition)]
+        assert bool(whole.size) == bool(mine)
+        if mine:
+            assert (whole.start, whole.end) == (mine[0].start, mine[-1].end)
+            assert all(one.end == two.start for one, two in pairwise(mine))
+    assert all(one.size for one in pieces)
+
+
+@given(RANGES, st.integers(1, 60), st.none() | st.integers(1, 200))
+def test_there_are_as_many_as_asked_for_if_there_are_as_many_records(
+    ranges: list[OffsetRange], at_least: int, most_records: int | None
+) -> None:
+    pieces = cut(ranges, at_least, most_records)
+    assert len(pieces) >= min(at_least, sum(one.size for one in ranges))
+    assert len(pieces) <= max(at_least, len(cut(ranges, None, most_records)))
+
+
+@given(RANGES, st.none() | st.integers(1, 60), st.integers(1, 200))
+def test_none_has_more_records_than_allowed(ranges: list[OffsetRange], at_least: int | None, most: int) -> None:
+    assert all(one.size <= most for one in cut(ranges, at_least, most))
+
+
+def test_the_longest_is_cut_first() -> None:
+    ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 1000)]
+    assert [(0, 0, 10), (1, 0, 333), (1, 333, 666), (1, 666, 1000)] == [
+        (one.partition, one.start, one.end) for one in cut(ranges, 4, None)
+    ]
+
+
+def test_a_slice_travels_and_shows_no_password() -> None:
+    client = ClientConfig.from_properties(
+        {
+            "bootstrap.servers": "h:1",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "u",
+            "sasl.password": "secret",
+        }
+    )
+    slice_ = Slice(OffsetRange("t", 0, 1, 2), ReadSettings(client, ("value",), True, 1000))
+    assert slice_ == pickle.loads(pickle.dumps(slice_))
+    assert "Slice(t-0 [1, 2))" == repr(slice_)
