@@ -40,8 +40,7 @@ from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.metrics import StorageMetrics
-from broker.storage.upkeep.flusher import FLUSHER_THREADS
-from broker.storage.upkeep.processor_flusher import processor_flusher
+from broker.storage.upkeep.flusher import FLUSHER_THREADS, processor_flusher
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart

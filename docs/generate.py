@@ -184,7 +184,7 @@ MACHINES = (
     "broker.kafka.transactions.phases",
     "broker.shuffle.partition.life",
     "broker.shuffle.partition.reading_state",
-    "broker.shuffle.spill.spill_state",
+    "broker.shuffle.spill.spill",
     "broker.client.shuffle.writing.writer_state",
     "broker.client.shuffle.writing.broker_link",
     "broker.client.shuffle.reading.input_channel",

@@ -2,14 +2,23 @@
 
 Pure functions over a buffer that the caller owns. The reactor reads the socket and keeps the rest of an incomplete frame. Every
 frame here includes its prefix.
+
+CRC-32C (Castagnoli), the checksum of Kafka's record batches.
+
+``crc32c(data, value=0)`` takes any bytes-like object without copying it, and releases the GIL for large ones.
 """
 
 from __future__ import annotations
 
 import struct
 
+from crc32c import crc32c
+
 from protocol.errors import ProtocolError
 from protocol.wire import BytesLike
+
+__all__ = ["crc32c"]
+
 
 LENGTH = struct.Struct(">i")
 

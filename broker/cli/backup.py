@@ -22,9 +22,8 @@ from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.runtime.files import explain_denial
-from broker.storage.backup import copying, restoring
-from broker.storage.backup.layout import PLAN, Plan, plan_from_json
-from broker.storage.backup.manifest import Manifest
+from broker.storage.backup import copying
+from broker.storage.backup.layout import PLAN, Manifest, Plan, plan_from_json
 
 # The broker gives a backup up after a minute without a sign of life.
 _RENEW_S = 10.0
@@ -145,7 +144,7 @@ def _report(directory: str, plan: Plan, copied: copying.Copied, as_json: bool) -
 
 def _verify(directory: str, as_json: bool) -> None:
     try:
-        manifest, problems = restoring.verify(SystemDisk(), directory)
+        manifest, problems = copying.verify(SystemDisk(), directory)
     except OSError as error:
         raise BrokerError(f"{directory} cannot be read: {explain_denial(error, directory)}.") from error
     if as_json:

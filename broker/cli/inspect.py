@@ -15,7 +15,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.markers import read_marker
 from protocol.kafka.records.records import records
-from protocol.translation.opened_entry import OpenedEntry, open_entry
+from protocol.translation.to_kafka import OpenedEntry, open_entry
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 # For each segment; otherwise a file of zeros would fill the screen.

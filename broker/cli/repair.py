@@ -10,9 +10,8 @@ from broker.runtime.disk import SystemDisk
 from broker.runtime.files import explain_denial
 from broker.runtime.open_files import OpenFiles
 from broker.storage.data_directory import CATALOGUE, LOCK, PROPERTIES
-from broker.storage.repair.diagnosis import Diagnosis, diagnose, read_state
-from broker.storage.repair.mending import Mending
-from broker.storage.segments.file_names import LOG, file_name
+from broker.storage.repair_partition import Diagnosis, Mending, diagnose, read_state
+from broker.storage.segments.segment import LOG, file_name
 
 _OPEN_FILES = 64
 

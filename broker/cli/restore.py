@@ -12,7 +12,7 @@ from broker.cli.output import output_option, print_object, say
 from broker.errors import BrokerError
 from broker.runtime.disk import SystemDisk
 from broker.runtime.files import explain_denial
-from broker.storage.backup import restoring
+from broker.storage.backup import copying
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(backup: str, data_dir: str, as_json: bool) -> None:
     """
     data_dir = os.path.abspath(data_dir)
     try:
-        manifest = restoring.restore(SystemDisk(), backup, data_dir)
+        manifest = copying.restore(SystemDisk(), backup, data_dir)
     except OSError as error:
         where = str(error.filename or data_dir)
         raise BrokerError(

@@ -20,8 +20,7 @@ from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address, partition_id
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
+from protocol.shuffle.ids import DATA_SET_BYTES, Generation, ResultPartitionID
 
 PRODUCER_FAILED_STATUS = 3
 # The most subpartitions of one `read`: each is an open file.

@@ -18,7 +18,7 @@ from broker.runtime.entropy import SystemEntropy
 from broker.security.credentials import DEFAULT_ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, make_row
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.sasl.scram_server import salted_password
+from protocol.sasl.scram import salted_password
 
 if TYPE_CHECKING:
     from broker.metadata.sqlite import SqliteCatalogue

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from broker.network.service import Part
 from broker.runtime.disk import FileRegion
-from broker.storage.log import entry_records
-from broker.storage.log.batch_walk import walk
+from broker.storage.log import inspection
+from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
@@ -46,7 +46,7 @@ def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_on
             for header, position, batch in walk(region, _CHUNK, _of_entries):
                 translated = None
                 if header.is_entry:
-                    translated = entry_records.as_records(batch, header, log.around.large_entries)
+                    translated = inspection.as_records(batch, header, log.around.large_entries)
                 taken = header.size if translated is None else len(translated)
                 if size + taken > most and not (at_least_one and not size):
                     return Translated(parts, size, False)

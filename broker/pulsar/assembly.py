@@ -36,13 +36,13 @@ from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscription_views import SubscriptionViews
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
 from broker.pulsar.topics.watches import TopicWatches
-from broker.pulsar.views.subscriptions import SubscriptionViews
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager

@@ -26,8 +26,8 @@ import attrs
 from broker.errors import Refusal
 from broker.pulsar.refusals import InvalidTopicName
 from broker.storage import refusals as storage
-from broker.storage.topic import check_name
-from protocol.checksum import crc32c
+from broker.storage.config import check_name
+from protocol.frames import crc32c
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 _PIECE_BYTES = 1024 * 1024
 

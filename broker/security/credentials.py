@@ -12,8 +12,7 @@ from broker.errors import ConfigError, Refusal, UnknownOutcome
 from broker.metadata.catalogue import Catalogue, CredentialRow
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
-from protocol.sasl.scram import HASHES
-from protocol.sasl.scram_server import USER_MAX_BYTES, salted_bytes, salted_password, stored_keys
+from protocol.sasl.scram import HASHES, USER_MAX_BYTES, salted_bytes, salted_password, stored_keys
 
 # The fewest and the most iterations of Kafka's. More would only serve to keep clients, and with PLAIN the broker, busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384

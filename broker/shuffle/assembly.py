@@ -21,7 +21,7 @@ from broker.shuffle.service import Metering, ShuffleService
 from broker.shuffle.serving.writers import WriterSettings
 from broker.shuffle.spill.spiller import OPEN_FILES, Spiller
 from broker.storage.log_manager import LogManager
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 
 # The value of shuffle_disk_bytes that stands for half of the free space.
 OF_THE_FILE_SYSTEM = -2
@@ -41,7 +41,7 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
         surroundings.metrics
     )
     if surroundings.has_http:
-        from broker.shuffle.views.partitions import PartitionViews
+        from broker.shuffle.partition_views import PartitionViews
 
         views = PartitionViews(part.partitions, part.partitions.budget, surroundings.callers)
         views.add_figures(surroundings.figures)

@@ -2,16 +2,26 @@
 
 Any thread may call; the callbacks run on the timer's thread, without locks.
 
-Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py.
+Readers that wait for a partition that does not exist, or cannot be read, yet.
+
+Any thread may call. Each waiting reader is answered once: with the partition, which may have been released or have failed before
+it could be read, or with None because it did not come in time. For a reader that may not read the partition, it never comes.
+
+Tests: tests/shuffle/test_reading.py,
+tests/shuffle/test_writing.py.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
+
+import attrs
 
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 from broker.shuffle.partition.result_partition import ResultPartition
+from protocol.shuffle.ids import ResultPartitionID
 
 
 class Deadline(Enum):
@@ -75,3 +85,95 @@ class Deadlines:
             handles, self._handles = self._handles, {}
         for handle in handles.values():
             handle.cancel()
+
+
+@attrs.define(eq=False)
+class WaitingReader:
+    """``answer`` is called once, on any thread."""
+
+    answer: Callable[[ResultPartition | None], None]
+    timer: TimerHandle | None = None
+    deadline: float = 0.0  # Clock.monotonic() s
+
+
+class WaitingReaders:
+    """``find(id)``: the partition if it can be read now. Asked with this object's lock held, so it must not take another."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        timeout_s: float,
+        find: Callable[[ResultPartitionID], ResultPartition | None],
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._timeout_s = timeout_s
+        self._find = find
+        self._lock = Lock()
+        self._waiting: dict[bytes, list[WaitingReader]] = {}
+
+    def __len__(self) -> int:
+        """Partitions that are waited for."""
+        return len(self._waiting)
+
+    def add(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        """Answer it now or later."""
+        with self._lock:
+            # `Partitions` first makes a partition readable and then takes the readers that wait, so no reader is forgotten.
+            partition = self._find(partition_id)
+            if partition is None:
+                reader.deadline = self._clock.monotonic() + self._timeout_s
+                self._add(partition_id, reader)
+                return
+        reader.answer(partition)
+
+    def hide(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        """Have it wait for a partition that it may not read, to the end of its time. It may have waited before, and the
+        caller asks again when it is answered with the partition."""
+        with self._lock:
+            reader.deadline = reader.deadline or self._clock.monotonic() + self._timeout_s
+            self._add(partition_id, reader)
+
+    def _add(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        self._waiting.setdefault(partition_id, []).append(reader)
+        reader.timer = self._timer.at(reader.deadline, partial(self._timed_out, partition_id, reader))
+
+    def remove(self, partition_id: ResultPartitionID, reader: WaitingReader) -> bool:
+        """False if it is too late: ``answer`` has been or is being called."""
+        with self._lock:
+            readers = self._waiting.get(partition_id, [])
+            if reader not in readers:
+                return False
+            readers.remove(reader)
+            if not readers:
+                del self._waiting[partition_id]
+        if reader.timer is not None:
+            reader.timer.cancel()
+        return True
+
+    def _timed_out(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        if self.remove(partition_id, reader):
+            reader.answer(None)
+
+    def take(self, partition_id: ResultPartitionID) -> list[WaitingReader]:
+        """The readers that wait for it, which wait no longer; the caller answers them (``answer``)."""
+        with self._lock:
+            return self._waiting.pop(partition_id, [])
+
+    def close(self) -> None:
+        """Forget all readers; nobody is answered."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for readers in waiting.values():
+            for reader in readers:
+                if reader.timer is not None:
+                    reader.timer.cancel()
+
+
+def answer(readers: list[WaitingReader], partition: ResultPartition | None) -> None:
+    """Give readers that were taken the partition, or None. To be called without locks."""
+    for reader in readers:
+        if reader.timer is not None:
+            reader.timer.cancel()
+        reader.answer(partition)

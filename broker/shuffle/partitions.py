@@ -24,15 +24,14 @@ from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
-from broker.shuffle.deadlines import Deadline, Deadlines
+from broker.shuffle.deadlines import Deadline, Deadlines, WaitingReaders, answer
 from broker.shuffle.partition.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
 from broker.shuffle.partition.life import LifeState
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.rights import DELETE, DESCRIBE, NOT_AUTHORIZED, WRITE, Rights
-from broker.shuffle.serving.acknowledgement import Soon
 from broker.shuffle.serving.view import View
+from broker.shuffle.serving.writer_handle import Soon
 from broker.shuffle.spill.spiller import Spiller
-from broker.shuffle.waiting_readers import WaitingReaders, answer
 from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
 from protocol.shuffle.writer_frames import (
     OpenPartition,

@@ -21,6 +21,7 @@ from broker.runtime.clock import Clock
 from broker.security.acl import Authorizer
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import Kind
+from broker.shuffle.deadlines import WaitingReader
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
@@ -30,7 +31,6 @@ from broker.shuffle.serving.request_queue import Receiver, RequestQueue
 from broker.shuffle.serving.view import PartitionReleased, View
 from broker.shuffle.serving.writers import Writers, WriterSettings
 from broker.shuffle.spill.spiller import Spiller
-from broker.shuffle.waiting_readers import WaitingReader
 from protocol.errors import ProtocolError
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.errors import (
@@ -40,7 +40,7 @@ from protocol.shuffle.errors import (
     partition_not_found,
 )
 from protocol.shuffle.frame import FIRST_WRITER_ID, frame_size
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.messages import (
     ADD_CREDIT_BYTES,
     AckAllUserRecordsProcessed,

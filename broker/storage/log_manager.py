@@ -7,10 +7,15 @@ when background work is due in ``upkeep/housekeeper.py``, what is read and put r
 After a crash a topic exists whole or not at all. When it is made, its directories come first and its row in the catalogue second;
 the next start removes directories without a row and without records. When it is deleted, one transaction turns the row into a
 note that the topic was deleted; then the directories get other names, and then the note is removed.
+
+What logs measure that is no log's own: fsyncs, and what the recovery at the start has done.
+
+Tests: tests/storage/test_metrics.py.
 """
 
 import gc
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -20,25 +25,60 @@ from broker.config.topic_settings import BY_NAME
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, Change
+from broker.metrics import Labels, names
+from broker.metrics.registry import Ranges
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock, Threads, get_ident
+from broker.storage import config as topics
 from broker.storage import data_directory, partition_dir
-from broker.storage import topic as topics
-from broker.storage.config import StorageConfig
+from broker.storage.config import MOST_PARTITIONS, StorageConfig, TopicInfo
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log.log import Log, Surroundings
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_checkpoints import LogCheckpoints
-from broker.storage.measured import Fsyncs, Recovery
 from broker.storage.recovery import adoption, startup
 from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic
-from broker.storage.topic import MOST_PARTITIONS, TopicInfo
 from broker.storage.upkeep.closing import close_logs, is_dirty
 from broker.storage.upkeep.flusher import Flusher
 from broker.storage.upkeep.housekeeper import Housekeeper
+
+
+class Fsyncs:
+    """How long fsyncs take. Any thread may observe; one that has just waited for a disk can wait for this lock."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts = [0] * (len(names.FSYNC_SECONDS.bounds) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        with self._lock:
+            self._counts[bisect_left(names.FSYNC_SECONDS.bounds, seconds)] += 1
+            self._sum_s += seconds
+
+    def ranges(self) -> dict[Labels, Ranges]:
+        with self._lock:
+            return {(): (list(self._counts), self._sum_s)}
+
+
+@attrs.define
+class Recovery:
+    """Written by the thread that opens the storage."""
+
+    seconds: float = 0.0
+    scanned_logs: int = 0
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+
+    def add(self, scanned_bytes: int, cut_bytes: int) -> None:
+        """A log was opened. Without a scan, ``scanned_bytes`` is 0."""
+        self.scanned_logs += scanned_bytes > 0
+        self.scanned_bytes += scanned_bytes
+        self.cut_bytes += cut_bytes
+
 
 logger = get_logger("storage")
 

@@ -16,8 +16,8 @@ from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.disk import Disk
 from broker.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, TXN_INDEX_CHECKPOINT, partition_metadata_text
-from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SWAP, file_name, offset_of
-from broker.storage.topic import LONGEST_NAME, MOST_PARTITIONS
+from broker.storage.config import LONGEST_NAME, MOST_PARTITIONS
+from broker.storage.segments.segment import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SWAP, file_name, offset_of
 
 logger = get_logger("storage")
 

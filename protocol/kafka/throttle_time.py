@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey, response_header_version
-from protocol.kafka.schema.fields import NUMBER_FORMATS, field_specs
+from protocol.kafka.schema.schema_reader import NUMBER_FORMATS, field_specs
 from protocol.wire import BytesLike
 
 _I32 = struct.Struct(">i")

@@ -1,6 +1,11 @@
 """ACK and FLOW, which consumers send all the time: without what ``frames.read_command`` does for commands that hold text.
 
 An ACK may have thousands of ids, so it is read by hand if it looks like those of the clients, and else by protobuf.
+
+Sets of messages within a batch, as the wire has them: Java's BitSet as 64-bit words, the lowest first.
+
+Bit 1 means *not* acknowledged. Inside the broker such a set is one Python integer, whose bit i is message i. Words that a client
+sends are bounded by the number of messages of the entry, which the broker knows, and never by what the client sends.
 """
 
 from __future__ import annotations
@@ -14,6 +19,25 @@ from protocol.pulsar.frames import COMMAND_AT, MAX_COMMAND_SIZE, command_end
 from protocol.pulsar.parsing import parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAck
 from protocol.wire import BytesLike
+
+
+def bits_from_words(words: Sequence[int], messages: int) -> int:
+    """The messages of a batch that are not acknowledged. Missing words are 0, and bits beyond the batch are dropped."""
+    count = -(-messages // 64)
+    words = words[:count]
+    value = int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
+    return value & (1 << messages) - 1
+
+
+def words_from_bits(bits: int) -> tuple[int, ...]:
+    """The words of a set; as in Java, the last one is not 0."""
+    count = -(-bits.bit_length() // 64)
+    return struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little"))
+
+
+def all_bits(messages: int) -> int:
+    """The set of a batch of which nothing is acknowledged."""
+    return (1 << messages) - 1
 
 
 class Acked(NamedTuple):

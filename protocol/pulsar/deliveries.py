@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.pulsar.frames import COMMAND_AT, command_end
-from protocol.pulsar.parsing import parse
+from protocol.pulsar.parsing import LAST, MORE, parse, varint
 from protocol.pulsar.pulsar_pb2 import BaseCommand, BrokerEntryMetadata, CommandMessage
 from protocol.pulsar.sends import StoredPart, read_stored_part
-from protocol.pulsar.varint import LAST, MORE, varint
 from protocol.wire import BytesLike
 
 MAGIC_BROKER_ENTRY = 0x0E02

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable
 
 from protocol.pulsar.frames import write_command
+from protocol.pulsar.parsing import LAST, MORE, varint
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong
-from protocol.pulsar.varint import LAST, MORE, varint
 
 PING = write_command(BaseCommand.Type.PING, CommandPing())
 PONG = write_command(BaseCommand.Type.PONG, CommandPong())

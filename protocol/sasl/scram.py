@@ -1,6 +1,11 @@
 """The client's side of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
 
 Kafka uses user names and passwords as UTF-8 without preparing them (SASLprep), and so does this module.
+
+The server's side of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
+
+Kafka uses user names and passwords as UTF-8 without preparing them (SASLprep), and so does this module. Messages are at most
+``MESSAGE_MAX_BYTES`` long, which bounds what an exchange that is never finished keeps.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 
 from protocol.errors import ProtocolError
 
@@ -95,3 +101,110 @@ def _base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ProtocolError("a field that is not base64") from None
+
+
+# A user name of USER_MAX_BYTES, of which each byte is escaped by three, and 1 KiB for the nonce and the rest.
+USER_MAX_BYTES = 1000
+MESSAGE_MAX_BYTES = 4096
+
+# GS2 header with the authorization id, the user name, the nonce, and extensions that nobody needs to understand. "y" is a client
+# that could bind the channel and believes that the server cannot, which is true.
+_FIRST = re.compile(
+    r"(?P<gs2>(?P<flag>[ny]),(?:a=(?P<authzid>[^,\0]+))?,)"
+    r"(?P<bare>n=(?P<user>[^,\0]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-ln-z][A-Za-z]*=[^,\0]+)*)"
+)
+_FINAL = re.compile(
+    r"(?P<without_proof>c=(?P<channel>[^,\0]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-ln-z][A-Za-z]*=[^,\0]+)*)"
+    r",p=(?P<proof>[A-Za-z0-9+/]+={0,2})"
+)
+_ESCAPED = re.compile(r"=(2C|3D)?")
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """What clients compute from a password. Takes milliseconds."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def salted_bytes(mechanism: str) -> int:
+    """The length of a salted password, and of the keys."""
+    return hashlib.new(HASHES[mechanism]).digest_size
+
+
+def stored_keys(mechanism: str, salted: bytes) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey of a salted password: what a server keeps."""
+    algorithm = HASHES[mechanism]
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    return hashlib.new(algorithm, client_key).digest(), hmac.digest(salted, b"Server Key", algorithm)
+
+
+class ScramServer:
+    """One exchange: ``user = first(message)``, ``challenge(...)``, ``final(message)``."""
+
+    __slots__ = ("_first_bare", "_gs2", "_hash", "_nonce", "_server_first", "_server_key", "_stored_key")
+
+    def __init__(self, mechanism: str) -> None:
+        self._hash = HASHES[mechanism]
+
+    def __repr__(self) -> str:
+        return f"ScramServer({self._hash})"
+
+    def first(self, message: bytes) -> str:
+        """The user's name. Raises ProtocolError, also where the client asks to act as another user."""
+        match = _FIRST.fullmatch(_scram_server_text(message))
+        if match is None:
+            raise ProtocolError("a first SCRAM message that cannot be read")
+        user = _unescaped(match["user"])
+        if len(user.encode()) > USER_MAX_BYTES:
+            raise ProtocolError("a user name that is too long")
+        if match["authzid"] is not None and _unescaped(match["authzid"]) != user:
+            raise ProtocolError("an authorization id that is not the user's name")
+        self._gs2, self._first_bare, self._nonce = match["gs2"], match["bare"], match["nonce"]
+        return user
+
+    def challenge(self, salt: bytes, iterations: int, stored_key: bytes, server_key: bytes, nonce: str) -> bytes:
+        """The answer to the first message. ``nonce``: random, and used once."""
+        self._nonce += nonce
+        self._stored_key, self._server_key = stored_key, server_key
+        self._server_first = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={iterations}"
+        return self._server_first.encode()
+
+    def final(self, message: bytes) -> bytes | None:
+        """The answer to the last message, or None if the client does not know the password. Raises ProtocolError."""
+        match = _FINAL.fullmatch(_scram_server_text(message))
+        if match is None:
+            raise ProtocolError("a last SCRAM message that cannot be read")
+        # librdkafka before 2.6.1 puts its own nonce in front of the whole once more. As in Kafka, the end decides; what the
+        # proof signs includes the broker's nonce in any case.
+        of_this = match["nonce"].endswith(self._nonce)
+        if match["channel"] != base64.b64encode(self._gs2.encode()).decode() or not of_this:
+            raise ProtocolError("a last SCRAM message of another exchange")
+        try:
+            proof = base64.b64decode(match["proof"], validate=True)
+        except (binascii.Error, ValueError):
+            raise ProtocolError("a proof that is not base64") from None
+        signed = f"{self._first_bare},{self._server_first},{match['without_proof']}".encode()
+        signature = hmac.digest(self._stored_key, signed, self._hash)
+        if len(proof) != len(signature):
+            raise ProtocolError("a proof of another length")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._stored_key):
+            return None
+        return b"v=" + base64.b64encode(hmac.digest(self._server_key, signed, self._hash))
+
+
+def _scram_server_text(message: bytes) -> str:
+    if len(message) > MESSAGE_MAX_BYTES:
+        raise ProtocolError("a SCRAM message that is too long")
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("a SCRAM message that is not UTF-8") from None
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match[1] is None:
+            raise ProtocolError("a user name with an equals sign that is not escaped")
+        return "," if match[1] == "2C" else "="
+
+    return _ESCAPED.sub(character, text)

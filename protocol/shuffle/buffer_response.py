@@ -16,7 +16,7 @@ from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.buffer_row import BufferRow, take_rows
 from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.frame import FIRST_WRITER_ID, HEADER, HEADER_BYTES, MAGIC, frame_size
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.wire import BytesLike
 
 # 32 KiB: Flink's memory segment. A payload above it breaks the connection of a Flink client.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 
 
 class DataType(IntEnum):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.shuffle.frame import HEADER, HEADER_BYTES, MAGIC
-from protocol.shuffle.java.java_stream import encode_throwable, read_throwable
+from protocol.shuffle.java_stream import encode_throwable, read_throwable
 from protocol.wire import BytesLike
 
 IO_EXCEPTION = "java.io.IOException"

@@ -14,9 +14,9 @@ from typing import TypeVar
 import attrs
 
 from protocol.errors import ProtocolError
+from protocol.shuffle import java_stream
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.java import modified_utf8
+from protocol.shuffle.ids import Generation
 from protocol.wire import BytesLike, Reader, Writer
 
 # Long.MAX_VALUE: the barrier stays aligned however long the alignment takes.
@@ -236,7 +236,7 @@ def _write(out: Writer, event: Event) -> None:
         case CheckpointBarrier():
             _write_barrier(out, event)
         case OtherEvent():
-            out.raw(modified_utf8.encode_prefixed(event.class_name))
+            out.raw(java_stream.encode_prefixed(event.class_name))
             out.raw(event.data)
         case CancelCheckpointMarker():
             out.i64(event.checkpoint_id)
@@ -251,7 +251,7 @@ def _write(out: Writer, event: Event) -> None:
         case RecoveryMetadata():
             out.i32(event.final_subpartition)
         case Watermark():
-            out.raw(modified_utf8.encode_prefixed(event.name))
+            out.raw(java_stream.encode_prefixed(event.name))
             out.bool(event.aligned)
             if isinstance(event.value, bool):
                 out.i32(1)
@@ -349,7 +349,7 @@ def _read_barrier(reader: Reader) -> CheckpointBarrier:
 
 
 def _read_watermark(reader: Reader) -> Watermark:
-    name = modified_utf8.read_prefixed(reader)
+    name = java_stream.read_prefixed(reader)
     aligned = reader.bool()
     kind = reader.i32()
     if kind not in (0, 1):
@@ -358,7 +358,7 @@ def _read_watermark(reader: Reader) -> Watermark:
 
 
 def _read_other(reader: Reader) -> OtherEvent:
-    name = modified_utf8.read_prefixed(reader)
+    name = java_stream.read_prefixed(reader)
     return OtherEvent(name, bytes(reader.take(reader.remaining)))
 
 

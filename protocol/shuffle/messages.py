@@ -15,8 +15,7 @@ from typing import NamedTuple
 from protocol.errors import ProtocolError
 from protocol.shuffle.errors import ErrorResponse, encode_error, parse_error
 from protocol.shuffle.frame import HEADER_BYTES, MAGIC, frame_size
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.wire import BytesLike
 
 __all__ = [

@@ -24,9 +24,8 @@ from typing import NamedTuple
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.records import Record, read_records, unpack
-from protocol.pulsar.compression import LZ4, ZSTD, compress
 from protocol.pulsar.frames import DEFAULT_MAX_MESSAGE_SIZE
-from protocol.pulsar.payload import MAX_PAYLOAD_SIZE, build_batch, single_metadata
+from protocol.pulsar.payload import LZ4, MAX_PAYLOAD_SIZE, ZSTD, build_batch, compress, single_metadata
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import write_stored_part
 from protocol.wire import BytesLike

@@ -20,7 +20,7 @@ import attrs
 
 from broker.client import Broker
 from broker.storage.log import append
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control

@@ -12,13 +12,12 @@ from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.entry import build_entry, entry_value
 from protocol.kafka.records.records import build_batch
 from protocol.pulsar.acks import read_ack, read_flow
-from protocol.pulsar.compression import LZ4, compress
 from protocol.pulsar.deliveries import Deliveries
 from protocol.pulsar.frames import command_type, read_command, write_command
 from protocol.pulsar.metadata import check_batch, read_metadata, read_stored_metadata, sticky_key
 from protocol.pulsar.murmur3 import murmur3_32
+from protocol.pulsar.payload import LZ4, compress, single_metadata
 from protocol.pulsar.payload import build_batch as build_payload
-from protocol.pulsar.payload import single_metadata
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -29,8 +28,7 @@ from protocol.pulsar.pulsar_pb2 import (
     MessageMetadata,
 )
 from protocol.pulsar.receipts import Receipts
-from protocol.pulsar.sends import crc_matches, read_send, write_send, write_stored_part
-from protocol.pulsar.usual_sends import UsualSends
+from protocol.pulsar.sends import UsualSends, crc_matches, read_send, write_send, write_stored_part
 from protocol.translation.to_kafka import to_kafka
 from protocol.translation.to_pulsar import to_pulsar
 

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.bench.process import TREE, BrokerProcess, figure
 
 PIPELINED, BLOCKING = w.PartitionType.PIPELINED, w.PartitionType.BLOCKING

@@ -22,8 +22,7 @@ from broker.shuffle.assembly import ShufflePart
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.bench.stepped import SteppedProcessor, connected
 
 _BUFFER = struct.Struct(">iIB16siiiiB?i")

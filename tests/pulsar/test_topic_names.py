@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from broker.pulsar.refusals import InvalidTopicName
 from broker.pulsar.topic_names import TopicName, check_legal, check_namespace, kafka_name, parse_topic, pulsar_name
-from broker.storage.topic import check_name, collision_key
+from broker.storage.config import check_name, collision_key
 
 ENTITIES = st.text("abzAZ09-_=:.", min_size=1, max_size=5)
 LOCALS = st.one_of(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.runtime import copying
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 
 def test_only_so_many_bytes_are_copied_and_their_checksum_is_told(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from broker.security.credentials import (
     check,
     make_row,
 )
-from protocol.sasl.scram_server import USER_MAX_BYTES, salted_password, stored_keys
+from protocol.sasl.scram import USER_MAX_BYTES, salted_password, stored_keys
 from tests.sim.catalogue import SimCatalogue, Tables
 
 KEY_BYTES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}

@@ -29,8 +29,7 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.errors import ErrorResponse
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 from tests.open_files import open_files, wait_for_files
 

@@ -12,8 +12,7 @@ from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.frame import HEADER, MAGIC
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet
+from protocol.shuffle.ids import Generation, IndexSet
 from tests.shuffle.harness import V2_0, Served, new_id, wait_for
 
 

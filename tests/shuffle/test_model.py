@@ -29,8 +29,7 @@ from broker.shuffle.serving.request_queue import Receiver, RequestQueue
 from broker.shuffle.serving.view import View
 from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.messages import BacklogAnnouncement
 from protocol.shuffle.writer_frames import PartitionType
 from tests.shuffle.serving.test_view import FakeFile, spill

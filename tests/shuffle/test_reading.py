@@ -17,7 +17,7 @@ from protocol.shuffle.errors import (
     PARTITION_NOT_FOUND_EXCEPTION,
     PRODUCER_FAILED_EXCEPTION,
 )
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.messages import BacklogAnnouncement
 from tests.shuffle.harness import (
     BLOCKING,

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 from broker.pulsar.session import PulsarSession
-from broker.storage.segments.file_names import TXN_INDEX
+from broker.storage.segments.segment import TXN_INDEX
 from tests.sim.medium import Medium
 from tests.sim.pulsar_scene import LARGEST_SLICE
 from tests.sim.world import Violation, World

@@ -49,10 +49,9 @@ from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.reading import LogReader
-from broker.storage.log.state import LogState
-from broker.storage.log.watchers import Watchers
+from broker.storage.log.state import LogState, Watchers
 from broker.storage.recovery import recovery, verification
-from broker.storage.recovery.on_disk import drop
+from broker.storage.recovery.leftovers import drop
 from broker.storage.segments.txn_index import TransactionIndex
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES, PARTITION_BYTES, READER_BYTES, SUBPARTITION_BYTES
 from broker.shuffle.service import _State
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from tests.sim.clients.shuffle_client import SHUFFLE_PORT
 from tests.sim.clients.shuffle_reader import ShuffleReader
 from tests.sim.clients.shuffle_steward import Steward

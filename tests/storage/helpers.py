@@ -14,7 +14,7 @@ from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import HEADER, batches, check_crc, read_header
 from protocol.kafka.records.records import Record, build_batch, records, varint
 

@@ -21,8 +21,7 @@ from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.runtime import forks
 from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
+from protocol.shuffle.ids import DATA_SET_BYTES, Generation, ResultPartitionID
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.writer_frames import (
     DataSetReleased,

@@ -42,8 +42,7 @@ from broker.runtime.clock import SystemClock
 from broker.runtime.threads import Condition, Lock
 from protocol.shuffle.data_type import IS_BUFFER, DataType
 from protocol.shuffle.events import Event, UnknownEvent
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType, WriterErrorCode
 
 

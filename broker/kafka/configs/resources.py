@@ -24,7 +24,7 @@ from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.context import KafkaContext
 from broker.kafka.listener_names import listeners_text
 from broker.live_config import ALL_BROKERS, LiveConfig
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 Entry = dict[str, Any]

@@ -45,7 +45,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 

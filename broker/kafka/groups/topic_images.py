@@ -13,7 +13,7 @@ from broker.kafka.groups.consumer.values import TopicInfo, TopicsImage
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
-from broker.storage import topic
+from broker.storage import config
 
 _PER_SECOND = 20
 
@@ -23,7 +23,7 @@ class TopicImages:
 
     def __init__(
         self,
-        look_up: Callable[[str], topic.TopicInfo | None],
+        look_up: Callable[[str], config.TopicInfo | None],
         soon: Callable[[Callable[[], None]], None],
         clock: Clock,
         timer: Timer,
@@ -40,7 +40,7 @@ class TopicImages:
         self._unseen: set[str] = set()
         self._untold: set[str] = set()
 
-    def load(self, topics: Iterable[topic.TopicInfo]) -> None:
+    def load(self, topics: Iterable[config.TopicInfo]) -> None:
         """At the start, before anybody changes a topic or reads the image."""
         self.now = TopicsImage.of(1, {info.name: TopicInfo(info.topic_id, info.partitions) for info in topics})
 

@@ -21,7 +21,7 @@ from broker.security.audit import printable
 from broker.security.credentials import UnacceptableCredential, check, row_of
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.sasl.scram_server import salted_bytes
+from protocol.sasl.scram import salted_bytes
 
 log = get_logger("kafka")
 

@@ -14,7 +14,7 @@ from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 

@@ -26,8 +26,8 @@ from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
+from broker.storage.config import TopicInfo, check_name
 from broker.storage.refusals import InvalidTopicName, TopicExists
-from broker.storage.topic import TopicInfo, check_name
 from protocol.errors import ProtocolError
 from protocol.frames import with_correlation_id
 from protocol.kafka.api_keys import ApiKey

@@ -24,7 +24,7 @@ from broker.kafka.share.share_partition import SharePartition
 from broker.kafka.share.share_settings import ShareSettings
 from broker.network.service import Part
 from broker.runtime.disk import FileRegion
-from broker.storage.log.batch_walk import walk
+from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
 from broker.storage.log.reading import ReadResult
 from broker.storage.refusals import OffsetOutOfRange

@@ -18,7 +18,7 @@ import attrs
 from broker.kafka.views import record_json
 from broker.network.work import Work
 from broker.runtime.disk import FileRegion
-from broker.storage.log import entry_records, inspection
+from broker.storage.log import inspection
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.txn_index import AbortedTransaction
@@ -176,7 +176,7 @@ class RecordReader:
 
         log = self._log
         if header.is_entry:
-            translated = entry_records.as_records(memoryview(batch), header, log.around.large_entries)
+            translated = inspection.as_records(memoryview(batch), header, log.around.large_entries)
             if translated is None:
                 raise ProtocolError("an entry that cannot be taken apart")
             header, batch = read_header(translated), bytes(translated)

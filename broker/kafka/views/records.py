@@ -19,8 +19,8 @@ from broker.network.pages import limit_of, number_of
 from broker.network.routes import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.work import INSPECTION
 from broker.security.acl import Operation
+from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
-from broker.storage.topic import TopicInfo
 
 _LIMIT: Final = 50
 _LIMIT_MAX: Final = 1000

@@ -25,8 +25,8 @@ from broker.network.work import Abandoned, Work
 from broker.runtime.threads import Event, Lock
 from broker.security.acl import Operation, ResourceType
 from broker.security.quotas.client_quotas import Meter
+from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
-from broker.storage.topic import TopicInfo
 
 log = get_logger("kafka")
 

@@ -16,8 +16,8 @@ from broker.network.figures import Field
 from broker.network.pages import page_of
 from broker.network.routes import Answer, Call, Route, json_answer
 from broker.security.acl import Operation, ResourceType
+from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
-from broker.storage.topic import TopicInfo
 
 MESSAGES_IN = Field("topic", "messages_in", counter=True)
 BYTES_IN = Field("topic", "bytes_in", counter=True)

@@ -11,7 +11,7 @@ from broker.network.callers import Callers
 from broker.network.figures import Figures
 from broker.network.routes import NOT_FOUND, Call, HttpError
 from broker.security.acl import Operation, ResourceType
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 
 
 @attrs.frozen(eq=False)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from broker.errors import StorageError
 from broker.runtime.disk import Buffer, Disk, File
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 _TRAILER: Final = Struct(">qqqI8s")
 _CHECKED: Final = Struct(">qqq")

@@ -16,11 +16,10 @@ from hashlib import blake2b
 from typing import Final
 
 from broker.errors import Refusal
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
-from protocol.pulsar.compression import compress
+from protocol.frames import crc32c
 from protocol.pulsar.metadata import is_batch, is_chunk, is_encrypted, message_key, read_stored_metadata
-from protocol.pulsar.payload import build_batch, decompressed, split_batch
+from protocol.pulsar.payload import build_batch, compress, decompressed, split_batch
 from protocol.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from protocol.pulsar.sends import MAGIC_CRC32C, read_stored_part
 

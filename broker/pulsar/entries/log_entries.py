@@ -18,7 +18,7 @@ from broker.pulsar.entries import entry_factory
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock
-from broker.storage.log.batch_walk import walk
+from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.txn_index import AbortedTransaction

@@ -19,9 +19,9 @@ from broker.pulsar.subscriptions.cursor_store import CursorStore
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.registry import TopicRegistry
+from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
-from broker.storage.topic import TopicInfo
 
 
 class Seen(NamedTuple):

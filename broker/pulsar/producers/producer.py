@@ -23,7 +23,7 @@ from broker.runtime.threads import Lock
 from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
 from protocol.pulsar.receipts import DUPLICATE, Receipts
-from protocol.pulsar.usual_sends import UsualSends
+from protocol.pulsar.sends import UsualSends
 
 
 class Owed(NamedTuple):

@@ -38,8 +38,7 @@ from protocol.pulsar.metadata import (
     read_metadata,
 )
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
-from protocol.pulsar.sends import Send, crc_matches, read_send
-from protocol.pulsar.usual_sends import UsualSend
+from protocol.pulsar.sends import Send, UsualSend, crc_matches, read_send
 
 # How long (s) appends go to the handlers after a slow one: the disk is busy writing back.
 _SLOW_FOR_S = 1.0

@@ -27,7 +27,7 @@ import attrs
 
 from broker.delivery.acknowledged import PARTS_MAX, RANGES_MAX, Acknowledged, Part, RangesSnapshot
 from broker.errors import StorageError
-from protocol.pulsar.ack_set import bits_from_words, words_from_bits
+from protocol.pulsar.acks import bits_from_words, words_from_bits
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">BqIB")

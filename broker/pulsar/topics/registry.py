@@ -26,10 +26,10 @@ from broker.pulsar.topics.topic import Topic, TopicRecord
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
+from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 from broker.storage.refusals import TopicExists
-from broker.storage.topic import TopicInfo
 
 log = get_logger("pulsar")
 

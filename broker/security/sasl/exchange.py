@@ -14,7 +14,7 @@ import attrs
 from broker.metrics import Registry, names
 from broker.runtime.threads import Lock
 from broker.security.principal import USER, Principal
-from protocol.sasl.scram_server import USER_MAX_BYTES
+from protocol.sasl.scram import USER_MAX_BYTES
 
 
 class LoginResult(Enum):

@@ -33,7 +33,7 @@ from broker.security.principal import USER, Principal
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange, Step
 from protocol.errors import ProtocolError
 from protocol.sasl import plain
-from protocol.sasl.scram_server import USER_MAX_BYTES, ScramServer, salted_password, stored_keys
+from protocol.sasl.scram import USER_MAX_BYTES, ScramServer, salted_password, stored_keys
 
 
 class PlainExchange:

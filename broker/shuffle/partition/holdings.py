@@ -3,19 +3,44 @@
 Owns the counters of one partition, and knows its file. Guarded by the partition's lock, which the caller of every method except
 ``settle`` holds. Whatever is counted here is counted in the budget of all partitions, too.
 
-Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py, tests/shuffle/spill/test_spiller.py.
+The files that spilled buffers lie in.
+
+Tests: tests/shuffle/test_model.py,
+tests/shuffle/serving/test_view.py,
+tests/shuffle/spill/test_spiller.py.
 """
 
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget, NoRoom
 from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState
-from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.push_row import PushRun
+
+
+class SpillFile(Protocol):
+    """The file of a partition. Files with a name are open only while they are used."""
+
+    def get(self) -> File:
+        """The open file; it stays open as long as the caller keeps the reference. OSError."""
+
+
+class NamelessFile:
+    """A file whose name was removed: it is deleted when its last reference is dropped."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def get(self) -> File:
+        return self._file
+
 
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
 BUFFER_OVERHEAD = 128

@@ -22,14 +22,11 @@ from typing import NamedTuple, Self
 
 from broker.runtime.threads import Lock
 from broker.shuffle.partition.budget import SUBPARTITION_BYTES, Budget
-from broker.shuffle.partition.holdings import Holdings
+from broker.shuffle.partition.holdings import Holdings, SpillFile
 from broker.shuffle.partition.life import WIRE_STATE, LifeEvent, LifeState, next_state
-from broker.shuffle.partition.listeners import WriterListener
-from broker.shuffle.partition.readers import Readers
+from broker.shuffle.partition.readers import Fenced, Readers, WriterLease
 from broker.shuffle.partition.reading_state import ReadingState
-from broker.shuffle.partition.spill_file import SpillFile
-from broker.shuffle.partition.subpartition import Cursor, Subpartition
-from broker.shuffle.partition.writer_lease import Fenced, WriterLease
+from broker.shuffle.partition.subpartition import Cursor, Subpartition, WriterListener
 from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.push_row import PushRun

@@ -9,7 +9,7 @@ Tests: tests/shuffle/serving/test_view.py.
 
 from broker.runtime.disk import File, FileRegion
 from broker.shuffle.partition.budget import Budget
-from broker.shuffle.partition.spill_file import SpillFile
+from broker.shuffle.partition.holdings import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
 
 # A spilled buffer of this size or more is sent by sendfile; smaller ones are read, with those that lie next to them, at most this

@@ -28,7 +28,7 @@ from protocol.shuffle.errors import (
     encode_error,
     partition_not_found,
 )
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.messages import encode_backlog_announcement
 
 log = get_logger("shuffle")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 from broker.network.service import Part
 from broker.runtime.disk import FileRegion
+from broker.shuffle.partition.holdings import SpillFile
 from broker.shuffle.partition.life import LifeState
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import COMPRESSED, Cursor
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.read_ahead import Located, ReadAhead, Taken
@@ -30,8 +30,7 @@ from protocol.shuffle.data_type import (
     IS_PARTIAL_RECORD,
     DataType,
 )
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet
+from protocol.shuffle.ids import Generation, IndexSet
 
 # Subpartitions that are opened or closed at once: some 3 ms.
 AT_ONCE = 2048

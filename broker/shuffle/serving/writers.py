@@ -27,13 +27,13 @@ from broker.network.service import Connection, Outbox
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, NoRoom
 from broker.shuffle.partition.holdings import OverQuota
 from broker.shuffle.partition.life import LifeState
+from broker.shuffle.partition.readers import Fenced
 from broker.shuffle.partition.result_partition import (
     AfterTheEnd,
     Finishing,
     ResultPartition,
     SequenceGap,
 )
-from broker.shuffle.partition.writer_lease import Fenced
 from broker.shuffle.partitions import Partitions, Refused
 from broker.shuffle.rights import NOT_AUTHORIZED, WRITE, Rights
 from broker.shuffle.serving.writer_handle import WriterHandle

@@ -1,13 +1,103 @@
 """What the spiller knows of one partition beside what the partition holds.
 
+What the spiller does with one partition, as one table.
+
+``Spill.state`` holds the state; it is guarded by the partition's lock.
+
+==============  ==============  ==============
+state           event           next state
+==============  ==============  ==============
+IDLE            GARBAGE_FOUND   UNTIDY
+IDLE            FINISH_ASKED    FINISHING
+IDLE            REMOVE_ASKED    RELEASED
+UNTIDY          FILE_REWRITTEN  IDLE
+UNTIDY          REWRITE_FAILED  LEFT_UNTIDY
+UNTIDY          REMOVE_ASKED    RELEASED
+LEFT_UNTIDY     PIECE_WRITTEN   IDLE
+LEFT_UNTIDY     REMOVE_ASKED    RELEASED
+FINISHING       STORE_DONE      STORED
+FINISHING       STORE_FAILED    NOT_STORED
+FINISHING       REMOVE_ASKED    RELEASED
+STORED          REMOVE_ASKED    RELEASED
+NOT_STORED      REMOVE_ASKED    RELEASED
+RELEASED        FILES_REMOVED   REMOVED
+==============  ==============  ==============
+
+IDLE: a piece of its memory is moved to its file when memory is scarce, or, of a blocking partition, when much of it is in
+memory; that happens in the other states before RELEASED as well. UNTIDY (pipelined only): most of its file belongs to buffers
+that were dropped, and it is queued to be rewritten. LEFT_UNTIDY: the disk refused that; it is tried again when another piece
+has been written and garbage is found again. FINISHING (blocking only): its writer has pushed everything, and it is queued, or
+being written to the end with its index. STORED: data, index and their names are durable. NOT_STORED: the disk refused that; its
+producer fails. RELEASED: its buffers have been dropped, and its files are queued to be removed.
+
+A pair that is not in the table is a bug in the broker (AssertionError).
+
+Which buffers the spiller moves next, and how they are written and copied.
+
+On the spiller's thread.
+
 Tests: tests/shuffle/spill/test_spiller.py.
 """
 
+from array import array
+from enum import IntEnum
 from typing import Self
 
+from broker.runtime.disk import File
 from broker.runtime.open_files import CachedFile
+from broker.shuffle.partition.holdings import FileRun, Run
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.spill.spill_state import SpillEvent, SpillState, next_state
+
+
+class SpillState(IntEnum):
+    IDLE = 0
+    UNTIDY = 1
+    LEFT_UNTIDY = 2
+    FINISHING = 3
+    STORED = 4
+    NOT_STORED = 5
+    RELEASED = 6
+    REMOVED = 7
+
+
+class SpillEvent(IntEnum):
+    GARBAGE_FOUND = 0
+    FILE_REWRITTEN = 1
+    REWRITE_FAILED = 2
+    PIECE_WRITTEN = 3
+    FINISH_ASKED = 4
+    STORE_DONE = 5
+    STORE_FAILED = 6
+    REMOVE_ASKED = 7
+    FILES_REMOVED = 8
+
+
+_S, _E = SpillState, SpillEvent
+
+TABLE: dict[tuple[SpillState, SpillEvent], SpillState] = {
+    (_S.IDLE, _E.GARBAGE_FOUND): _S.UNTIDY,
+    (_S.IDLE, _E.FINISH_ASKED): _S.FINISHING,
+    (_S.IDLE, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.UNTIDY, _E.FILE_REWRITTEN): _S.IDLE,
+    (_S.UNTIDY, _E.REWRITE_FAILED): _S.LEFT_UNTIDY,
+    (_S.UNTIDY, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.LEFT_UNTIDY, _E.PIECE_WRITTEN): _S.IDLE,
+    (_S.LEFT_UNTIDY, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.FINISHING, _E.STORE_DONE): _S.STORED,
+    (_S.FINISHING, _E.STORE_FAILED): _S.NOT_STORED,
+    (_S.FINISHING, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.STORED, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.NOT_STORED, _E.REMOVE_ASKED): _S.RELEASED,
+    (_S.RELEASED, _E.FILES_REMOVED): _S.REMOVED,
+}
+
+
+def next_state(state: SpillState, event: SpillEvent) -> SpillState:
+    """The table. AssertionError for an event that cannot happen in that state."""
+    after = TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after
 
 
 class Spill:
@@ -32,3 +122,72 @@ class Spill:
     def note(self, event: SpillEvent) -> None:
         """With the partition's lock held."""
         self.state = next_state(self.state, event)
+
+
+# One write: long enough to be cheap, short enough that memory is freed soon.
+_PIECE_BYTES = 4 * 1024 * 1024
+# Small payloads are put together before they are written: a system call costs as much as copying some KiB.
+_JOIN_BYTES = 128 * 1024
+# What a buffer counts beside its bytes: gathering many small ones takes long, too.
+_OVERHEAD_BYTES = 64
+
+
+def oldest(spill: Spill) -> tuple[list[Run], int, int]:
+    """With the partition's lock held: what to move next, at most a piece; how many buffers, and their bytes.
+
+    The subpartitions take turns, and each gives the oldest buffers that it has in memory: they lie together in the file and are
+    read together.
+    """
+    parts, runs = spill.partition.subpartitions, []
+    count = size = 0
+    for turn in range(len(parts)):
+        part = parts[(spill.next_subpartition + turn) % len(parts)]
+        if part is None or not part.payloads:
+            continue
+        start, payloads = part.oldest_in_memory(_PIECE_BYTES - size - _OVERHEAD_BYTES * count)
+        if payloads:
+            runs.append((part, start, payloads))
+            count += len(payloads)
+            size += sum(map(len, payloads))
+            if size + _OVERHEAD_BYTES * count >= _PIECE_BYTES:
+                spill.next_subpartition = (spill.next_subpartition + turn + 1) % len(parts)
+                break
+    return runs, count, size
+
+
+def joined(runs: list[Run]) -> list[bytes]:
+    """The payloads of all runs in fewer pieces."""
+    whole: list[bytes] = []
+    pending: list[bytes] = []
+    size = 0
+    for _, _, payloads in runs:
+        for payload in payloads:
+            pending.append(payload)
+            size += len(payload)
+            if size >= _JOIN_BYTES:
+                whole.append(b"".join(pending))
+                pending, size = [], 0
+    whole.append(b"".join(pending))
+    return whole
+
+
+def copied(old: File, new: File, runs: list[FileRun]) -> tuple[list["array[int]"], int]:
+    """Copy buffers from one file to another, one after another. Returns their new offsets, and where they end. OSError."""
+    moved, end = [], 0
+    for _, _, offsets, sizes in runs:
+        new_offsets = array("q")
+        position = 0
+        while position < len(offsets):
+            start = stop = offsets[position]
+            while position < len(offsets) and offsets[position] == stop and stop - start < _PIECE_BYTES:
+                new_offsets.append(end + stop - start)
+                stop += sizes[position]
+                position += 1
+            data = old.pread(stop - start, start)
+            if len(data) < stop - start:
+                raise OSError(f"a spill file ends before byte {stop}")
+            if data:
+                new.pwrite([data], end)
+            end += stop - start
+        moved.append(new_offsets)
+    return moved, end

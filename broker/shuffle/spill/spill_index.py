@@ -15,10 +15,10 @@ from typing import Self
 import attrs
 
 from broker.shuffle.partition.budget import Budget
+from broker.shuffle.partition.holdings import SpillFile
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import COMPRESSED
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 

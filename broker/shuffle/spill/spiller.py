@@ -25,10 +25,8 @@ from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.holdings import FileRun
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.spill.directory import SpillDirectory, Storing
-from broker.shuffle.spill.pieces import copied, joined, oldest
-from broker.shuffle.spill.spill import Spill
+from broker.shuffle.spill.spill import Spill, SpillEvent, SpillState, copied, joined, oldest
 from broker.shuffle.spill.spill_index import SpillIndex
-from broker.shuffle.spill.spill_state import SpillEvent, SpillState
 
 log = get_logger("shuffle")
 

@@ -21,9 +21,8 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
-from broker.storage.backup.cut import LogCut, cut
 from broker.storage.backup.layout import STAGING
-from broker.storage.backup.staging import Staging, remove_tree
+from broker.storage.backup.staging import LogCut, Staging, cut, remove_tree
 from broker.storage.checkpoints import CorruptCheckpoint, Offsets, read_offsets
 from broker.storage.data_directory import CATALOGUE, CHECKPOINTS
 from broker.storage.log.log import Log

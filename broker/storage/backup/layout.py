@@ -3,13 +3,28 @@
 The broker makes the directory ``STAGING`` in its data directory: hard links to the files of the logs, a copy of the catalogue,
 checkpoint files for the moment of the backup, and ``PLAN``, which lists them. It is laid out like a data directory.
 
-Tests: tests/storage/backup/test_manifest.py, tests/storage/backup/test_backups.py.
+The files beside a backup's data: the manifest of a complete one, and the journal of one that is not.
+
+A backup is a directory with ``data``, laid out like a data directory, and ``backup.json``, the *manifest*, which has the size and
+checksum of each file in it. The manifest is written last, so a directory without one is no backup. Until then there is
+``backup-unfinished.jsonl``, the *journal*: a line for each file that is whole and durable, so that another attempt need not
+copy it again.
+
+Pure functions over a ``Disk``.
+
+Tests: tests/storage/backup/test_backups.py.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
+
+from broker.errors import BrokerError
+from broker.runtime.copying import Identity
+from broker.runtime.disk import Disk
+from broker.storage.checkpoints import CorruptCheckpoint, read_text, replace_text
 
 # In the data directory. Its name is not that of a partition.
 STAGING = ".backup"
@@ -78,3 +93,89 @@ def plan_from_json(fields: Mapping[str, Any]) -> Plan:
         partitions=tuple(PlannedPartition(*each) for each in fields["partitions"]),
         files=tuple(PlannedFile(inner_path(path), *rest) for path, *rest in fields["files"]),
     )
+
+
+MANIFEST = "backup.json"
+JOURNAL = "backup-unfinished.jsonl"
+DATA = "data"
+FORMAT = 1
+
+
+class BadBackup(BrokerError):
+    """A directory that is not a backup, or one that is incomplete or damaged."""
+
+
+@attrs.frozen
+class StoredFile:
+    """A file of a backup. ``source`` tells whether the broker's file is still the same; None if it may change."""
+
+    path: str
+    size: int
+    checksum: int  # CRC-32C
+    source: Identity | None
+
+    def to_json(self) -> list[Any]:
+        return [self.path, self.size, self.checksum, None if self.source is None else list(self.source)]
+
+
+def _stored(fields: list[Any]) -> StoredFile:
+    path, size, checksum, source = fields
+    return StoredFile(
+        inner_path(path), int(size), int(checksum), None if source is None else Identity(*map(int, source))
+    )
+
+
+@attrs.frozen
+class Manifest:
+    plan: Plan
+    files: tuple[StoredFile, ...]
+
+
+def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
+    """Make the backup a complete one, durably. Raises OSError."""
+    plan = manifest.plan.to_json()
+    del plan["files"]
+    files = [file.to_json() for file in manifest.files]
+    text = json.dumps({"format": FORMAT, **plan, "stored": files}, separators=(",", ":"))
+    replace_text(disk, f"{directory}/{MANIFEST}", text)
+    disk.remove(f"{directory}/{JOURNAL}")
+    disk.sync_dir(directory)
+
+
+def read_manifest(disk: Disk, directory: str) -> Manifest:
+    """Raises BadBackup, OSError."""
+    try:
+        text = read_text(disk, f"{directory}/{MANIFEST}")
+    except CorruptCheckpoint as error:
+        raise BadBackup(f"{directory}/{MANIFEST} cannot be read: {error}.") from error
+    if text is None:
+        if disk.exists(f"{directory}/{JOURNAL}"):
+            raise BadBackup(f"{directory} is a backup that was not finished: run `broker backup {directory}` again.")
+        raise BadBackup(f"{directory} is not a backup: it has no {MANIFEST}.")
+    try:
+        fields = json.loads(text)
+        if fields["format"] != FORMAT:
+            raise BadBackup(
+                f"{directory} has format {fields['format']}, and this version of the broker reads {FORMAT} only."
+            )
+        stored = tuple(_stored(each) for each in fields["stored"])
+        return Manifest(plan_from_json({**fields, "files": []}), stored)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadBackup(f"{directory}/{MANIFEST} is damaged: {error}.") from error
+
+
+def journal_line(file: StoredFile) -> str:
+    return json.dumps(file.to_json(), separators=(",", ":"))
+
+
+def read_journal(disk: Disk, directory: str) -> Iterator[StoredFile]:
+    """The files of an unfinished backup; lines that were not written whole are left out. Raises OSError."""
+    try:
+        text = read_text(disk, f"{directory}/{JOURNAL}") or ""
+    except CorruptCheckpoint:
+        return
+    for line in text.splitlines():
+        try:
+            yield _stored(json.loads(line))
+        except (ValueError, TypeError):
+            continue

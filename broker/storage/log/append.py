@@ -15,10 +15,9 @@ from broker.runtime.threads import Lock
 from broker.storage.log import append_rules
 from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL, is_shaped
 from broker.storage.log.log_config import LogConfig
-from broker.storage.log.rolling import Rolling
-from broker.storage.log.state import LogState
+from broker.storage.log.state import LogState, Watchers
 from broker.storage.log.transactions import Transactions
-from broker.storage.log.watchers import Watchers
+from broker.storage.log.trimming import Rolling
 from broker.storage.refusals import BatchesTooLarge, LogEnded
 from broker.storage.segments.segment import (
     LAST_DELTA,
@@ -30,7 +29,7 @@ from broker.storage.segments.segment import (
     Header,
     Segment,
 )
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SEQUENCES, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
 

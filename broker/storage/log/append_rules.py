@@ -25,8 +25,8 @@ from broker.storage.segments.segment import (
     RECORD_COUNT,
     Header,
 )
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
     CONTROL,

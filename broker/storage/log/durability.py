@@ -15,12 +15,9 @@ from broker.config.topic_settings import FLUSH_MESSAGES
 from broker.errors import StorageError
 from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES, File
 from broker.runtime.threads import Lock
-from broker.storage.log import aborted_checkpoint
-from broker.storage.log.aborted_checkpoint import Sums
-from broker.storage.log.state import LoadedLog, LogState
-from broker.storage.log.watchers import Watchers
-from broker.storage.segments.file_names import SNAPSHOT, file_name
-from broker.storage.segments.segment import Segment
+from broker.storage.log import state as aborted_checkpoint
+from broker.storage.log.state import LoadedLog, LogState, Sums, Watchers
+from broker.storage.segments.segment import SNAPSHOT, Segment, file_name
 
 
 @attrs.frozen(slots=True)

@@ -22,19 +22,15 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock
 from broker.storage import partition_dir
-from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.append import Appender
 from broker.storage.log.durability import Durability, Sync
-from broker.storage.log.index_repair import IndexRepair
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
-from broker.storage.log.reading import LogReader, ReadResult
-from broker.storage.log.rolling import Rolling
-from broker.storage.log.state import LoadedLog, LogState, View
+from broker.storage.log.reading import IndexRepair, LogReader, ReadResult
+from broker.storage.log.state import LoadedLog, LogState, Sums, View, Watchers
 from broker.storage.log.times import TimeLookup
 from broker.storage.log.transactions import ProducerDescription, Transactions
-from broker.storage.log.trimming import Trimming
-from broker.storage.log.watchers import Watchers
+from broker.storage.log.trimming import Rolling, Trimming
 from broker.storage.segments.segment import MAX_TIMESTAMP, Segment
 from broker.storage.segments.txn_index import AbortedTransaction
 

@@ -21,7 +21,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from broker.storage.refusals import OldProducerEpoch, OutOfOrderSequence
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import SEQUENCES
 
 WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from broker.storage.log.producer_state import Producer
 from broker.storage.log.reading import ReadResult
-from broker.storage.log.rolling import Rolling
-from broker.storage.log.state import LogState, View
-from broker.storage.log.watchers import Watchers
+from broker.storage.log.state import LogState, View, Watchers
+from broker.storage.log.trimming import Rolling
 from broker.storage.refusals import InvalidTransactionState
 from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Segment
 from broker.storage.segments.txn_index import AbortedTransaction

@@ -16,8 +16,8 @@ from broker.metadata.catalogue import Catalogue, TopicRow
 from broker.runtime.disk import Disk
 from broker.storage import partition_dir
 from broker.storage.checkpoints import PARTITION_METADATA, PartitionMetadata, read_partition_metadata
+from broker.storage.config import MOST_PARTITIONS
 from broker.storage.log.log import Log
-from broker.storage.topic import MOST_PARTITIONS
 
 logger = get_logger("storage")
 

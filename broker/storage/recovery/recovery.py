@@ -29,23 +29,27 @@ from collections.abc import Iterable
 
 from broker.errors import StorageError
 from broker.log import get_logger
-from broker.storage.log import aborted_checkpoint
+from broker.storage.log import state
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.state import LoadedLog
 from broker.storage.partition_dir import ENTRIES, mark_entries
-from broker.storage.recovery.leftovers import tidy
-from broker.storage.recovery.on_disk import LogOnDisk, drop
-from broker.storage.recovery.replay import aborted_transactions
-from broker.storage.recovery.verification import start_of_scan, verify
-from broker.storage.segments.file_names import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name, offset_of
+from broker.storage.recovery.leftovers import LogOnDisk, drop, tidy
+from broker.storage.recovery.verification import aborted_transactions, start_of_scan, verify
 from broker.storage.segments.index_file import CorruptIndex
 from broker.storage.segments.segment import (
     BASE_OFFSET,
     LAST_DELTA,
+    LOG,
     MAX_TIMESTAMP,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
     CorruptSegment,
     Segment,
+    file_name,
     new_segment,
+    offset_of,
 )
 
 logger = get_logger("storage")
@@ -163,15 +167,13 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
     entries that no checkpoint vouches for: ``verify`` adds them again."""
     there = set(names)
     wrong = []
-    sums = aborted_checkpoint.read(source.files.disk, source.directory) if aborted_checkpoint.NAME in there else {}
+    sums = state.read(source.files.disk, source.directory) if state.NAME in there else {}
     for segment in loaded.segments:
         if file_name(segment.base_offset, TXN_INDEX) not in there:
             segment.aborted.is_missing()
         if segment.base_offset >= source.recovery_point:
             segment.aborted.keep(0)
-        elif not aborted_checkpoint.agrees(segment, sums) or aborted_checkpoint.without_checkpoint(
-            segment, sums, source.recovery_point
-        ):
+        elif not state.agrees(segment, sums) or state.without_checkpoint(segment, sums, source.recovery_point):
             wrong.append(segment)
         else:
             segment.aborted.keep(sums.get(segment.base_offset, (0, 0))[0])
@@ -183,7 +185,7 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
             segment.aborted.replace(entries)
             sums[segment.base_offset] = len(entries), segment.aborted.checksum(len(entries))
         source.files.disk.sync_dir(source.directory)
-        aborted_checkpoint.write(source.files.disk, source.directory, sums)
+        state.write(source.files.disk, source.directory, sums)
     # The checkpoint may describe later segments as they were before the log was cut.
     known = [segment.base_offset for segment in loaded.segments if segment.base_offset < source.recovery_point]
     loaded.aborted_sums = {base: sums[base] for base in known if base in sums}

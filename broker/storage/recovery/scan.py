@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from broker.runtime.disk import PAGE_BYTES, File
 from broker.storage.segments.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, NEVER, Header
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 CHUNK_BYTES = 1024 * 1024

@@ -28,7 +28,7 @@ from broker.storage.checkpoints import (
     read_partition_metadata,
     replace_text,
 )
-from broker.storage.config import StorageConfig
+from broker.storage.config import StorageConfig, TopicInfo
 from broker.storage.data_directory import CHECKPOINTS, write_properties
 from broker.storage.log.log import Log, Surroundings
 from broker.storage.log.log_config import LogConfig
@@ -36,9 +36,8 @@ from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.state import LoadedLog
 from broker.storage.recovery import recovery
 from broker.storage.recovery.adoption import Adoption
-from broker.storage.recovery.on_disk import LogOnDisk
+from broker.storage.recovery.leftovers import LogOnDisk
 from broker.storage.segments.segment import NEVER, new_segment
-from broker.storage.topic import TopicInfo
 
 logger = get_logger("storage")
 

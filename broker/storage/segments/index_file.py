@@ -3,8 +3,20 @@
 A thread that appends holds the log's lock; any thread may search. The newest entries, at most a page of them, are in memory
 only: an index can always be rebuilt from the log, so it is written a page at a time, and after a crash it is trusted only up to
 the recovery point. A search reads one page of the file and keeps it, so memory does not grow with the log.
+
+``<base>.index``: the file positions of offsets. Kafka's format: pairs of int32, relative offset and file position.
+
+There is an entry for about every ``index.interval.bytes`` of log. It names a batch by its last offset (relative to the segment's
+base) and the position where it begins. ``index_file.py`` says which thread may do what.
+
+``<base>.timeindex``: the largest timestamps of a segment. Kafka's format: int64 timestamp (ms), int32 relative offset.
+
+An entry says that the batch that ends with this offset has this timestamp, and that no batch before it has a larger one.
+Timestamps rise from entry to entry. ``index_file.py`` says which thread may do what.
 """
 
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
@@ -222,3 +234,68 @@ class IndexFile:
         if data:
             self._page = page
         return page
+
+
+class OffsetIndex(IndexFile):
+    ENTRY = Struct(">ii")
+    PAGE_ENTRIES = 512  # 4 KiB
+
+    __slots__ = ("base_offset",)
+
+    def __init__(self, cached: CachedFile, base_offset: int, after: IndexFile | None = None) -> None:
+        super().__init__(cached, after)
+        self.base_offset = base_offset
+
+    def _decode(self, data: bytes) -> tuple[Column, Column]:
+        numbers = array("i", data)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        return numbers[0::2], numbers[1::2]
+
+    def add(self, last_offset: int, position: int) -> None:
+        """The batch at ``position`` ends with ``last_offset``."""
+        self.append(last_offset - self.base_offset, position)
+
+    def batch_before(self, offset: int) -> tuple[int, int] | None:
+        """(last offset, position) of the last indexed batch that ends at or before ``offset``."""
+        found = self.floor(offset - self.base_offset, 0)
+        return None if found is None else (found[0] + self.base_offset, found[1])
+
+    def position_before(self, position: int) -> int:
+        """The start of the last indexed batch that begins at or before ``position``; 0 if there is none."""
+        found = self.floor(position, 1)
+        return 0 if found is None else found[1]
+
+
+class TimeIndex(IndexFile):
+    ENTRY = Struct(">qi")
+    PAGE_ENTRIES = 340  # 4080 bytes
+
+    __slots__ = ("_last_timestamp", "base_offset")
+
+    def __init__(self, cached: CachedFile, base_offset: int) -> None:
+        super().__init__(cached)
+        self.base_offset = base_offset
+        self._last_timestamp: int | None = None  # None: not read yet
+
+    def add(self, timestamp: int, last_offset: int) -> None:
+        """The log's lock is held. Does nothing if the last entry already has this timestamp or a later one."""
+        if self._last_timestamp is None:
+            self._last_timestamp = self.largest()[0]
+        if timestamp > self._last_timestamp:
+            self.append(timestamp, last_offset - self.base_offset)
+            self._last_timestamp = timestamp
+
+    def truncate(self, entries: int) -> None:
+        super().truncate(entries)
+        self._last_timestamp = self.largest()[0]
+
+    def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the last entry that is not later than ``timestamp``."""
+        found = self.floor(timestamp, 0)
+        return None if found is None else (found[0], found[1] + self.base_offset)
+
+    def largest(self) -> tuple[int, int]:
+        """The largest (timestamp, offset) that is known; (-1, base offset) if there is none."""
+        last = self.last()
+        return (-1, self.base_offset) if last is None else (last[0], last[1] + self.base_offset)

@@ -5,26 +5,44 @@ bytes below ``size`` never change. Only headers and index pages are read here, n
 
 An index is only a hint. Each entry that is used is checked against the header that it points at, and CorruptIndex is raised if
 they disagree; the log then rebuilds the index.
+
+Names of the files of a log, as Kafka makes them: an offset in 20 digits, and a suffix that says what the file holds.
 """
 
 import errno
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from broker.errors import StorageError
 from broker.runtime.open_files import CachedFile, OpenFiles
-from broker.storage.segments.file_names import (
-    LOG,
-    OFFSET_INDEX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX,
-    TXN_INDEX,
-    file_name,
-)
-from broker.storage.segments.index_file import CorruptIndex
-from broker.storage.segments.offset_index import OffsetIndex
-from broker.storage.segments.time_index import TimeIndex
+from broker.storage.segments.index_file import CorruptIndex, OffsetIndex, TimeIndex
 from broker.storage.segments.txn_index import TransactionIndex
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+
+DELETED: Final = ".deleted"  # to be removed
+CLEANED: Final = ".cleaned"  # being written by compaction
+SWAP: Final = ".swap"  # written by compaction, replaces a segment
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """``00000000000000000042.log``: with 20 digits names sort as offsets do."""
+    return f"{offset:020d}{suffix}"
+
+
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset in a file's name; None if the name is not that of such a file."""
+    digits = name.removesuffix(suffix)
+    if len(digits) != 20 or len(name) != 20 + len(suffix) or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
 
 # Kafka's record batch header as ``HEADER`` unpacks it: the fields by number, without making an object of each.
 Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]

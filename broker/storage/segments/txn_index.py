@@ -10,7 +10,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.runtime.open_files import CachedFile
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 _ENTRY = Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 _VERSION = 0

@@ -32,10 +32,18 @@ from broker.config.setting import LONG_MAX
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.storage.log.log import Log
-from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
-from broker.storage.segments.segment import MAX_RELATIVE, CorruptSegment, Segment
-from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
-from broker.storage.upkeep.kept_records import KeptRecords
+from broker.storage.segments.segment import (
+    CLEANED,
+    DELETED,
+    LOG,
+    MAX_RELATIVE,
+    SNAPSHOT,
+    SWAP,
+    CorruptSegment,
+    Segment,
+    file_name,
+)
+from broker.storage.upkeep.kept_records import CleanedTransactions, KeptRecords
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_OVERHEAD, BatchHeader, check_crc, read_header
 

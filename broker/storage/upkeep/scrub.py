@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.storage.log import aborted_checkpoint
+from broker.storage.log import state
 from broker.storage.log.log import Log
 from broker.storage.recovery.scan import BATCH_COST_BYTES, scan
 from broker.storage.segments.segment import Header, Segment
@@ -85,7 +85,7 @@ class Scrub:
             nonlocal batches
             batches += 1
 
-        if start == 0 and not aborted_checkpoint.agrees(segment, log.aborted_sums):
+        if start == 0 and not state.agrees(segment, log.aborted_sums):
             if segment in log.view.segments:
                 raise log.go_offline(f"{segment.aborted.cached.path} is damaged; the next start will make it again")
             self._segment = None  # deleted meanwhile

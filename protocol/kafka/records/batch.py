@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.wire import BytesLike
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

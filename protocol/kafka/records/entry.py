@@ -18,8 +18,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
     CONTROL,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import (
     CRC_START,
     HEADER,

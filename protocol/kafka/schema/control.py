@@ -18,8 +18,7 @@ from protocol.errors import ProtocolError
 from protocol.frames import LENGTH
 from protocol.kafka.api_keys import response_header_version
 from protocol.kafka.messages.headers import request_header, response_header
-from protocol.kafka.schema.fields import Message, field_specs, milliseconds
-from protocol.kafka.schema.schema_reader import Read, reader_of
+from protocol.kafka.schema.schema_reader import Message, Read, field_specs, milliseconds, reader_of
 from protocol.kafka.schema.schema_writer import Counted, Write, output, writer_of
 from protocol.wire import UNLIMITED, BytesLike, Reader
 

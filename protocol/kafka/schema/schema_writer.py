@@ -14,7 +14,7 @@ from uuid import UUID
 import attrs
 
 from protocol.errors import MessageTooLarge
-from protocol.kafka.schema.fields import (
+from protocol.kafka.schema.schema_reader import (
     EPOCH,
     NIL_UUID,
     NUMBER_FORMATS,

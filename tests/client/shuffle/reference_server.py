@@ -14,7 +14,7 @@ from protocol.errors import ProtocolError
 from protocol.shuffle import buffer_response, errors, messages, writer_frames
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.frame import FIRST_WRITER_ID
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.writer_frames import PartitionState, PartitionType, WriterErrorCode
 
 

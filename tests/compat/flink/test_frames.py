@@ -11,8 +11,7 @@ from protocol.shuffle import errors, events, messages
 from protocol.shuffle.buffer_response import ClientDecoder
 from protocol.shuffle.compression import Codec, compress, decompress
 from protocol.shuffle.data_type import AS_KNOWN_BY, DATA_TYPES
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.compat.flink.frame_tool import FlinkError, FrameTool, Received, text_of
 from tests.compat.flink.jars import RELEASES, missing
 from tests.protocol.shuffle.strategies import (

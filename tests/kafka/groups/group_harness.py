@@ -14,7 +14,7 @@ from broker.kafka.groups.values import JoinRequest, SyncRequest
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import Parked

@@ -5,7 +5,7 @@ import pytest
 
 from broker.kafka.groups.topic_images import TopicImages
 from broker.runtime.timers import Timer
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from tests.kafka.groups.group_harness import TestClock
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))

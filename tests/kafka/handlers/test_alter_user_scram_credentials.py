@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 from broker.errors import StorageError, UnknownOutcome
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.sasl.scram_server import salted_password
+from protocol.sasl.scram import salted_password
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.sasl_client import SaslBroker
 

@@ -14,7 +14,7 @@ from broker.kafka.handlers import load
 from broker.network.work import REQUEST_ENTRIES_MAX
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from protocol.kafka.schema.fields import FieldSpec, Message, field_specs
+from protocol.kafka.schema.schema_reader import FieldSpec, Message, field_specs
 from tests.kafka.handlers.group_client import commit, stable
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of

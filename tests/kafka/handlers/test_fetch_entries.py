@@ -8,7 +8,7 @@ import pytest
 from broker.kafka import fetched_entries
 from broker.kafka.handlers import fetch
 from broker.runtime.disk import FileRegion
-from broker.storage.log import entry_records
+from broker.storage.log import inspection
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -135,13 +135,13 @@ def test_a_request_for_many_partitions_has_few_entries_written_anew_for_nothing(
     for partition in range(50):
         write_entry(log_of(kafka, topic, partition), message(b"x" * 100_000))
     translated = []
-    as_records = entry_records.as_records
+    as_records = inspection.as_records
 
     def counted(*args: Any) -> Any:
         translated.append(1)
         return as_records(*args)
 
-    monkeypatch.setattr(entry_records, "as_records", counted)
+    monkeypatch.setattr(inspection, "as_records", counted)
     answer = ask(kafka, 11, topic, *[{"partition": number} for number in range(50)], max_bytes=10 << 20)
     with_records = [result for result in results(answer) if result.records]
     assert 10 == len(with_records)
@@ -149,7 +149,7 @@ def test_a_request_for_many_partitions_has_few_entries_written_anew_for_nothing(
 
 
 def test_an_entry_of_too_many_messages_comes_as_it_is(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_records, "MOST_MESSAGES", 2)
+    monkeypatch.setattr(inspection, "MOST_MESSAGES", 2)
     topic = kafka.topic()
     write_entry(log_of(kafka, topic), batch_of(b"a", b"b", b"c"), 3)
     write_entry(log_of(kafka, topic), batch_of(b"d", b"e"), 2)

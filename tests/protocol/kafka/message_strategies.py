@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema.fields import FieldSpec, field_specs
+from protocol.kafka.schema.schema_reader import FieldSpec, field_specs
 
 # What is served: Kafka's own ranges where the recommended set goes beyond what kio has.
 SERVED: dict[ApiKey, range] = {

@@ -11,7 +11,7 @@ from broker.kafka.api import Api
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import api_versions, backup, end_txns, fetch, metadata, produce
 from protocol.kafka.schema import control
-from protocol.kafka.schema.fields import field_specs
+from protocol.kafka.schema.schema_reader import field_specs
 from protocol.kafka.throttle_time import with_throttle_time
 
 APIS = handlers.load().values()

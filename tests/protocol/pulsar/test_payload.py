@@ -3,8 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.pulsar.compression import CODEC_NAMES, compress
-from protocol.pulsar.payload import build_batch, decompressed, is_readable, single_metadata, split_batch
+from protocol.pulsar.payload import (
+    CODEC_NAMES,
+    build_batch,
+    compress,
+    decompressed,
+    is_readable,
+    single_metadata,
+    split_batch,
+)
 from protocol.pulsar.pulsar_pb2 import EncryptionKeys, KeyValue, MessageMetadata, SingleMessageMetadata
 from tests.protocol.pulsar.strategies import properties, refused_or_read, texts, uint64s
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.pulsar.frames import read_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from protocol.pulsar.sends import (

@@ -16,8 +16,7 @@ from protocol.shuffle.errors import (
     PRODUCER_FAILED_EXCEPTION,
     RUNTIME_EXCEPTION,
 )
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 
 INT_MAX = 2**31 - 1
 

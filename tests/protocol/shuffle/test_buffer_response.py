@@ -19,7 +19,7 @@ from protocol.shuffle.buffer_response import (
 )
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.frame import HEADER, MAGIC, frame_size
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from tests.protocol.shuffle.strategies import (
     GENERATIONS,
     SERVER_FRAMES,

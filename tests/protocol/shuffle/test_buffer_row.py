@@ -10,7 +10,7 @@ from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder, header
 from protocol.shuffle.buffer_row import BufferRow, take_rows
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.messages import encode_backlog_announcement
 
 V2_0 = Generation.V2_0

@@ -1,7 +1,7 @@
 import pytest
 
 from protocol.shuffle.data_type import AS_KNOWN_BY, DATA_TYPES, DataType
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 
 
 @pytest.mark.parametrize("generation", list(Generation))

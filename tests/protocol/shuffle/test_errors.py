@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.shuffle import errors
 from protocol.shuffle.frame import frame_size
-from protocol.shuffle.java.java_stream import read_throwable
+from protocol.shuffle.java_stream import read_throwable
 from tests.protocol.shuffle.golden import vectors
 from tests.protocol.shuffle.strategies import ERROR_CLASSES, ID, TEXT, mutated
 

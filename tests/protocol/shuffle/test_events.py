@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.shuffle import events as ev
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from tests.protocol.shuffle.strategies import EVENTS, GENERATIONS, TEXT, mutated
 
 

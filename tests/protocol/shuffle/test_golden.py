@@ -9,9 +9,8 @@ from protocol.shuffle.buffer_response import BufferHeader, BufferResponse, Clien
 from protocol.shuffle.compression import Codec, compress, decompress
 from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.frame import frame_size
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
-from protocol.shuffle.java.java_stream import encode_throwable, read_throwable
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
+from protocol.shuffle.java_stream import encode_throwable, read_throwable
 from tests.protocol.shuffle.golden import GOLDEN, named, vectors
 from tests.protocol.shuffle.strategies import packed
 

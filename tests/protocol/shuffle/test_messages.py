@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.shuffle import messages as m
 from protocol.shuffle.frame import frame_size
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.protocol.shuffle.strategies import CLIENT_MESSAGES, GENERATIONS, SERVER_MESSAGES, for_generation, mutated
 
 ANY = CLIENT_MESSAGES | SERVER_MESSAGES

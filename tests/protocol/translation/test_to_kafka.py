@@ -6,8 +6,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import check_crc, read_header
 from protocol.kafka.records.records import Record, records
-from protocol.pulsar.compression import CODEC_NAMES, LZ4, ZSTD, compress
-from protocol.pulsar.payload import build_batch
+from protocol.pulsar.payload import CODEC_NAMES, LZ4, ZSTD, build_batch, compress
 from protocol.pulsar.pulsar_pb2 import EncryptionKeys, KeyValue, MessageMetadata, SingleMessageMetadata
 from protocol.pulsar.sends import write_stored_part
 from protocol.translation import to_kafka as module

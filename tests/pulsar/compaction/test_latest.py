@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pulsar.compaction.latest import Latest, TooManyKeys, _opened, _stored_part
-from protocol.pulsar.compression import compress
-from protocol.pulsar.payload import build_batch, decompressed, single_metadata, split_batch
+from protocol.pulsar.payload import build_batch, compress, decompressed, single_metadata, split_batch
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 
 # (key, payload): no key, or no payload, too.

@@ -8,7 +8,7 @@ from broker.pulsar.entry import Entry
 from broker.storage.log.log import Log
 from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.entry import build_entry
-from protocol.pulsar.compression import compress
+from protocol.pulsar.payload import compress
 from protocol.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from protocol.pulsar.sends import write_stored_part
 from tests.storage.helpers import NOW_MS

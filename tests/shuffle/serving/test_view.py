@@ -19,8 +19,7 @@ from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
 from broker.shuffle.serving.view import NO_FRAMES, PartitionReleased, View
 from protocol.shuffle.data_type import IS_BUFFER, DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
 from protocol.shuffle.errors import ErrorResponse
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from tests.sim.clients.stream import StreamClient
 from tests.sim.world import Violation
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from protocol.shuffle import messages, writer_frames
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.sim.clients.shuffle_client import SHUFFLE_PORT
 from tests.sim.clients.shuffle_steward import VANDALS
 from tests.sim.fabric import ClientSocket

@@ -9,9 +9,8 @@ from broker.errors import StorageError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.timers import Timer
 from broker.storage.backup.backups import LEASE_S, BackupRefused, Backups
-from broker.storage.backup.cut import cut
 from broker.storage.backup.layout import PLAN, plan_from_json
-from broker.storage.backup.staging import Staging
+from broker.storage.backup.staging import Staging, cut
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from broker.storage.recovery import startup
 from tests.storage.helpers import Storage, append, append_many, values

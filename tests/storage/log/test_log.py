@@ -175,7 +175,7 @@ def test_attributes_that_a_producer_must_not_set(storage: Storage, attributes: i
 
 def with_header(view: memoryview, **fields: int) -> memoryview:
     """The batch with other header fields and the checksum that fits them."""
-    from protocol.checksum import crc32c
+    from protocol.frames import crc32c
     from protocol.kafka.records.batch import HEADER
 
     header = read_header(view)._replace(**fields)

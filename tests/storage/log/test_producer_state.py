@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.errors import Refusal
 from broker.storage.log.producer_state import CorruptSnapshot, Producer, ProducerState, SeenBatch
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 LAST = 2**31 - 1
 

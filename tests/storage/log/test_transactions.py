@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import Refusal, StorageError
-from broker.storage.log import aborted_checkpoint
+from broker.storage.log import state as aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StorageError
-from broker.storage.segments.offset_index import OffsetIndex
-from broker.storage.segments.time_index import TimeIndex
+from broker.storage.segments.index_file import OffsetIndex, TimeIndex
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from broker.runtime.disk import SystemDisk
 from broker.runtime.open_files import OpenFiles
 from broker.storage.checkpoints import CLEANER_OFFSETS
-from broker.storage.repair.diagnosis import Damage, Diagnosis, Gap, diagnose, read_state
-from broker.storage.repair.mending import Mending
+from broker.storage.repair_partition import Damage, Diagnosis, Gap, Mending, diagnose, read_state
 from tests.storage.helpers import TOPIC, Storage, append, append_many, offsets, read_records
 
 Damaging = Callable[[Path], None]

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from broker.runtime.disk import SystemDisk
 from broker.runtime.open_files import OpenFiles
-from broker.storage.segments.offset_index import OffsetIndex
-from broker.storage.segments.time_index import TimeIndex
+from broker.storage.segments.index_file import OffsetIndex, TimeIndex
 
 
 class SmallOffsetIndex(OffsetIndex):

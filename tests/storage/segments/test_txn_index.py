@@ -7,7 +7,7 @@ import pytest
 from broker.runtime.disk import SystemDisk
 from broker.runtime.open_files import OpenFiles
 from broker.storage.segments.txn_index import AbortedTransaction, TransactionIndex
-from protocol.checksum import crc32c
+from protocol.frames import crc32c
 
 # Producer, first offset, offset of the marker, last stable offset behind it.
 ENTRIES = [AbortedTransaction(1, 0, 9, 5), AbortedTransaction(2, 5, 12, 13), AbortedTransaction(1, 20, 30, 31)]

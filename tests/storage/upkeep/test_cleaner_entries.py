@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.runtime.threads import Lock
-from broker.storage.log.entry_records import as_records
+from broker.storage.log.inspection import as_records
 from broker.storage.log.log import Log
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import records

@@ -19,7 +19,7 @@ from broker.client.kafka.routing import TRANSACTION, Routing
 from broker.client.kafka.values import TopicPartition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.schema.fields import EPOCH, milliseconds
+from protocol.kafka.schema.schema_reader import EPOCH, milliseconds
 
 _LISTENERS = ("advertised.listeners", "listeners")
 

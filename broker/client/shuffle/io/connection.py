@@ -25,7 +25,7 @@ from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 
 # Flink's taskmanager.network.netty.client.connectTimeoutSec is 120 s, as long as a kernel would try. The user of a script
 # should learn of it earlier.

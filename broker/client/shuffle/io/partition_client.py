@@ -19,8 +19,7 @@ from broker.client.shuffle.security import Tls
 from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
 from protocol.shuffle.buffer_row import BufferRow
 from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import PARTITION_ID_BYTES
+from protocol.shuffle.ids import PARTITION_ID_BYTES, Generation
 from protocol.shuffle.messages import (
     BacklogAnnouncement,
     encode_add_credit,

@@ -29,8 +29,7 @@ from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, Item
 from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.security import Tls
 from broker.runtime.threads import RLock
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 
 
 class ChannelState(IntEnum):

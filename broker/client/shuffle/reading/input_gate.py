@@ -35,8 +35,7 @@ from protocol.shuffle import events
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, decompress
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet
+from protocol.shuffle.ids import Generation, IndexSet
 
 # How often a waiting reader checks that the I/O thread still runs.
 _LOOK_S = 1.0

@@ -82,8 +82,7 @@ from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
 from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ServerMessage
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.push_row import push_frames
 from protocol.shuffle.writer_frames import (

@@ -13,8 +13,7 @@ from broker.client.shuffle.writing.record_writer import Bytes, RecordWriter
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, UnknownEvent, data_type_of, encode
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.writer_frames import MAX_SUBPARTITIONS, PartitionType
 
 Self = TypeVar("Self", bound="PartitionWriter")

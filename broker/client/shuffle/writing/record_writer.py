@@ -19,7 +19,7 @@ from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, compress
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import Event
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.records import RecordEncoder
 from protocol.shuffle.writer_frames import PartitionType
 

@@ -36,7 +36,7 @@ from broker.runtime import forks
 from broker.runtime.threads import Condition
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import Generation
 from protocol.shuffle.writer_frames import (
     DEFAULT_TTL,
     AllRecordsProcessed,

@@ -31,7 +31,7 @@ from broker.kafka.groups.share.values import (
     ShareGroupDescription,
 )
 from broker.kafka.groups.topic_images import TopicImages
-from broker.storage.topic import TopicInfo
+from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 # Groups that are told of changed topics before commits may pass.

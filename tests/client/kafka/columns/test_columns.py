@@ -15,8 +15,8 @@ from broker.client.kafka import Cluster
 from broker.client.kafka.columns import record_walk
 from broker.client.kafka.columns.columns import COLUMNS, Decoder, schema
 from broker.client.kafka.errors import CorruptRecordError
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from protocol.kafka.records.markers import build_marker
 from protocol.kafka.records.records import build_batch, enclose, records

@@ -23,8 +23,7 @@ from protocol.shuffle import errors, events
 from protocol.shuffle.buffer_response import header
 from protocol.shuffle.compression import Codec, compress
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

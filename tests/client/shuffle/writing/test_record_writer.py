@@ -14,8 +14,7 @@ from broker.client.shuffle.writing.flusher import Flusher
 from broker.runtime.clock import SystemClock
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 from tests.client.shuffle.reference_server import ReferenceServer
 from tests.shuffle.harness import wait_for

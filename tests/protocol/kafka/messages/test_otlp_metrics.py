@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.otlp_metrics import FIELDS_MAX, Point, parse_metrics
-from protocol.pulsar.varint import varint
+from protocol.pulsar.parsing import varint
 from tests.kafka.telemetry import otlp_writer
 from tests.kafka.telemetry.otlp_writer import GAUGE, HISTOGRAM, SUM, field, gauges, metric, metrics_data, point
 

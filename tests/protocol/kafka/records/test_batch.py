@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
+from protocol.frames import crc32c
 from protocol.kafka.records import batch
 from protocol.kafka.records.batch import (
     BatchHeader,

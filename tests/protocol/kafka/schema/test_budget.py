@@ -11,7 +11,7 @@ from protocol.kafka.messages import end_txns, fetch, metadata, produce
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 from protocol.kafka.schema.control import Counted
-from protocol.kafka.schema.fields import Message, field_specs
+from protocol.kafka.schema.schema_reader import Message, field_specs
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
 
 # Read by hand.

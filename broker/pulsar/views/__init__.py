@@ -1,1 +1,0 @@
-"""What the HTTP API shows of Pulsar's subscriptions."""

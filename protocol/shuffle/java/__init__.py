@@ -1,1 +1,0 @@
-"""Java's own formats, which Flink uses: serialized Throwables and modified UTF-8."""
