@@ -18,8 +18,7 @@ from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.group import GroupType
 from broker.kafka.handlers.sasl_authenticate import RAW_API
-from broker.kafka.login_failures import LoginFailures
-from broker.kafka.logins import Logins
+from broker.kafka.logins import LoginFailures, Logins
 from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.producing.runs import RUN_API

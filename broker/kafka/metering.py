@@ -15,17 +15,25 @@ version has an error for that, and made otherwise.
 
 If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
 is not known yet whose quotas those would be, and a client id is anybody's to claim.
+
+Which errors Kafka's answers have had, by API: for the metrics. Kafka counts the errors of all partitions of an answer, too.
+
+Any thread may count. An error is rare enough for a lock, and a client that asks for errors all day waits for its answers.
+
+Tests: tests/kafka/test_metrics.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import Any, Final
 
 from broker.errors import RequestError
+from broker.metrics import Labels
 from broker.network.service import Connection, Handover, Outbox, Part, Request
 from broker.network.throttling import Throttling
 from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter, Meters
 from broker.security.quotas.entities import Kind
 from protocol.kafka.api_keys import ApiKey
@@ -220,3 +228,30 @@ class Metered:
 
     def end_throttling(self, connection: Connection) -> None:
         self._inner.end_throttling(connection)
+
+
+class AnsweredErrors:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def add(self, api: str, code: int, count: int = 1) -> None:
+        """``api``: Kafka's name of it."""
+        with self._lock:
+            self._counts[api, code] = self._counts.get((api, code), 0) + count
+
+    def add_all(self, api: str, counts: Mapping[int, int]) -> None:
+        for code, count in counts.items():
+            self.add(api, code, count)
+
+    def read(self) -> dict[Labels, float]:
+        with self._lock:
+            counts = self._counts.copy()
+        return {(api, _name(code)): float(count) for (api, code), count in counts.items()}
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)

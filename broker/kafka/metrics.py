@@ -5,7 +5,12 @@ partitions are more, and the lag in time takes a look into the log; so there are
 own, how many partitions are looked at, and how many of these in the log, those that are furthest behind first. The walk pauses
 now and then, because a thread that computes keeps others from the interpreter.
 
-Tests: tests/kafka/test_metrics.py.
+What share groups measure, for the registry.
+
+Looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, so only some have series
+of their own. The walk pauses now and then, because a thread that computes keeps others from the interpreter.
+
+Tests: tests/metrics/test_moving.py.
 """
 
 from collections import Counter
@@ -17,13 +22,58 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import Lags, PartitionLag
-from broker.kafka.share.share_metrics import ShareMetrics
+from broker.kafka.share.share_partition import ACCEPT, REJECT, RELEASE, RENEW
+from broker.kafka.share.share_service import ShareService
 from broker.kafka.transactions.phases import AT_REST
 from broker.metrics import Labels, Registry, names
 from broker.metrics.bounded import BoundedCounter, Chosen, summed
 from broker.metrics.metric import Cached
+from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.storage.log.log import Log
+
+# How old (s) the figures may be.
+
+# Share partitions between two pauses, some 0.2 ms, and how long (s) a pause is.
+_SHARE_METRICS_PIECE = 100
+
+
+_TYPES = {ACCEPT: "accept", RELEASE: "release", REJECT: "reject", RENEW: "renew"}
+
+
+class ShareMetrics:
+    def __init__(self, share: ShareService, clock: Clock) -> None:
+        self._share = share
+        self._clock = clock
+        self._chosen = Chosen(_GROUPS_MAX)
+        self._in_flight = Cached(self._walk, clock.monotonic, _AGE_S)
+
+    def register(self, registry: Registry) -> None:
+        share = self._share
+        registry.read_counter(names.SHARE_ACKNOWLEDGEMENTS, lambda: {(): share.acknowledge_requests})
+        registry.read_counter(names.SHARE_RECORD_ACKNOWLEDGEMENTS, self._acknowledged)
+        registry.gauge(names.SHARE_SESSIONS, lambda: {(): len(share.sessions)})
+        registry.gauge(names.SHARE_SESSION_PARTITIONS, lambda: {(): share.sessions.partitions.taken})
+        registry.gauge(names.SHARE_PARTITIONS, lambda: {(): len(share.entries())})
+        registry.gauge(names.SHARE_IN_FLIGHT_RECORDS, self._in_flight.get)
+
+    def _acknowledged(self) -> dict[Labels, float]:
+        counts = self._share.acknowledged()
+        return {(name,): float(counts[kind]) for kind, name in _TYPES.items()}
+
+    def _walk(self) -> dict[Labels, float]:
+        """By group, what its members hold."""
+        held: dict[str, float] = {}
+        ends: dict[str, float] = {}
+        for number, entry in enumerate(self._share.entries()):
+            if not number % _SHARE_METRICS_PIECE:
+                Event().wait(_PAUSE_S)
+            group_id, partition = entry.key.group_id, entry.partition
+            if partition is not None:
+                held[group_id] = held.get(group_id, 0.0) + partition.in_flight_count
+                ends[group_id] = ends.get(group_id, 0.0) + partition.end
+        return _labelled(summed(held, self._chosen.choose(ends, self._clock.monotonic())))
+
 
 # Groups, and partitions of these, that have series of their own.
 _GROUPS_MAX = 200

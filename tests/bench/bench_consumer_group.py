@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from broker.kafka.groups.consumer.assignor_input import AssignorInput, Subscribers
-from broker.kafka.groups.consumer.assignors import ASSIGNORS
+from broker.kafka.groups.consumer.assignors import ASSIGNORS, AssignorInput, Subscribers
 from broker.kafka.groups.consumer.values import HeartbeatRequest, TopicInfo, TopicsImage
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, topic_id
 

@@ -20,9 +20,8 @@ from typing import Any
 from broker.kafka import handlers
 from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.service import KafkaService
-from broker.kafka.share.acquisition import Acquisition
-from broker.kafka.share.share_partition import SharePartition
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.reading import Acquisition
+from broker.kafka.share.share_partition import SharePartition, ShareSettings
 from broker.network.service import Handover, Peer
 from broker.runtime.threads import Event
 from broker.security.principal import ANONYMOUS

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from broker.kafka import api as module
-from broker.kafka.answered_errors import AnsweredErrors
 from broker.kafka.api import Api, Call, KafkaRequest
+from broker.kafka.metering import AnsweredErrors
 from broker.network.service import Peer
 from broker.network.work import CHECK_EVERY
 from protocol.kafka.api_keys import ApiKey

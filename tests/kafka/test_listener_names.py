@@ -1,7 +1,7 @@
 """Listeners as Kafka's tools read them."""
 
 from broker.config.listener import Listener, parse_listener
-from broker.kafka.listener_names import listeners_text
+from broker.kafka.configs.resources import listeners_text
 
 
 def listener(url: str, name: str | None = None) -> Listener:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from broker.kafka import logins as logins_module
-from broker.kafka.login_failures import LoginFailures
-from broker.kafka.logins import Logins
+from broker.kafka.logins import LoginFailures, Logins
 from broker.kafka.sasl_session import SaslSession
 from broker.kafka.service import KafkaService
 from broker.network.connection import ProcessorConnection
@@ -287,7 +286,7 @@ def test_a_broker_that_stops_does_not_wait_for_the_delay() -> None:
 
 
 def test_beyond_the_bound_failures_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.kafka.login_failures.WAITING_OF_ADDRESS_MAX", 3)
+    monkeypatch.setattr("broker.kafka.logins.WAITING_OF_ADDRESS_MAX", 3)
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker:
         connections = [broker.connect() for _ in range(4)]
         for number, connection in enumerate(connections):

@@ -10,7 +10,7 @@ from kafka.structs import OffsetAndMetadata
 
 from broker.client.embedded import Broker
 from broker.kafka import metrics
-from broker.kafka.answered_errors import AnsweredErrors
+from broker.kafka.metering import AnsweredErrors
 from broker.metrics import Labels, names
 from broker.metrics.metric import Metric
 from broker.metrics.names import OTHER

@@ -21,8 +21,8 @@ from kafka.structs import OffsetAndMetadata
 
 from broker.client.embedded import Broker
 from broker.kafka import metrics as kafka_metrics
+from broker.kafka import metrics as share_metrics
 from broker.kafka.configs.client_metrics import FACTS
-from broker.kafka.share import share_metrics
 from broker.metrics import Registry, names
 from broker.metrics.metric import Kind, Metric
 from broker.network import metrics as network_metrics

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.groups.consumer.rows import assignment_row, decode_member, metadata_row
-from broker.kafka.groups.group_rows import KIND, prefix_of
+from broker.kafka.groups.kinds import KIND, prefix_of
 from tests.sim.clients.consumer import ConsumerMember
 from tests.sim.consumer_ledger import ConsumerLedger, Partition
 from tests.sim.history import History

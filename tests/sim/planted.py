@@ -13,8 +13,7 @@ from broker.errors import StorageError
 from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import reconciler
-from broker.kafka.groups.consumer.membership import Membership
-from broker.kafka.groups.consumer.saver import Saver
+from broker.kafka.groups.consumer.membership import Membership, Saver
 from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
 from broker.kafka.share.partition_entry import PartitionEntry

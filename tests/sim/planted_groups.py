@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from broker.kafka.groups.consumer.saver import Saver
+from broker.kafka.groups.consumer.membership import Saver
 from broker.kafka.share.partition_entry import PartitionEntry, ignore
 from broker.kafka.share.share_partition import SharePartition
 from protocol.kafka.errors import ErrorCode

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.share.share_state import decode
-from broker.kafka.share.share_store import KIND, Key
+from broker.kafka.share.share_store import KIND, Key, decode
 from tests.sim.clients.client import Client
 from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.sharer import ShareMember

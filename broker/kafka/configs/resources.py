@@ -6,26 +6,47 @@ Settings of Kafka that have no effect here are remembered and shown, except secr
 
 Runs on handler threads, because it reads the catalogue.
 
-Tests: tests/kafka/handlers/test_describe_configs.py.
+Listeners as Kafka writes them: ``PLAINTEXT://host:port``, with the port that is bound.
+
+Listeners of other services are left out: Kafka's tools cannot use them. Pure; any thread.
+
+Tests: tests/kafka/handlers/test_describe_configs.py,
+tests/kafka/test_listener_names.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, get_origin
 
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.dynamic_settings import OF_LISTENER_PREFIX, setting_of
 from broker.config.kafka_names import is_secret, is_without_effect
+from broker.config.listener import Listener
 from broker.config.setting import KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.errors import RequestError
 from broker.kafka.configs import client_metrics
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.context import KafkaContext
-from broker.kafka.listener_names import listeners_text
 from broker.live_config import ALL_BROKERS, LiveConfig
 from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
+
+
+def listeners_text(listeners: Iterable[Listener], addresses: Mapping[str, tuple[str, int]]) -> str:
+    """The value of ``listeners`` or ``advertised.listeners``. ``addresses``: (host, port) by the listener's name; a listener
+    without an address is written as it was configured."""
+    return ",".join(
+        _address_text(each, *addresses.get(each.name, (each.host, each.port)))
+        for each in listeners
+        if each.scheme == "kafka"
+    )
+
+
+def _address_text(listener: Listener, host: str, port: int) -> str:
+    name = listener.security_protocol if listener.name == listener.url_scheme else listener.name.upper()
+    return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
+
 
 Entry = dict[str, Any]
 

@@ -5,30 +5,100 @@ On the connection's processor, or on a handler for requests of many partitions a
 What the client may read is asked each time, so a fetch that was parked gets nothing after its right was taken away.
 
 Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
-of entries (``broker/kafka/fetched_entries.py``). The bytes that a fetch waits for are counted as they are in the log.
+of entries (``broker/kafka/fetching/reading.py``). The bytes that a fetch waits for are counted as they are in the log.
 
 From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by what the request says, name or
 id, so that a fetch that is parked never gets the records of a new topic under the old name.
 
-Tests: tests/kafka/handlers/test_fetch.py, tests/kafka/handlers/test_fetch_entries.py, tests/kafka/handlers/test_topic_ids.py.
+What Kafka's consumers get of a log that Pulsar's producers write to: entries become record batches with the same offsets.
+
+On threads that may block: an entry is read, decompressed and written anew, in Python. So one response has a bounded number of
+bytes of them, and at least one, and the client asks again for the rest. Batches of Kafka's producers that lie between entries
+still leave by sendfile.
+
+Tests: tests/kafka/handlers/test_fetch.py,
+tests/kafka/handlers/test_fetch_entries.py,
+tests/kafka/handlers/test_topic_ids.py,
+tests/kafka/test_fetched_entries.py.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
-from broker.kafka import fetched_entries
 from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.network.service import Connection
+from broker.network.service import Connection, Part
 from broker.network.traces import LOG_CALLS_MAX, LogCall
 from broker.network.work import Work
 from broker.runtime.disk import FileRegion
 from broker.security.acl import Operation, ResourceType
+from broker.storage.log import inspection
+from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
+from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
+from protocol.kafka.records.batch import BatchHeader
+
+# Of one response: 10,000 messages of 100 bytes take about 30 ms to write anew.
+MOST_BYTES = 1024 * 1024
+_CHUNK = 256 * 1024
+
+
+class Translated(NamedTuple):
+    """``whole`` is False if some batches did not fit."""
+
+    parts: list[Part]
+    size: int
+    whole: bool
+
+
+def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_one: bool) -> Translated:
+    """The parts of a response: the whole batches in ``regions``, with records in the place of entries, as many as fit ``most``;
+    with ``at_least_one`` the first batch even if it does not fit.
+
+    Raises StorageError for a log that is damaged.
+    """
+    parts: list[Part] = []
+    size = 0
+    if most <= 0 and not at_least_one:
+        return Translated(parts, 0, not regions)
+    try:
+        for region in regions:
+            for header, position, batch in walk(region, _CHUNK, _of_entries):
+                translated = None
+                if header.is_entry:
+                    translated = inspection.as_records(batch, header, log.around.large_entries)
+                taken = header.size if translated is None else len(translated)
+                if size + taken > most and not (at_least_one and not size):
+                    return Translated(parts, size, False)
+                size += taken
+                if translated is not None:
+                    parts.append(translated)
+                else:
+                    _extend(parts, region, position, taken)
+    except ProtocolError as error:
+        raise log.go_offline(f"a record batch is damaged: {error}") from error
+    except OSError as error:
+        raise log.failed("entries could not be read", error) from error
+    return Translated(parts, size, True)
+
+
+def _extend(parts: list[Part], region: FileRegion, position: int, size: int) -> None:
+    """Add bytes of the file, to the region before them if they follow it."""
+    last = parts[-1] if parts else None
+    if isinstance(last, FileRegion) and last.file is region.file and last.offset + last.size == position:
+        last.size += size
+    else:
+        parts.append(FileRegion(region.file, position, size))
+
+
+def _of_entries(header: BatchHeader) -> int:
+    """All bytes of an entry, and none of other batches."""
+    return header.size if header.is_entry else 0
+
 
 READ_COMMITTED = 1
 # Files that a response sends from; the partitions that come later in the request get nothing this time. A client that does not
@@ -176,7 +246,7 @@ class Reading:
             for data in some
             if (topic, data.partition) not in self.entries
         )
-        left, size = min(self.limit - plain, fetched_entries.MOST_BYTES), 0
+        left, size = min(self.limit - plain, MOST_BYTES), 0
         for topic, partitions in self.results:
             for number, data in enumerate(partitions):
                 found = self.entries.get((topic, data.partition))
@@ -184,9 +254,7 @@ class Reading:
                     continue
                 log, most = found
                 try:
-                    translated = fetched_entries.translate(
-                        log, data.records_parts, min(left, most), at_least_one=not (size or plain)
-                    )
+                    translated = translate(log, data.records_parts, min(left, most), at_least_one=not (size or plain))
                     partitions[number] = data._replace(records_size=translated.size, records_parts=translated.parts)
                     size += translated.size
                     # What did not fit was written anew for nothing. Once is enough.

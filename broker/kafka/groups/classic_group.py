@@ -18,12 +18,10 @@ from typing import ClassVar
 import attrs
 
 from broker.kafka.groups.classic_states import ClassicGroupEvent, ClassicGroupState
+from broker.kafka.groups.deadlines import Schedule
 from broker.kafka.groups.group import GroupType
-from broker.kafka.groups.members import Member, Members, size_of
-from broker.kafka.groups.parked_requests import ParkedRequests
-from broker.kafka.groups.pending_members import PendingMembers
+from broker.kafka.groups.members import Member, Members, ParkedRequests, PendingMembers, size_of
 from broker.kafka.groups.rebalancer import COMPLETING, EMPTY, PREPARING, STABLE, GroupLimits, Rebalancer
-from broker.kafka.groups.schedule import Schedule
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     Assigned,

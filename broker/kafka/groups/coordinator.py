@@ -17,19 +17,18 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer_coordinator import ConsumerCoordinator
-from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.group_worker import GroupWorker, pause
 from broker.kafka.groups.kinds import kinds_of
-from broker.kafka.groups.offset_coordinator import OffsetCoordinator
-from broker.kafka.groups.offset_expiration import OffsetExpiration
+from broker.kafka.groups.offset_coordinator import OffsetCoordinator, OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.share.share_coordinator import ShareGroups
-from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.topic_images import TopicImages
 from broker.kafka.groups.values import (
+    CONSUMER,
     UNKNOWN_MEMBER,
+    CoordinatorMemory,
     GroupDescription,
     GroupFigures,
     GroupOverview,
@@ -40,7 +39,7 @@ from broker.kafka.groups.values import (
     SyncRequest,
     SyncResult,
 )
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.share_partition import ShareSettings
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock

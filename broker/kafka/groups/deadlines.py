@@ -3,6 +3,16 @@
 Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Each heartbeat puts off its member's deadline. That costs one
 look-up: the heap keeps the earlier time and is corrected when that time comes. Setting, removing and finding the first deadline
 cost O(log n). The heap holds at most twice as many items as there are deadlines, and 64 more.
+
+Everything that falls due in one group: its members' sessions, the end of joining and the end of syncing.
+
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Times are monotonic seconds.
+
+Everything that falls due in one consumer group.
+
+Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. Times are monotonic seconds, and the keys are member ids.
+
+Tests: tests/kafka/groups/consumer/test_group_timeouts.py.
 """
 
 import heapq
@@ -93,3 +103,94 @@ class Deadlines:
                 entry.queued = entry.deadline
             self._heap = [(entry.queued, entry.number, entry.key) for entry in self._entries.values()]
             heapq.heapify(self._heap)
+
+
+class Schedule:
+    """``wake``: no deadline is earlier. It may be too early, because it does not move back when a deadline does."""
+
+    def __init__(self) -> None:
+        self.wake = inf
+        # When the members that have not joined again are given up; None while no rebalance is prepared.
+        self.join_deadline: float | None = None
+        # When the members that have not synced are given up; None if all have, or no sync is awaited.
+        self.sync_deadline: float | None = None
+        # When members, known and pending, are given up. A member whose request is parked may have none.
+        self.members = Deadlines()
+
+    def set_member(self, member_id: str, deadline: float) -> None:
+        self.members.set(member_id, deadline)
+        self._wake_by(deadline)
+
+    def set_join(self, deadline: float) -> None:
+        self.join_deadline = deadline
+        self._wake_by(deadline)
+
+    def set_sync(self, deadline: float) -> None:
+        self.sync_deadline = deadline
+        self._wake_by(deadline)
+
+    def next(self) -> float:
+        """The earliest deadline; infinity if there is none."""
+        due = self.members.first()
+        for deadline in (self.join_deadline, self.sync_deadline):
+            if deadline is not None and deadline < due:
+                due = deadline
+        return due
+
+    def clear(self) -> None:
+        self.join_deadline = self.sync_deadline = None
+        self.members.clear()
+        self.wake = inf
+
+    def _wake_by(self, deadline: float) -> None:
+        self.wake = min(self.wake, deadline)
+
+
+class ConsumerSchedule:
+    """``wake``: no deadline is earlier. It may be too early, because it does not move back when a deadline does."""
+
+    def __init__(self) -> None:
+        self.wake = inf
+        # When members are fenced that have sent no heartbeat.
+        self.sessions = Deadlines()
+        # When members are fenced that have not given up the partitions that they were asked to.
+        self.revocations = Deadlines()
+        # When classic members are fenced that have not joined again although they were told to, or have not synced.
+        self.joins = Deadlines()
+        self.syncs = Deadlines()
+        # When regular expressions are to be matched again, or the next parked members are to be answered.
+        self.other = inf
+
+    def set(self, deadlines: Deadlines, member_id: str, deadline: float) -> None:
+        deadlines.set(member_id, deadline)
+        if deadline < self.wake:
+            self.wake = deadline
+
+    def set_if_absent(self, deadlines: Deadlines, member_id: str, deadline: float) -> None:
+        if member_id not in deadlines:
+            self.set(deadlines, member_id, deadline)
+
+    def set_other(self, deadline: float) -> None:
+        self.other = min(self.other, deadline)
+        self.wake = min(self.wake, deadline)
+
+    def forget(self, member_id: str) -> None:
+        for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
+            deadlines.remove(member_id)
+
+    def clear(self) -> None:
+        for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
+            deadlines.clear()
+        self.other = self.wake = inf
+
+    def next(self) -> float:
+        """The earliest deadline; infinity if there is none."""
+        members = min(each.first() for each in (self.sessions, self.revocations, self.joins, self.syncs))
+        return min(members, self.other)
+
+    def next_member(self, now: float) -> str | None:
+        """A member that has missed a deadline."""
+        for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
+            if deadlines.first() <= now:
+                return deadlines.first_key()
+        return None

@@ -1,7 +1,23 @@
 """The kinds of groups that are served, as one table: how a group of each kind is made, and restored from its rows.
 
-Tests: tests/kafka/groups/test_registry.py, tests/kafka/groups/test_consumer_coordinator.py.
+The rows of groups in the catalogue: documents of the kind ``group-rows`` with the key group id, NUL, name of the row.
+
+A group id may contain any character. In a key its NULs are escaped, so that no group's rows can be taken for another's.
+``SINCE`` is the registry's own row: since when the group is empty, from where the age of its offsets counts. Pure, but for the
+changes of the catalogue.
+
+A group's generation as the bytes that the catalogue stores: JSON, which people can read and which can get new fields.
+
+Tests: tests/kafka/groups/test_registry.py,
+tests/kafka/groups/test_consumer_coordinator.py.
 """
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
@@ -10,10 +26,87 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.values import ConsumerGroupLimits, MigrationPolicy
 from broker.kafka.groups.group import Group, GroupKind, GroupType
-from broker.kafka.groups.group_rows import Rows
 from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.share.share_group import ShareGroup
 from broker.kafka.groups.share.values import ShareGroupLimits
+from broker.kafka.groups.values import GroupSnapshot, MemberSnapshot
+from broker.metadata.catalogue import Catalogue
+
+KIND = "group-rows"
+# The row of the group itself.
+GROUP = ""
+SINCE = "empty-since-ms"
+
+Rows = Mapping[str, bytes]
+
+
+def prefix_of(group_id: str) -> str:
+    """What the keys of all rows of a group begin with, and no others."""
+    return group_id.replace("%", "%25").replace("\0", "%00") + "\0"
+
+
+def by_group(documents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Each group's id, and its rows by name."""
+    groups: dict[str, dict[str, bytes]] = {}
+    for key, body in documents:
+        escaped, _, row = key.partition("\0")
+        groups.setdefault(escaped, {})[row] = body
+    for escaped, rows in groups.items():
+        yield escaped.replace("%00", "\0").replace("%25", "%"), rows
+
+
+def type_of(group_id: str, rows: Rows) -> GroupType:
+    """The kind of group that these rows are of. Raises StorageError if they do not say, or name a kind that is not known."""
+    try:
+        return GroupType(json.loads(rows[GROUP])["type"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"the rows of group {group_id!r} do not name a kind of group: {error!r}") from error
+
+
+def take_since_ms(rows: dict[str, bytes]) -> int | None:
+    """Remove the registry's row. Returns since when the group is empty; None if that is not known."""
+    try:
+        return int(rows.pop(SINCE))
+    except (KeyError, ValueError):
+        return None
+
+
+def since_row(since_ms: int) -> bytes | None:
+    """The registry's row; ``since_ms`` is 0 for a group that has members."""
+    return str(since_ms).encode() if since_ms else None
+
+
+@attrs.frozen
+class Save:
+    """A change of the catalogue: rows of one group, after everything of the kind that it had before (``replaced``) is deleted."""
+
+    group_id: str
+    put: Mapping[str, bytes | None]
+    replaced: GroupType | None = None
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        if self.replaced is None:
+            self._put(catalogue)
+        else:
+            catalogue.together([Delete(self.group_id, self.replaced), self._put])
+
+    def _put(self, catalogue: Catalogue) -> None:
+        prefix = prefix_of(self.group_id)
+        catalogue.alter_documents([(KIND, prefix + row, body) for row, body in self.put.items()])
+
+
+@attrs.frozen
+class Delete:
+    """A change of the catalogue: a group's state, as its kind stores it."""
+
+    group_id: str
+    type: GroupType
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        if self.type is GroupType.CLASSIC:
+            catalogue.delete_group(self.group_id)
+        else:
+            catalogue.delete_documents(KIND, prefix_of(self.group_id))
 
 
 def kinds_of(config: BrokerConfig, configs: GroupConfigs) -> tuple[GroupKind, ...]:
@@ -72,3 +165,69 @@ def _share(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
         return ShareGroup.restore(group_id, share_limits(config, configs, group_id), rows, now)
 
     return GroupKind(GroupType.SHARE, make, restore)
+
+
+_VERSION = 1
+
+
+@attrs.frozen
+class StoredGroup:
+    snapshot: GroupSnapshot
+    since_ms: int  # wall clock, when it was saved: the age of an empty group's offsets counts from here
+
+
+def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "session_timeout_ms": member.session_timeout_ms,
+            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+            "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
+            "assignment": _text(member.assignment),
+        }
+        for member in snapshot.members
+    ]
+    value = {
+        "version": _VERSION,
+        "protocol_type": snapshot.protocol_type,
+        "generation": snapshot.generation,
+        "protocol_name": snapshot.protocol_name,
+        "leader": snapshot.leader,
+        "since_ms": since_ms,
+        "members": members,
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(group_id: str, stored: bytes) -> StoredGroup:
+    """Raises StorageError if the bytes are not what ``encode`` made."""
+    try:
+        value: dict[str, Any] = json.loads(stored)
+        if value["version"] != _VERSION:
+            raise ValueError(f"version {value['version']}")
+        members = tuple(
+            MemberSnapshot(
+                member["member_id"],
+                member["group_instance_id"],
+                member["client_id"],
+                member["client_host"],
+                int(member["session_timeout_ms"]),
+                int(member["rebalance_timeout_ms"]),
+                tuple((name, b64decode(metadata)) for name, metadata in member["protocols"]),
+                b64decode(member["assignment"]),
+            )
+            for member in value["members"]
+        )
+        snapshot = GroupSnapshot(
+            value["protocol_type"], int(value["generation"]), value["protocol_name"], value["leader"], members
+        )
+        return StoredGroup(snapshot, int(value["since_ms"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"the stored state of group {group_id!r} cannot be read: {error!r}") from error
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode("ascii")

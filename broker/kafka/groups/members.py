@@ -2,17 +2,46 @@
 
 Pure bookkeeping of a ``ClassicGroup``, under the group's lock. It knows no states, deadlines or replies.
 
-Tests: tests/kafka/groups/test_group_joining.py, tests/kafka/groups/test_group_static.py,
-tests/kafka/groups/test_group_machine.py.
+The joins and syncs of one group that wait for their answer.
+
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. A join is parked while a rebalance is prepared (and, for a static
+member that came back to a stable group, until its new member id is durable), a sync until the leader's assignment is durable.
+
+Each request is answered exactly once, because its connection stays muted until then. Kafka drops a parked request without an
+answer in two cases: when its member sends another one, and when a member leaves that waits in sync. Here both are answered.
+
+Pending members of one group: clients that were given a member id (KIP-394) and have not come back with it yet.
+
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Both their number and their bytes are bounded: a client comes back
+at once, and one that was forgotten begins anew.
+
+Tests: tests/kafka/groups/test_group_joining.py,
+tests/kafka/groups/test_group_static.py,
+tests/kafka/groups/test_group_machine.py,
+tests/kafka/groups/test_group_syncing.py.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
-from broker.kafka.groups.coordinator_memory import MEMBER_BYTES, PROTOCOL_BYTES
-from broker.kafka.groups.values import JoinRequest, MemberSnapshot, Protocols
+from broker.kafka.groups.values import (
+    MEMBER_BYTES,
+    PENDING_MEMBER_BYTES,
+    PROTOCOL_BYTES,
+    Effect,
+    JoinAnswer,
+    JoinReply,
+    JoinRequest,
+    JoinResult,
+    MemberSnapshot,
+    Protocols,
+    SyncAnswer,
+    SyncReply,
+    SyncResult,
+)
+from protocol.kafka.errors import ErrorCode
 
 
 def size_of(member_id: str, group_instance_id: str | None, client_id: str, protocols: Protocols) -> int:
@@ -188,3 +217,84 @@ class Members:
             self._supported[name] += change
             if not self._supported[name]:
                 del self._supported[name]
+
+
+class ParkedRequests:
+    """``emit`` takes the answers, as effects of the group."""
+
+    def __init__(self, emit: Callable[[Effect], None]) -> None:
+        self.joins: dict[str, JoinReply] = {}  # by member id
+        self.syncs: dict[str, SyncReply] = {}  # by member id
+        self._emit = emit
+
+    def park_join(self, member_id: str, to: JoinReply) -> None:
+        # The member has given up its earlier join, if there is one, but the connection of that may still exist.
+        self.answer_join(member_id, JoinResult(ErrorCode.rebalance_in_progress, member_id))
+        self.joins[member_id] = to
+
+    def park_sync(self, member_id: str, to: SyncReply) -> None:
+        self.answer_sync(member_id, SyncResult(ErrorCode.rebalance_in_progress))
+        self.syncs[member_id] = to
+
+    def answer_join(self, member_id: str, result: JoinResult) -> None:
+        """Answer the member's parked join, if there is one."""
+        to = self.joins.pop(member_id, None)
+        if to is not None:
+            self._emit(JoinAnswer(to, result))
+
+    def answer_sync(self, member_id: str, result: SyncResult) -> bool:
+        """Answer the member's parked sync. False if there is none."""
+        to = self.syncs.pop(member_id, None)
+        if to is None:
+            return False
+        self._emit(SyncAnswer(to, result))
+        return True
+
+    def answer_all(self, error: ErrorCode) -> None:
+        """Refuse everything that is parked."""
+        for member_id in list(self.joins):
+            self.answer_join(member_id, JoinResult(error, member_id))
+        for member_id in list(self.syncs):
+            self.answer_sync(member_id, SyncResult(error))
+
+
+# Ten times the members of a large group.
+PENDING_MAX = 1000
+
+
+class PendingMembers:
+    """Member ids, the oldest first. ``max_bytes`` bounds ``size_bytes``."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.size_bytes = 0
+        self._max_bytes = max_bytes
+        self._sizes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._sizes
+
+    def ids(self) -> set[str]:
+        return set(self._sizes)
+
+    def add(self, member_id: str) -> list[str]:
+        """Returns the ids that were forgotten to make room: those that have been away longest."""
+        size = PENDING_MEMBER_BYTES + len(member_id)
+        forgotten = []
+        while self._sizes and (len(self._sizes) >= PENDING_MAX or self.size_bytes + size > self._max_bytes):
+            oldest = next(iter(self._sizes))
+            self.remove(oldest)
+            forgotten.append(oldest)
+        self._sizes[member_id] = size
+        self.size_bytes += size
+        return forgotten
+
+    def remove(self, member_id: str) -> None:
+        """Remove it if it is there."""
+        self.size_bytes -= self._sizes.pop(member_id, 0)
+
+    def clear(self) -> None:
+        self._sizes.clear()
+        self.size_bytes = 0

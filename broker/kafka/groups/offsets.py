@@ -13,9 +13,8 @@ import attrs
 
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
-from broker.kafka.groups.coordinator_memory import OFFSET_BYTES
 from broker.kafka.groups.group import Group
-from broker.kafka.groups.subscription import CONSUMER
+from broker.kafka.groups.values import CONSUMER, OFFSET_BYTES
 from broker.metadata.catalogue import Catalogue, OffsetRow
 
 NEVER = -1

@@ -18,12 +18,10 @@ from collections.abc import Callable
 import attrs
 
 from broker.kafka.groups.classic_states import ClassicGroupEvent, ClassicGroupState, next_state
-from broker.kafka.groups.members import Member, Members
-from broker.kafka.groups.parked_requests import ParkedRequests
-from broker.kafka.groups.pending_members import PendingMembers
-from broker.kafka.groups.schedule import Schedule
-from broker.kafka.groups.subscription import CONSUMER, subscribed_topics
+from broker.kafka.groups.deadlines import Schedule
+from broker.kafka.groups.members import Member, Members, ParkedRequests, PendingMembers
 from broker.kafka.groups.values import (
+    CONSUMER,
     UNKNOWN_MEMBER,
     Assigned,
     Effect,
@@ -32,6 +30,7 @@ from broker.kafka.groups.values import (
     JoinResult,
     Save,
     SyncResult,
+    subscribed_topics,
 )
 from protocol.kafka.errors import ErrorCode
 

@@ -22,13 +22,13 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
-from broker.kafka.groups import group_rows, snapshots
+from broker.kafka.groups import kinds as group_rows
+from broker.kafka.groups import kinds as snapshots
 from broker.kafka.groups.classic_group import ClassicGroup
-from broker.kafka.groups.coordinator_memory import GROUP_BYTES, CoordinatorMemory
 from broker.kafka.groups.group import Group, GroupKind, GroupType, SaveRows
 from broker.kafka.groups.kinds import classic_limits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
-from broker.kafka.groups.values import GroupSnapshot, Save
+from broker.kafka.groups.values import GROUP_BYTES, CoordinatorMemory, GroupSnapshot, Save
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter

@@ -12,7 +12,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
-from broker.kafka.scram_mechanisms import NAMES
+from broker.kafka.logins import NAMES
 from broker.log import get_logger
 from broker.metadata.catalogue import CredentialRow
 from broker.network.work import ADMIN

@@ -14,7 +14,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
-from broker.kafka.scram_mechanisms import CODES
+from broker.kafka.logins import CODES
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey

@@ -17,9 +17,8 @@ import attrs
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, authorized_operations, cluster_operations, denied, uncreatable
-from broker.kafka.context import KafkaContext
+from broker.kafka.context import KafkaContext, Key
 from broker.kafka.error_codes import code_of
-from broker.kafka.metadata_cache import Key
 from broker.kafka.metering import Metered
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part

@@ -4,7 +4,7 @@ Requests are handled on the connection's processor as long as appends to the pag
 waits for the flusher without occupying a thread. Batches are not decompressed, unless the topic asks for it: then a handler does,
 one request after the other (``work.VALIDATION``).
 
-From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.first_batches``).
+From version 12 on, a batch of a transaction adds its partition to the transaction (``broker.kafka.transactions.version_2``).
 From version 13 on a request names topics by their ids.
 
 Requests that a client has sent without waiting for answers are handled together: see ``broker.kafka.producing``.
@@ -19,9 +19,9 @@ from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.producing.appending import append, is_transactional, partitions_of
 from broker.kafka.producing.awaited_flush import AwaitedAppend, AwaitedFlush, Failed, Written, failure
-from broker.kafka.transactions import first_batches
-from broker.kafka.transactions.first_batches import FirstBatches
+from broker.kafka.transactions import version_2
 from broker.kafka.transactions.transaction import Claim
+from broker.kafka.transactions.version_2 import FirstBatches
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX, VALIDATION
 from broker.security.acl import Operation, ResourceType
@@ -48,7 +48,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceReq
         return _HANDOVER
     if (
         parsed.transactional_id is not None
-        and request.api_version >= first_batches.FIRST_VERSION
+        and request.api_version >= version_2.FIRST_VERSION
         and _missing(context, request, parsed, ())
     ):
         return _HANDOVER
@@ -70,7 +70,7 @@ def _missing(
 ) -> _FirstBatches:
     """The batches that have to be added to their transaction first; none of the topics ``refused``."""
     partitions = partitions_of(context, request)
-    return first_batches.missing(
+    return version_2.missing(
         ((topic, partition), partitions.get((topic, partition)), records)
         for topic, partition, records in parsed.topics
         if topic not in refused
@@ -95,7 +95,7 @@ def _handle(
         refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
         if isinstance(prepared, FirstBatches):
             first = prepared
-        elif parsed.transactional_id is not None and request.api_version >= first_batches.FIRST_VERSION:
+        elif parsed.transactional_id is not None and request.api_version >= version_2.FIRST_VERSION:
             missing = _missing(context, request, parsed, refused or ())
             if missing:
                 first = FirstBatches()

@@ -9,8 +9,8 @@ from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import SHARE_VERSION
 from broker.kafka.groups.share.values import GROUP_ID_MAX
-from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT
 from broker.kafka.share.fetch_call import FetchCall
+from broker.kafka.share.reading import BATCH_OPTIMIZED, RECORD_LIMIT
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType

@@ -14,8 +14,8 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.kafka.transactions.first_batches import FIRST_VERSION
 from broker.kafka.transactions.transaction import Claim
+from broker.kafka.transactions.version_2 import FIRST_VERSION
 from broker.network.traces import LogCall
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log

@@ -21,10 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.share.share_partition import Finished, Outcome, SharePartition
-from broker.kafka.share.share_settings import ShareSettings
-from broker.kafka.share.share_state import state_of
-from broker.kafka.share.share_store import Key, ShareStore
+from broker.kafka.share.share_partition import Finished, Outcome, SharePartition, ShareSettings
+from broker.kafka.share.share_store import Key, ShareStore, state_of
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer

@@ -13,14 +13,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker.errors import Refusal, RequestError, StorageError
-from broker.kafka.groups.coordinator_memory import SHARE_PARTITION_BYTES, CoordinatorMemory
 from broker.kafka.groups.share.values import NewPartitions
+from broker.kafka.groups.values import SHARE_PARTITION_BYTES, CoordinatorMemory
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
-from broker.kafka.share.share_partition import SharePartition
+from broker.kafka.share.share_partition import DEFAULTS, SharePartition, ShareSettings
 from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
-from broker.kafka.share.share_settings import DEFAULTS, ShareSettings
-from broker.kafka.share.share_state import decode, restored, state_of
-from broker.kafka.share.share_store import KIND, Key, ShareStore, delete_now, load
+from broker.kafka.share.share_store import KIND, Key, ShareStore, decode, delete_now, load, restored, state_of
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done

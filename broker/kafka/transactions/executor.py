@@ -19,14 +19,12 @@ from functools import partial
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
-from broker.kafka.groups.coordinator_memory import OFFSET_BYTES
 from broker.kafka.groups.offsets import Offsets, rows_of
 from broker.kafka.groups.registry import send
-from broker.kafka.transactions.entry import Reply, TransactionEntry
+from broker.kafka.groups.values import OFFSET_BYTES
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.phases import PREPARED, Phase
-from broker.kafka.transactions.registry import TransactionRegistry
-from broker.kafka.transactions.rows import row_of
+from broker.kafka.transactions.registry import Reply, TransactionEntry, TransactionRegistry, row_of
 from broker.kafka.transactions.transaction import Partition, State
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, OffsetRow, TransactionRow

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from broker.config import BrokerConfig
-from broker.kafka.transactions.entry import TransactionEntry
 from broker.kafka.transactions.executor import log_failure
-from broker.kafka.transactions.registry import TransactionRegistry
+from broker.kafka.transactions.registry import TransactionEntry, TransactionRegistry
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock

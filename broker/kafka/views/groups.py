@@ -4,7 +4,7 @@ partitions, also the epochs and the target assignment of each member.
 The list gives the lag of all groups of a page, in time only for as many partitions as a page may look up in the logs. The
 description of a group gives its partitions up to a bound, those that are furthest behind first. What is not known is null.
 
-Tests: tests/kafka/views/test_groups.py.
+What ``/api/v1/groups`` shows of share groups: who reads what, where the group begins, and how far it is behind.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,10 +16,10 @@ from broker.kafka.groups.consumer.values import Assignment, ConsumerGroupDescrip
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import PartitionLag, longest_s, total_lag
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.groups.subscription import CONSUMER
-from broker.kafka.groups.values import GroupDescription, GroupFigures
+from broker.kafka.groups.share.values import ShareGroupDescription
+from broker.kafka.groups.values import CONSUMER, GroupDescription, GroupFigures
+from broker.kafka.share.share_service import ShareOffset
 from broker.kafka.share.share_store import Key
-from broker.kafka.views import share_groups
 from broker.kafka.views.topics import Spending
 from broker.kafka.views.view_context import ViewContext
 from broker.network.pages import page_of
@@ -27,6 +27,66 @@ from broker.network.routes import NOT_FOUND, Answer, Call, HttpError, Route, jso
 from broker.security.acl import Operation, ResourceType
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.consumer_protocol import parse_assignment
+
+Offsets = Mapping[tuple[str, int], ShareOffset]
+
+
+def visible_offsets(context: ViewContext, call: Call, keys: list[Key]) -> dict[tuple[str, int], ShareOffset]:
+    """Where a group begins in the topics that the client may describe."""
+    offsets = context.kafka.share.offsets_of(keys)
+    visible = {
+        topic: context.may_describe(call, ResourceType.TOPIC, topic) for topic in {topic for topic, _ in offsets}
+    }
+    return {key: offset for key, offset in offsets.items() if visible[key[0]]}
+
+
+def total_share_lag(offsets: Offsets) -> int:
+    return sum(max(0, offset.lag) for offset in offsets.values())
+
+
+def members_of(context: ViewContext, call: Call, group: ShareGroupDescription, most: int) -> list[dict[str, Any]]:
+    """The first ``most`` members, with what they have of the topics that the client may describe."""
+    names: dict[object, str] = {}
+    for topic in {name for member in group.members for name in member.subscribed_topic_names}:
+        info = context.kafka.logs.topic(topic)
+        if info is not None and context.may_describe(call, ResourceType.TOPIC, topic):
+            names[info.topic_id] = topic
+    return [
+        {
+            "member_id": member.member_id,
+            "client_id": member.client_id,
+            "host": member.client_host.removeprefix("/"),
+            "instance_id": None,
+            "assignment": [
+                {"topic": names[topic_id], "partitions": list(partitions)}
+                for topic_id, partitions in member.assignment.items()
+                if topic_id in names
+            ],
+        }
+        for member in group.members[:most]
+    ]
+
+
+def partitions_of(context: ViewContext, offsets: Offsets, most: int) -> list[dict[str, Any]]:
+    """The partitions that are furthest behind. Several members may read one, so none is named."""
+    behind = sorted(offsets.items(), key=lambda item: (-item[1].lag, item[0]))
+    shown = []
+    for (topic, partition), offset in behind[:most]:
+        log = context.kafka.logs.get(topic, partition)
+        shown.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "committed": None if offset.start < 0 else offset.start,
+                "end_offset": None if log is None else log.high_watermark,
+                "lag": None if offset.lag < 0 else offset.lag,
+                "lag_s": None,
+                "member_id": None,
+                "committed_ms": None,
+            }
+        )
+    return shown
+
 
 # Partitions that a page looks at, and of those the ones whose lag in time it looks up.
 _PARTITIONS_MAX = 100_000
@@ -171,25 +231,25 @@ class Groups:
         return members, assigned, {"protocol": group.assignor, "assignment_epoch": group.assignment_epoch}
 
     def _share_summary(self, call: Call, figures: GroupFigures, keys: list[Key], looked: Spending) -> dict[str, Any]:
-        offsets = share_groups.visible_offsets(self._context, call, keys) if looked.take(len(keys)) else None
+        offsets = visible_offsets(self._context, call, keys) if looked.take(len(keys)) else None
         topics = sorted({topic for topic, _ in offsets or ()})
-        lag = None if offsets is None else share_groups.total_lag(offsets)
+        lag = None if offsets is None else total_share_lag(offsets)
         return {**_summary(figures, topics), "lag": lag, "lag_s": None}
 
     def _describe_share(self, call: Call, figures: GroupFigures) -> Answer:
         context, name = self._context, figures.group_id
         _, description = self._groups.share.describe(name)
-        offsets = share_groups.visible_offsets(context, call, context.kafka.share.keys_of([name])[name])
+        offsets = visible_offsets(context, call, context.kafka.share.keys_of([name])[name])
         topics = sorted({topic for topic, _ in offsets})
-        members = [] if description is None else share_groups.members_of(context, call, description, _SHOWN_MAX)
+        members = [] if description is None else members_of(context, call, description, _SHOWN_MAX)
         return json_answer(
             {
                 **_summary(figures, topics),
-                "lag": share_groups.total_lag(offsets),
+                "lag": total_share_lag(offsets),
                 "lag_s": None,
                 "members": members,
                 "member_count": figures.members,
-                "partitions": share_groups.partitions_of(context, offsets, _SHOWN_MAX),
+                "partitions": partitions_of(context, offsets, _SHOWN_MAX),
             }
         )
 

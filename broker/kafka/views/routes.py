@@ -12,9 +12,8 @@ from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.phases import AT_REST
 from broker.kafka.views.groups import Groups
 from broker.kafka.views.records import Records
-from broker.kafka.views.settings import Settings
 from broker.kafka.views.tail import Tail
-from broker.kafka.views.topics import Topics
+from broker.kafka.views.topics import Settings, Topics
 from broker.kafka.views.transactions import Transactions
 from broker.kafka.views.view_context import ViewContext
 from broker.network.callers import Callers

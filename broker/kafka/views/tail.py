@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from broker.errors import Refusal, StorageError
-from broker.kafka.views import record_json
+from broker.kafka.views import record_reader
 from broker.kafka.views.record_reader import Budget, RecordReader, Wanted
 from broker.kafka.views.records import PARTITIONS_MAX
 from broker.kafka.views.view_context import ViewContext
@@ -157,4 +157,4 @@ class Tail:
 
 def _event(record: Mapping[str, Any]) -> str:
     data = json.dumps(record, separators=(",", ":"))
-    return data if len(data) <= _EVENT_MAX else json.dumps(record_json.shortened(record), separators=(",", ":"))
+    return data if len(data) <= _EVENT_MAX else json.dumps(record_reader.shortened(record), separators=(",", ":"))

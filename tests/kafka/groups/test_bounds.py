@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.kafka.groups import coordinator, offset_coordinator, pending_members, subscription
+from broker.kafka.groups import coordinator, members, offset_coordinator, values
 from broker.kafka.groups.classic_states import ClassicGroupState
-from broker.kafka.groups.coordinator_memory import GROUP_BYTES, OFFSET_BYTES
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.rebalancer import GroupLimits
-from broker.kafka.groups.subscription import subscribed_topics
+from broker.kafka.groups.values import GROUP_BYTES, OFFSET_BYTES, subscribed_topics
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import ClassicGroupDriver
@@ -59,8 +58,8 @@ def test_the_number_of_pending_members_is_bounded() -> None:
     first = group.join()
     for _ in range(20_000):
         last = group.join()
-        assert len(group.group._pending) <= pending_members.PENDING_MAX
-    assert len(group.group._schedule.members._heap) <= 2 * pending_members.PENDING_MAX + 64
+        assert len(group.group._pending) <= members.PENDING_MAX
+    assert len(group.group._schedule.members._heap) <= 2 * members.PENDING_MAX + 64
     assert group.join(first.member_id).error == ErrorCode.unknown_member_id, "it begins anew"
     assert group.join(last.member_id).error == ErrorCode.none
     group.wait(10)
@@ -165,7 +164,7 @@ def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
 
 
 def test_the_number_of_topic_names_that_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "_NAMES_MAX", 10)
+    monkeypatch.setattr(values, "_NAMES_MAX", 10)
     same = bytes(encode_subscription(["t"] * 6))
     assert subscribed_topics([same] * 1_000) == {"t"}
     other = bytes(encode_subscription(["u"] * 6))

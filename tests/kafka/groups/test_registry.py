@@ -11,11 +11,11 @@ import pytest
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
-from broker.kafka.groups import group_rows
+from broker.kafka.groups import kinds as group_rows
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.group import Answer, Group, GroupKind, GroupType, SaveRows
 from broker.kafka.groups.kinds import kinds_of
-from broker.kafka.groups.offset_expiration import OffsetExpiration
+from broker.kafka.groups.offset_coordinator import OffsetExpiration
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import GroupEntry, GroupRegistry, send
 from broker.kafka.groups.values import JoinRequest

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.share_partition import ShareSettings
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import build_batch

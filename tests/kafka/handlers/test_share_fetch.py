@@ -8,7 +8,7 @@ import pytest
 
 from broker.kafka.features import SHARE_VERSION
 from broker.kafka.handlers import share_fetch
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.share.share_partition import ShareSettings
 from broker.security.acl import Operation, ResourceType
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
 from protocol.kafka.api_keys import ApiKey

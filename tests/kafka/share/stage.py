@@ -6,12 +6,12 @@ from typing import Any
 from uuid import UUID
 
 from broker.errors import StorageError
-from broker.kafka.groups.coordinator_memory import CoordinatorMemory
+from broker.kafka.groups.values import CoordinatorMemory
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.reading import Taken, Wanted, take
+from broker.kafka.share.share_partition import ShareSettings
 from broker.kafka.share.share_service import ShareService
 from broker.kafka.share.share_sessions import ShareSession
-from broker.kafka.share.share_settings import ShareSettings
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log

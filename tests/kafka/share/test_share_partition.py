@@ -11,10 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.errors import RequestError
 from broker.kafka.share import share_partition
-from broker.kafka.share.acquisition import BATCH_OPTIMIZED, RECORD_LIMIT, Acquisition
-from broker.kafka.share.share_partition import ACCEPT, GAP, REJECT, RELEASE, RENEW, Finished, SharePartition
-from broker.kafka.share.share_settings import ShareSettings
-from broker.kafka.share.share_state import decode, restored, state_of
+from broker.kafka.share.reading import BATCH_OPTIMIZED, RECORD_LIMIT, Acquisition
+from broker.kafka.share.share_partition import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Finished,
+    SharePartition,
+    ShareSettings,
+)
+from broker.kafka.share.share_store import decode, restored, state_of
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRecords
 

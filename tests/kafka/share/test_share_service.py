@@ -9,8 +9,7 @@ from broker.errors import RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.share import share_sessions
 from broker.kafka.share.partition_entry import ignore
-from broker.kafka.share.share_state import ShareState, decode
-from broker.kafka.share.share_store import KIND, Key
+from broker.kafka.share.share_store import KIND, Key, ShareState, decode
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from tests.kafka.share.stage import EARLIEST, Connected, Stage

@@ -13,17 +13,16 @@ Tests: tests/kafka/groups/consumer/test_group_classic_members.py.
 from functools import partial
 
 from broker.errors import RequestError
-from broker.kafka.groups.consumer.consumer_protocol import (
+from broker.kafka.groups.consumer.conversion import (
     CONSUMER,
     ClassicSubscription,
+    may_become_classic,
     read_subscription,
     write_assignment,
 )
-from broker.kafka.groups.consumer.conversion import may_become_classic
 from broker.kafka.groups.consumer.member_states import MemberState
 from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember
-from broker.kafka.groups.consumer.membership import Membership
-from broker.kafka.groups.consumer.parked_members import ParkedRequest
+from broker.kafka.groups.consumer.membership import Membership, ParkedRequest
 from broker.kafka.groups.consumer.rows import metadata_row
 from broker.kafka.groups.consumer.values import TopicsImage
 from broker.kafka.groups.values import (

@@ -12,8 +12,7 @@ import attrs
 
 from broker.errors import RequestError
 from broker.kafka.groups.consumer.members import NOTHING_SUBSCRIBED, ConsumerMember, Subscription
-from broker.kafka.groups.consumer.membership import Membership
-from broker.kafka.groups.consumer.parked_members import ParkedRequest
+from broker.kafka.groups.consumer.membership import Membership, ParkedRequest
 from broker.kafka.groups.consumer.regexes import compile_regex
 from broker.kafka.groups.consumer.rows import metadata_row
 from broker.kafka.groups.consumer.values import (

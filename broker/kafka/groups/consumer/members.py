@@ -16,8 +16,7 @@ import attrs
 
 from broker.kafka.groups.consumer.member_states import MemberState
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, HeartbeatResult
-from broker.kafka.groups.coordinator_memory import MEMBER_BYTES, PROTOCOL_BYTES
-from broker.kafka.groups.values import Protocols
+from broker.kafka.groups.values import MEMBER_BYTES, PROTOCOL_BYTES, Protocols
 
 # Measured with tracemalloc on CPython 3.11 and rounded up, for a member's own copy of a topic name and for an assigned partition.
 NAME_BYTES = 128

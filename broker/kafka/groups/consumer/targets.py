@@ -8,20 +8,171 @@ A target assignment that costs up to ``INLINE_COST_MAX`` is computed at once. A 
 computed without the lock while the group goes on. At most one is computed at a time, so what has changed meanwhile is in the
 next one: 500 members that join together cause a few computations, not 500.
 
-Tests: tests/kafka/groups/consumer/test_group_offloading.py, tests/kafka/groups/consumer/test_group_regexes.py,
+Computes one target assignment from an unchangeable picture of the group, so that it can be done without the group's lock.
+
+Effect of a ``ConsumerGroup`` whose target assignment is too expensive to compute at once: the coordinator calls ``run`` on a
+thread that may be busy for a while, with no lock held, and hands the task to the group's ``assignment_computed``. Meanwhile
+members get heartbeats answered by the assignment that there is, and those that join wait for the new one.
+
+``cost`` counts what ``run`` goes through: members, partitions, subscriptions. One takes up to 2 us
+(tests/bench/bench_consumer_group.py).
+
+Which topics the regular expressions of one consumer group match, and when they have to be matched again.
+
+Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. All expressions of a group are matched together, so that the
+members are assigned anew once: when there is a new one, when the topics have changed, and from time to time, because the rights
+to topics may have changed. Between two times there is ``_PAUSE_S`` at least, and 20 times what the matching took (up to 10 s),
+which bounds what a client can cause by sending new expressions, or by making topics, to a twentieth of one thread.
+
+Tests: tests/kafka/groups/consumer/test_group_offloading.py,
+tests/kafka/groups/consumer/test_group_regexes.py,
 tests/kafka/groups/consumer/test_consumer_group.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from math import inf
+from typing import NamedTuple
 from uuid import UUID
 
-from broker.kafka.groups.consumer.assignment_task import AssignmentTask, TaskMember, TopicsUsed, hash_of, topics_used
-from broker.kafka.groups.consumer.consumer_schedule import ConsumerSchedule
-from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers
+import attrs
+
+from broker.kafka.groups.consumer.assignors import ASSIGNORS, AssignorInput, Subscribers
+from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers, Subscription
 from broker.kafka.groups.consumer.regexes import RegexTask
-from broker.kafka.groups.consumer.resolutions import Resolutions
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, ConsumerGroupLimits, TopicsImage
+from broker.kafka.groups.deadlines import ConsumerSchedule
+
+
+class TaskMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    subscription: Subscription
+
+    @property
+    def order(self) -> tuple[bool, str, str]:
+        """By instance id, members without one after the others, and by member id."""
+        return (self.instance_id is None, self.instance_id or "", self.member_id)
+
+
+# Name -> topic id and partitions, None for a topic that does not exist: what an assignment was computed from.
+TopicsUsed = Mapping[str, tuple[UUID, int] | None]
+
+
+@attrs.define(eq=False)
+class AssignmentTask:
+    """``resolved``: regular expression -> names of topics. ``previous`` and ``targets``: member id -> partitions.
+
+    ``targets`` is None until ``run`` is done, and if it failed, which ``error`` tells. ``used`` are the topics that were looked
+    at."""
+
+    epoch: int
+    assignor: str
+    members: list[TaskMember]
+    resolved: Mapping[str, frozenset[str]]
+    previous: Mapping[str, Assignment]
+    topics: TopicsImage
+    cost: int
+    targets: dict[str, Assignment] | None = None
+    used: TopicsUsed = attrs.Factory(dict)
+    topics_hash: str = ""
+    error: Exception | None = None
+
+    def run(self) -> None:
+        """Takes long for large groups."""
+        try:
+            self.targets = self._assign()
+        except Exception as error:
+            self.error = error
+
+    def _assign(self) -> dict[str, Assignment]:
+        members = sorted(self.members, key=lambda member: member.order)
+        subscribers: dict[Subscription, list[int]] = {}
+        for number, member in enumerate(members):
+            subscribers.setdefault(member.subscription, []).append(number)
+        names_of = {each: each.names | self.resolved.get(each.regex, frozenset()) for each in subscribers}
+        self.used = topics_used(frozenset().union(*names_of.values()), self.topics)
+        self.topics_hash = hash_of(self.used)
+        if not members:
+            return {}
+        partitions = dict(used for used in self.used.values() if used is not None)
+        by_topics: dict[tuple[UUID, ...], list[int]] = {}
+        for subscription, numbers in subscribers.items():
+            found = (self.used[name] for name in sorted(names_of[subscription]))
+            topic_ids = tuple(each[0] for each in found if each is not None)
+            by_topics.setdefault(topic_ids, []).extend(numbers)
+        given = AssignorInput(
+            partitions,
+            tuple(Subscribers(topic_ids, tuple(sorted(numbers))) for topic_ids, numbers in by_topics.items()),
+            [self.previous.get(member.member_id, NO_PARTITIONS) for member in members],
+        )
+        assigned = ASSIGNORS[self.assignor](given)
+        return {member.member_id: assignment for member, assignment in zip(members, assigned, strict=True)}
+
+
+def topics_used(names: frozenset[str], topics: TopicsImage) -> dict[str, tuple[UUID, int] | None]:
+    # Sorted, so that what is assigned does not depend on the order of a set of strings, which differs from process to process.
+    by_name = topics.by_name
+    return {name: None if (info := by_name.get(name)) is None else (info[0], info[1]) for name in sorted(names)}
+
+
+def hash_of(used: TopicsUsed) -> str:
+    """A digest of it, which is the same in every process."""
+    digest = blake2b(digest_size=8)
+    for name in sorted(used):
+        each = used[name]
+        if each is not None:
+            digest.update(f"{name}\0{each[0].hex}\0{each[1]}\0".encode())
+    return digest.hexdigest()
+
+
+_PAUSE_S = 1.0
+_PAUSE_FACTOR = 20
+_PAUSE_MAX_S = 10.0
+
+
+class Resolutions:
+    def __init__(self, refresh_s: float) -> None:
+        # Expression -> names of topics. Replaced as a whole, never changed.
+        self.resolved: Mapping[str, frozenset[str]] = {}
+        # On whose behalf topics are looked for.
+        self.context: object = None
+        self.task: RegexTask | None = None
+        self._refresh_s = refresh_s
+        self._generation = -1
+        self._not_before = -inf
+        self._refresh_at = inf
+
+    def are_complete(self, regexes: frozenset[str]) -> bool:
+        """Every expression has been matched at least once."""
+        return not regexes or self.resolved.keys() >= regexes
+
+    def due(self, regexes: frozenset[str], topics: TopicsImage) -> float:
+        """When they are to be matched again; infinity if that is not foreseeable."""
+        if not regexes or self.task is not None:
+            return inf
+        if not self.are_complete(regexes) or topics.generation != self._generation:
+            return self._not_before
+        return max(self._refresh_at, self._not_before)
+
+    def begin(self, regexes: frozenset[str], topics: TopicsImage, now: float) -> RegexTask:
+        self.task = RegexTask(tuple(sorted(regexes)), topics, self.context, now)
+        return self.task
+
+    def end(self, task: RegexTask, regexes: frozenset[str], now: float) -> bool:
+        """True if the topics of an expression have changed."""
+        self.task = None
+        pause_s = _PAUSE_FACTOR * (now - task.started)
+        self._not_before = now + min(max(_PAUSE_S, pause_s), _PAUSE_MAX_S)
+        if task.matches is None:
+            return False  # tried again after the pause
+        self._generation = task.topics.generation
+        self._refresh_at = now + self._refresh_s
+        before = self.resolved
+        after = {regex: task.matches.get(regex, before.get(regex)) for regex in regexes}
+        self.resolved = {regex: names for regex, names in after.items() if names is not None}
+        return any(before.get(regex) != names for regex, names in self.resolved.items())
+
 
 # About 1 ms on a slow core.
 INLINE_COST_MAX = 500

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from broker.kafka.groups.consumer.assignor_input import AssignorInput, Subscribers
+from broker.kafka.groups.consumer.assignors import AssignorInput, Subscribers
 from broker.kafka.groups.consumer.values import Assignment
 
 TOPICS = [UUID(int=number + 1) for number in range(6)]

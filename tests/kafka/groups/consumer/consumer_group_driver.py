@@ -5,10 +5,9 @@ from uuid import UUID
 
 import attrs
 
-from broker.kafka.groups.consumer.assignment_task import AssignmentTask
 from broker.kafka.groups.consumer.consumer_group import ConsumerGroup
-from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
 from broker.kafka.groups.consumer.regexes import RegexTask
+from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import (
     Assignment,
     BecomeClassic,
@@ -19,6 +18,7 @@ from broker.kafka.groups.consumer.values import (
     TopicsImage,
     as_topic_partitions,
 )
+from broker.kafka.groups.consumer_coordinator import check_heartbeat
 from broker.kafka.groups.group import Answer, Group, SaveRows
 from broker.kafka.groups.values import JoinAnswer, SyncAnswer
 from protocol.kafka.errors import ErrorCode

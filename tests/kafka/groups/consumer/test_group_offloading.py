@@ -1,6 +1,6 @@
 """Large assignments are computed without the group's lock, and members that join wait for them."""
 
-from broker.kafka.groups.consumer.assignment_task import AssignmentTask
+from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import HeartbeatResult
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle

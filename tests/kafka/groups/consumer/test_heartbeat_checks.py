@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from broker.kafka.groups.consumer.heartbeat_checks import check_heartbeat
 from broker.kafka.groups.consumer.values import HeartbeatRequest
+from broker.kafka.groups.consumer_coordinator import check_heartbeat
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import topic_id
 

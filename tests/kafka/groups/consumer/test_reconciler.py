@@ -6,8 +6,7 @@ import pytest
 
 from broker.kafka.groups.consumer.member_states import MemberState
 from broker.kafka.groups.consumer.members import ConsumerMember
-from broker.kafka.groups.consumer.ownership import Ownership
-from broker.kafka.groups.consumer.reconciler import Step, Target, reconcile
+from broker.kafka.groups.consumer.reconciler import Ownership, Step, Target, reconcile
 from broker.kafka.groups.consumer.values import Assignment, TopicPartitions
 
 T, U = UUID(int=1), UUID(int=2)

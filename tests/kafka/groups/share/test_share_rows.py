@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.kafka.groups import group_rows
+from broker.kafka.groups import kinds
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.share import rows
 from broker.kafka.groups.share.members import ShareMember, Subscription
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(epoch: int, assignment_epoch: int, some: list[S
     stored |= {rows.member_row(member.member_id): rows.encode_member(member) for member in some}
     group = rows.decode("g", stored)
     assert (group.epoch, group.assignment_epoch) == (epoch, assignment_epoch)
-    assert group_rows.type_of("g", stored) is GroupType.SHARE
+    assert kinds.type_of("g", stored) is GroupType.SHARE
     assert [
         (
             each.member_id,

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.kafka.share.share_settings import ShareSettings
-from broker.kafka.share.share_state import ShareState, decode, restored
+from broker.kafka.share.share_partition import ShareSettings
+from broker.kafka.share.share_store import ShareState, decode, restored
 
 STEPS = st.lists(
     st.tuples(st.integers(1, 2**33) | st.integers(1, 9), st.integers(1, 300), st.integers(0, 300)), max_size=20

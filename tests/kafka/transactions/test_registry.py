@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from broker.kafka.groups.offsets import CommittedOffset, rows_of
 from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.rows import committed_of, row_of, state_of
+from broker.kafka.transactions.registry import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import Claim, State
 from broker.metadata.catalogue import PendingOffset
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.kafka.groups import group_rows
+from broker.kafka.groups import kinds
 from broker.kafka.groups.group import GroupType
 from broker.metadata.sqlite import SqliteCatalogue
 
@@ -15,36 +15,36 @@ TEXTS = st.text(alphabet=st.sampled_from("a%025\0ü/"), max_size=8)
 @given(st.dictionaries(TEXTS, st.dictionaries(TEXTS, st.binary(max_size=3), min_size=1, max_size=3), max_size=5))
 def test_every_group_gets_back_its_own_rows(groups: dict[str, dict[str, bytes]]) -> None:
     documents = [
-        (group_rows.prefix_of(group_id) + row, body) for group_id, rows in groups.items() for row, body in rows.items()
+        (kinds.prefix_of(group_id) + row, body) for group_id, rows in groups.items() for row, body in rows.items()
     ]
     assert len(dict(documents)) == len(documents)
-    assert dict(group_rows.by_group(documents)) == groups
+    assert dict(kinds.by_group(documents)) == groups
 
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_the_prefix_of_a_group_begins_no_key_of_another(one: str, other: str, row: str) -> None:
-    begins = (group_rows.prefix_of(other) + row).startswith(group_rows.prefix_of(one))
+    begins = (kinds.prefix_of(other) + row).startswith(kinds.prefix_of(one))
     assert begins == (one == other)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"type": "other"}', b"\xff", b"1"])
 def test_rows_that_name_no_kind_cannot_be_read(body: bytes) -> None:
     with pytest.raises(StorageError, match="do not name a kind"):
-        group_rows.type_of("g", {"": body})
+        kinds.type_of("g", {"": body})
 
 
 def test_rows_without_the_row_of_the_group_cannot_be_read() -> None:
     with pytest.raises(StorageError, match="do not name a kind"):
-        group_rows.type_of("g", {"m/x": b"{}"})
+        kinds.type_of("g", {"m/x": b"{}"})
 
 
 def test_a_save_deletes_what_it_replaces_and_puts_its_rows(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(str(tmp_path / "catalogue"))
     catalogue.save_group("g", b"classic")
-    group_rows.Save("g", {"": b"{}", "m/x": b"1"}, GroupType.CLASSIC)(catalogue)
+    kinds.Save("g", {"": b"{}", "m/x": b"1"}, GroupType.CLASSIC)(catalogue)
     assert list(catalogue.load_groups()) == []
-    group_rows.Save("g", {"m/x": None, "m/y": b"2"})(catalogue)
-    assert dict(group_rows.by_group(catalogue.load_documents(group_rows.KIND))) == {"g": {"": b"{}", "m/y": b"2"}}
-    group_rows.Delete("g", GroupType.CONSUMER)(catalogue)
-    assert list(catalogue.load_documents(group_rows.KIND)) == []
+    kinds.Save("g", {"m/x": None, "m/y": b"2"})(catalogue)
+    assert dict(kinds.by_group(catalogue.load_documents(kinds.KIND))) == {"g": {"": b"{}", "m/y": b"2"}}
+    kinds.Delete("g", GroupType.CONSUMER)(catalogue)
+    assert list(catalogue.load_documents(kinds.KIND)) == []
     catalogue.close()

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.kafka.groups.share.unsaved_rows import UnsavedRows
+from broker.kafka.groups.share.rows import UnsavedRows
 
 rows = st.sampled_from(["", "a", "b", "c"])
 

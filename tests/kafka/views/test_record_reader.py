@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.kafka.views.record_json import HEADERS_MAX, PART_MAX_BYTES, headers, part, shown
+from broker.kafka.views.record_reader import HEADERS_MAX, PART_MAX_BYTES, headers, part, shown
 from protocol.kafka.records.records import Record
 
 

@@ -1,7 +1,7 @@
 """Clients that were given a member id and have not come back are bounded by their number and by their bytes."""
 
-from broker.kafka.groups.coordinator_memory import PENDING_MEMBER_BYTES
-from broker.kafka.groups.pending_members import PENDING_MAX, PendingMembers
+from broker.kafka.groups.members import PENDING_MAX, PendingMembers
+from broker.kafka.groups.values import PENDING_MEMBER_BYTES
 
 
 def test_each_counts_with_its_id_until_it_is_removed() -> None:

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from broker.kafka.groups.subscription import subscribed_topics
+from broker.kafka.groups.values import subscribed_topics
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 
 topics = st.lists(st.text(min_size=1, max_size=10), max_size=4)

@@ -1,6 +1,6 @@
 """A parked join or sync is answered exactly once."""
 
-from broker.kafka.groups.parked_requests import ParkedRequests
+from broker.kafka.groups.members import ParkedRequests
 from broker.kafka.groups.values import Effect, JoinAnswer, JoinResult, SyncAnswer, SyncResult
 from protocol.kafka.errors import ErrorCode
 

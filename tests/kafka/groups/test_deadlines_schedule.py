@@ -2,7 +2,7 @@
 
 from math import inf
 
-from broker.kafka.groups.schedule import Schedule
+from broker.kafka.groups.deadlines import Schedule
 
 
 def test_without_deadlines_there_is_nothing_to_wake_for() -> None:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from hypothesis import given as hypothesis_given
 
-from broker.kafka.groups.consumer.range_assignor import assign
+from broker.kafka.groups.consumer.assignors import assign_range as assign
 from tests.kafka.groups.consumer.assignor_checks import TOPICS, check_complete, given, groups, moved
 
 A, B = TOPICS[:2]

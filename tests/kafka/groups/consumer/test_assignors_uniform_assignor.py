@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
-from broker.kafka.groups.consumer.uniform_assignor import assign
+from broker.kafka.groups.consumer.assignors import assign_uniform as assign
 from tests.kafka.groups.consumer.assignor_checks import (
     TOPICS,
     check_balanced,

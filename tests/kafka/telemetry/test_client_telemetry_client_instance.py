@@ -4,7 +4,7 @@ import uuid
 
 from broker.errors import RequestError
 from broker.kafka.configs.client_metrics import Subscription
-from broker.kafka.telemetry.client_instance import ClientInstance, subscribed
+from broker.kafka.telemetry.client_telemetry import ClientInstance, subscribed
 from protocol.kafka.errors import ErrorCode
 
 INTERVAL_S = 10.0

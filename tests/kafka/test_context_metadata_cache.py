@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.kafka.metadata_cache import BYTES_MAX, ENTRIES_MAX, Key, MetadataCache
+from broker.kafka.context import BYTES_MAX, ENTRIES_MAX, Key, MetadataCache
 
 KILOBYTE = bytes(1024)
 

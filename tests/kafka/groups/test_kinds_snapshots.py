@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from broker.errors import StorageError
-from broker.kafka.groups.snapshots import StoredGroup, decode, encode
+from broker.kafka.groups.kinds import StoredGroup, decode, encode
 from broker.kafka.groups.values import GroupSnapshot, MemberSnapshot
 
 names = st.text(max_size=20)

@@ -7,8 +7,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.kafka.configs.group_settings import GroupConfigs
-from broker.kafka.groups.share.settings_in_force import SettingsInForce
-from broker.kafka.share.share_settings import ShareSettings
+from broker.kafka.groups.share.share_coordinator import SettingsInForce
+from broker.kafka.share.share_partition import ShareSettings
 from broker.metadata.sqlite import SqliteCatalogue
 
 
