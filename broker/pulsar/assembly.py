@@ -20,24 +20,21 @@ from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.consumer_calls import close_unentitled
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
-from broker.pulsar.entries.reader import EntryReader
-from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
-from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
-from broker.pulsar.policies.retention import RetentionRules
-from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.store import PolicyLimits, PolicyStore, RetentionRules
 from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscription_views import SubscriptionViews
-from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.locating import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments

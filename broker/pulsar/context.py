@@ -19,12 +19,11 @@ from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
-from broker.pulsar.policies.limits import PolicyLimits
-from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.store import PolicyLimits, PolicyStore
 from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
-from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.locating import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.registry import TopicRegistry

@@ -2,7 +2,12 @@
 
 Entries are made once, where they are appended or read, and shared by all subscriptions; nobody changes them. Any thread.
 
-Tests: tests/pulsar/dispatch/test_dispatcher.py.
+Making ``Entry`` values: of what a SEND has brought, and of record batches as they are in the log.
+
+Pure. The data of an entry is a view of the bytes that are given: whoever has received or read them has made the only copy.
+
+Tests: tests/pulsar/dispatch/test_dispatcher.py,
+tests/pulsar/entries/test_entry_factory.py.
 """
 
 from typing import NamedTuple
@@ -10,9 +15,18 @@ from typing import NamedTuple
 import attrs
 
 from broker.runtime.disk import Buffer, FileRegion
-from protocol.pulsar.metadata import read_stored_metadata, sticky_key
+from broker.runtime.threads import Lock
+from broker.storage.log.inspection import SMALL_BYTES
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import BatchHeader
+from protocol.kafka.records.entry import entry_value
+from protocol.pulsar.metadata import is_batch, read_stored_metadata, sticky_key
 from protocol.pulsar.murmur3 import key_hash
+from protocol.pulsar.parsing import as_bytes
+from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
+from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part
+from protocol.translation.to_pulsar import to_pulsar
 
 
 class Chunk(NamedTuple):
@@ -56,3 +70,71 @@ class Entry:
     def last(self) -> int:
         """The last offset."""
         return self.offset + self.messages - 1
+
+
+# Records of a batch that is translated beside others: each takes some 500 bytes meanwhile.
+_FEW_RECORDS = 10_000
+
+
+def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: int, metadata: MessageMetadata) -> Entry:
+    """The entry at ``offset``. ``data`` is the stored part of the message, ``size`` its bytes."""
+    deliver_at_ms = metadata.deliver_at_time
+    chunk = None
+    if metadata.num_chunks_from_msg > 1:
+        chunk = Chunk(as_bytes(metadata.uuid), metadata.chunk_id, metadata.num_chunks_from_msg)
+    return Entry(
+        offset,
+        messages,
+        size,
+        data,
+        sticky_key(metadata) if type(data) is FileRegion else None,
+        deliver_at_ms if deliver_at_ms > 0 else 0,
+        chunk,
+        metadata.HasField("marker_type"),
+        is_batch(metadata),
+    )
+
+
+def from_batch(batch: memoryview, header: BatchHeader) -> Entry:
+    """The entry in a record batch. Raises ProtocolError if there is none."""
+    position, size = entry_value(batch, 0, header)
+    data = batch[position : position + size]
+    stored = read_stored_part(data)
+    metadata = read_stored_metadata(data[stored.metadata : stored.payload])
+    return from_metadata(header.base_offset, header.last_offset_delta + 1, data, size, metadata)
+
+
+def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> Entry:
+    """As ``from_batch``, of a batch that stays in the file; ``prefix`` is its beginning, of at least ``prefix_size`` bytes."""
+    position, size = entry_value(prefix, 0, header)
+    stored = read_stored_part(prefix[position:], 0, size)
+    metadata = read_stored_metadata(prefix[position + stored.metadata : position + stored.payload])
+    region = FileRegion(place.file, place.offset + position, size)
+    return from_metadata(header.base_offset, header.last_offset_delta + 1, region, size, metadata)
+
+
+def from_kafka(batch: memoryview, header: BatchHeader, large: Lock, *, by_key: bool = False) -> list[Entry]:
+    """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. With
+    ``by_key``, each of them has one key. Raises ProtocolError for a batch that cannot be read, or is too large to be."""
+    if len(batch) <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
+        try:
+            return _translated(batch, header, by_key, SMALL_BYTES)
+        except ProtocolError:
+            pass  # it may only be large inside: what a codec could yield says little, so it is tried
+    with large:
+        return _translated(batch, header, by_key, MAX_PAYLOAD_SIZE)
+
+
+def _translated(batch: memoryview, header: BatchHeader, by_key: bool, max_size: int) -> list[Entry]:
+    entries = []
+    for offset, messages, data in to_pulsar(batch, 0, header, by_key=by_key, max_size=max_size):
+        stored = read_stored_part(data)
+        metadata = read_stored_metadata(data[stored.metadata : stored.payload])
+        entries.append(from_metadata(offset, messages, data, len(data), metadata))
+    return entries
+
+
+def prefix_size(prefix: memoryview, header: BatchHeader) -> int:
+    """How many bytes of the batch ``from_prefix`` needs. Raises ProtocolError."""
+    position, size = entry_value(prefix, 0, header)
+    return position + read_stored_part(prefix[position:], 0, size).payload

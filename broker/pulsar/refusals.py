@@ -3,10 +3,16 @@
 ``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a
 ``StorageError`` instead. The names are those of Pulsar's errors.
 
-Tests: tests/pulsar/test_error_codes.py.
+Refusals and faults as the codes of Pulsar's ServerError.
 """
 
-from broker.errors import Refusal
+from collections.abc import Mapping
+from typing import Final
+
+from broker.config.setting import InvalidSetting
+from broker.errors import Refusal, RequestError, StorageError
+from broker.storage import refusals as storage
+from protocol.pulsar.pulsar_pb2 import ServerError
 
 
 class AuthenticationError(Refusal):
@@ -87,3 +93,56 @@ class ChecksumMismatch(Refusal):
 
 class MetadataInvalid(Refusal):
     """The command lacks something, or has a value that it cannot have."""
+
+
+_CODES: Final[Mapping[type[Refusal], int]] = {
+    AuthenticationError: ServerError.AuthenticationError,
+    AuthorizationError: ServerError.AuthorizationError,
+    TopicNotFound: ServerError.TopicNotFound,
+    InvalidTopicName: ServerError.InvalidTopicName,
+    TopicTerminated: ServerError.TopicTerminatedError,
+    SubscriptionNotFound: ServerError.SubscriptionNotFound,
+    ConsumerNotFound: ServerError.ConsumerNotFound,
+    ConsumerBusy: ServerError.ConsumerBusy,
+    ConsumerAssignError: ServerError.ConsumerAssignError,
+    ProducerBusy: ServerError.ProducerBusy,
+    ProducerFenced: ServerError.ProducerFenced,
+    ProducerBlocked: ServerError.ProducerBlockedQuotaExceededError,
+    ProducerBlockedForGood: ServerError.ProducerBlockedQuotaExceededException,
+    IncompatibleSchema: ServerError.IncompatibleSchema,
+    NotAllowed: ServerError.NotAllowedError,
+    TooManyRequests: ServerError.TooManyRequests,
+    ServiceNotReady: ServerError.ServiceNotReady,
+    ChecksumMismatch: ServerError.ChecksumError,
+    MetadataInvalid: ServerError.MetadataError,
+    storage.LogEnded: ServerError.TopicTerminatedError,
+    # A topic that is deleted while it is used: its clients look it up again.
+    storage.UnknownTopic: ServerError.TopicNotFound,
+    storage.TopicExists: ServerError.NotAllowedError,
+    storage.InvalidTopicName: ServerError.InvalidTopicName,
+    storage.InvalidPartitionCount: ServerError.NotAllowedError,
+    storage.OffsetOutOfRange: ServerError.MetadataError,
+    storage.CorruptBatch: ServerError.ChecksumError,
+    storage.InvalidBatch: ServerError.MetadataError,
+    storage.KeylessRecords: ServerError.MetadataError,
+    storage.InvalidTimestamp: ServerError.MetadataError,
+    storage.BatchTooLarge: ServerError.NotAllowedError,
+    storage.BatchesTooLarge: ServerError.NotAllowedError,
+    storage.OldProducerEpoch: ServerError.ProducerFenced,
+    storage.OutOfOrderSequence: ServerError.MetadataError,
+    storage.InvalidTransactionState: ServerError.NotAllowedError,
+    InvalidSetting: ServerError.NotAllowedError,
+}
+
+
+def code_of(error: Refusal | StorageError) -> int:
+    """The code with which a client is answered. Of a fault of the machine: one after which clients try again."""
+    if isinstance(error, StorageError):
+        return ServerError.PersistenceError
+    if isinstance(error, RequestError):
+        return error.code
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            return code
+    return ServerError.UnknownError

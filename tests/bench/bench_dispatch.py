@@ -13,11 +13,10 @@ import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Effect, Now, Read, Replay, WakeAt
-from broker.pulsar.dispatch.key_shared import KeyShared
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, DispatchSettings, Effect, Now, Read, Replay, WakeAt
+from broker.pulsar.dispatch.round_robin import Shared
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 

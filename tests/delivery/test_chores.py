@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 
-from broker.delivery.chores import Chores
+from broker.pulsar.dispatch.many_consumers import Chores
 
 
 def chore(done: list[str], name: str, steps: int) -> Generator[None]:

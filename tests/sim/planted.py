@@ -36,7 +36,7 @@ from broker.pulsar.dispatch.single_active import SingleActive
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.subscriptions.cursor_store import CursorStore
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
-from broker.pulsar.subscriptions.tail import Tail
+from broker.pulsar.topics.topic import Tail
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from broker.pulsar.dispatch.exclusive import OnlyOne
-from broker.pulsar.subscriptions.tail import Tail
+from broker.pulsar.dispatch.single_active import OnlyOne
+from broker.pulsar.topics.topic import Tail
 
 
 def receipts_at_once(_: Any) -> Any:

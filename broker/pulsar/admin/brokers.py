@@ -3,22 +3,32 @@
 Settings have Kafka's names where they have one. Those that can be changed while the broker runs are changed for all brokers, as
 by Kafka's clients, except what listeners need for TLS. Secrets are not shown.
 
-Tests: tests/pulsar/admin/test_brokers.py.
+Lookup over HTTP: to which address a client connects for a topic. There is one broker: this.
+
+``brokerUrl`` and ``brokerUrlTls`` are the addresses of the listeners without and with TLS; clients need both keys, and take the
+one that goes with the URL at which they ask.
+
+Admin calls about the broker's figures: its metrics, and the statistics of all topics that are in use.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final
 
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.dynamic_settings import Way, way_of
 from broker.errors import ConfigError
 from broker.live_config import ALL_BROKERS
+from broker.metrics.registry import Histogram, ReadHistogram
 from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
-from broker.pulsar.admin.calls import require_cluster, route, web_urls
-from broker.pulsar.admin.lookup import Lookup
-from broker.pulsar.admin.policy_names import CLUSTER
+from broker.network.work import REQUEST_ENTRIES_MAX
+from broker.pulsar.admin import non_persistent, stats
+from broker.pulsar.admin.calls import require_cluster, require_topic, route, topic_name, web_urls
+from broker.pulsar.admin.policy_values import CLUSTER
+from broker.pulsar.admin.stats import Rates
 from broker.pulsar.admin.tenants import BUNDLE
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.handlers.lookup import service_urls
 from broker.security.acl import Operation
 
 _OK = Answer(200, b"ok", TEXT)
@@ -28,6 +38,35 @@ _VERSION = Answer(200, b"4.2.0", TEXT)
 _SETTINGS: Final[Mapping[str, SettingInfo]] = {
     info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
 }
+
+
+class Lookup:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        base = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+        return [route("GET", base, self.look_up), route("GET", f"{base}/bundle", self.bundle)]
+
+    def look_up(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        self._context.topics.check_namespace(name)
+        named = call.query.get("listenerName") or call.headers.get("x-pulsar-listenername", "")
+        plain, tls = self.urls(call, named)
+        http, https = web_urls(self._context, call)
+        return json_answer(
+            {"brokerUrl": plain, "brokerUrlTls": tls, "httpUrl": http, "httpUrlTls": https, "nativeUrl": plain or tls}
+        )
+
+    def urls(self, call: Call, named: str = "") -> tuple[str, str]:
+        """Without and with TLS; empty where no listener does that. Raises ServiceNotReady."""
+        plain, tls = service_urls(self._context, call.peer, named)
+        return plain or "", tls or ""
+
+    def bundle(self, call: Call) -> Answer:
+        require_topic(self._context, call, Operation.DESCRIBE, topic_name(call))
+        return Answer(200, b"0x00000000_0xffffffff", TEXT)
 
 
 class Brokers:
@@ -148,3 +187,66 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     return "" if value is None else str(value)
+
+
+# Topics, producers, subscriptions and consumers of one answer: some 500 bytes each.
+_FIGURES_MAX: Final = REQUEST_ENTRIES_MAX
+
+
+class BrokerStats:
+    def __init__(self, context: PulsarContext, rates: Rates) -> None:
+        self._context = context
+        self._rates = rates
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", "/admin/v2/broker-stats/metrics", self.metrics),
+            route("GET", "/admin/v2/broker-stats/mbeans", self.mbeans),
+            route("GET", "/admin/v2/broker-stats/topics", self.topics),
+            route("GET", "/admin/v2/broker-stats/destinations", self.topics),
+        ]
+
+    def metrics(self, call: Call) -> Answer:
+        """Those of /metrics, by their labels; of a histogram the count and the sum."""
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+        for family in self._context.metrics:
+            call.work.checkpoint()
+            name, labels = family.metric.sample_name, family.metric.labels
+            samples: list[tuple[str, tuple[str, ...], float]] = []
+            if isinstance(family, Histogram | ReadHistogram):
+                for values, (counts, total) in family.read().items():
+                    samples += [(f"{name}_count", values, sum(counts)), (f"{name}_sum", values, total)]
+            else:
+                samples += [(name, values, value) for values, value in family.read().items()]
+            for sample, values, value in samples:
+                if isfinite(value):
+                    found.setdefault(tuple(zip(labels, values, strict=True)), {})[sample] = value
+        return json_answer([{"metrics": each, "dimensions": dict(labels)} for labels, each in found.items()])
+
+    def mbeans(self, call: Call) -> Answer:
+        """There is no JVM."""
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        return json_answer([])
+
+    def topics(self, call: Call) -> Answer:
+        """By namespace, bundle and domain. Topics that nobody has used for a minute are not in use."""
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        kept, passing = self._context.topics.loaded(), self._context.nonpersistent.loaded()
+        figures = len(kept) + len(passing)
+        for each in call.work.each(kept):
+            figures += len(each.producers) + sum(1 + one.consumer_count for one in list(each.subscriptions.values()))
+        for other in call.work.each(passing):
+            figures += len(other.producers) + sum(1 + one.consumer_count for one in list(other.subscriptions.values()))
+        if figures > _FIGURES_MAX:
+            raise HttpError(413, f"These would be more than {_FIGURES_MAX} figures: ask for single topics.")
+        found: dict[str, Any] = {}
+        for each in kept:
+            place = found.setdefault(each.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("persistent", {})
+            place[str(each.name)] = stats.topic_stats(call, each, self._rates)
+            call.work.checkpoint()
+        for other in passing:
+            place = found.setdefault(other.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("non-persistent", {})
+            place[str(other.name)] = non_persistent.topic_stats(call, other, self._rates)
+            call.work.checkpoint()
+        return json_answer(found)

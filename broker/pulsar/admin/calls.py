@@ -18,7 +18,11 @@ Lists of topics leave out what the client may not describe. The names of topics 
 Where a ``pulsar+sasl`` listener asks clients who they are, so do the admin calls: with a certificate, a token (``Authorization:
 Bearer``) or a password (``Authorization: Basic``), as the first such listener accepts them.
 
-Tests: tests/pulsar/admin/test_topics.py, tests/pulsar/admin/test_rights.py.
+Ids of messages in JSON, and the entries that they mean.
+
+Tests: tests/pulsar/admin/test_topics.py,
+tests/pulsar/admin/test_rights.py,
+tests/pulsar/admin/test_subscriptions.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +34,10 @@ from broker.network.routes import Answer, Call, HttpError, Route
 from broker.network.work import ADMIN
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.entry import Entry
 from broker.pulsar.namespaces import AlreadyExists
 from broker.pulsar.rights import allowed, allowed_in, may_subscribe
+from broker.pulsar.subscriptions.locating import locate, locate_last, offset_in
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
@@ -39,6 +45,7 @@ from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import TooManyAcls
 from broker.security.acl_rules import InvalidAcl
 from broker.storage import refusals as storage
+from protocol.pulsar.message_id import MessageId
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {
     refusals.AuthenticationError: 401,
@@ -263,3 +270,30 @@ def require_cluster(context: PulsarContext, call: Call, operation: Operation) ->
     """Raises AuthorizationError."""
     if not may(context, call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
         raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} the cluster")
+
+
+def message_id_json(topic: Topic, entry: int, batch_index: int = -1) -> dict[str, int]:
+    return {"ledgerId": topic.ledger, "entryId": entry, "partitionIndex": topic.partition, "batchIndex": batch_index}
+
+
+def parse_message_id(value: Any) -> MessageId:
+    """An object such as ``{"ledgerId": 1, "entryId": 2}``. Raises HttpError."""
+    if not isinstance(value, dict):
+        raise HttpError(400, "A message id is an object with ledgerId and entryId.")
+    return MessageId(number(value.get("ledgerId"), "ledgerId", -1), number(value.get("entryId"), "entryId", -1))
+
+
+def offset_of(topic: Topic, message_id: MessageId) -> int:
+    """The offset that the id names; of another generation of the topic the start or the end."""
+    return offset_in(topic, message_id.ledger_id, message_id.entry_id)
+
+
+def entry_at(call: Call, topic: Topic, offset: int) -> Entry | None:
+    """The entry that covers the offset, or the first one after it; None at the end."""
+    found: Entry | None = waited_for(call, lambda done: locate(topic, offset, done))
+    return found
+
+
+def last_entry(call: Call, topic: Topic) -> Entry | None:
+    found: Entry | None = waited_for(call, lambda done: locate_last(topic, done))
+    return found

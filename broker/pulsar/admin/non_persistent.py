@@ -22,8 +22,7 @@ from broker.pulsar.admin.calls import (
     route,
     topic_name,
 )
-from broker.pulsar.admin.rates import Rates
-from broker.pulsar.admin.stats import consumer_stats, publisher_stats, summed_rates
+from broker.pulsar.admin.stats import Rates, consumer_stats, publisher_stats, summed_rates
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic

@@ -18,15 +18,17 @@ import attrs
 
 from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_tenant, require_topic, route, topic_name
-from broker.pulsar.admin.policy_names import POLICIES, Policy, policies_json
 from broker.pulsar.admin.policy_values import (
     AGE,
+    POLICIES,
     STORAGE,
+    Policy,
     parse_flag,
     parse_object,
     parse_properties,
     parse_quota,
     parse_rate,
+    policies_json,
     quota_json,
     rate_json,
 )

@@ -4,17 +4,13 @@ Tests: tests/pulsar/admin/test_topics.py.
 """
 
 from broker.network.routes import Route
-from broker.pulsar.admin.broker_stats import BrokerStats
-from broker.pulsar.admin.brokers import Brokers
-from broker.pulsar.admin.lookup import Lookup
+from broker.pulsar.admin.brokers import Brokers, BrokerStats, Lookup
 from broker.pulsar.admin.non_persistent import NonPersistent
-from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policies import PolicyCalls
-from broker.pulsar.admin.rates import Rates
 from broker.pulsar.admin.schemas import Schemas
-from broker.pulsar.admin.stats import Stats
+from broker.pulsar.admin.stats import Rates, Stats
 from broker.pulsar.admin.subscriptions import Subscriptions
-from broker.pulsar.admin.tenants import Tenants
+from broker.pulsar.admin.tenants import Permissions, Tenants
 from broker.pulsar.admin.topics import Topics
 from broker.pulsar.context import PulsarContext
 

@@ -2,20 +2,28 @@
 
 Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. A call is answered when the
 cursor is durable.
+
+One entry as the answer to a peek: the payload as the body, and what its metadata says as headers.
 """
 
+import struct
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.network.routes import NO_CONTENT, UNPROCESSABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.work import INSPECTION
 from broker.pulsar.admin.calls import (
     each_part,
+    entry_at,
     json_object,
     loaded,
+    message_id_json,
     namespace_name,
     number,
+    offset_of,
+    parse_message_id,
     require_creation,
     require_subscription,
     require_tenant,
@@ -24,8 +32,6 @@ from broker.pulsar.admin.calls import (
     topic_name,
     waited_for,
 )
-from broker.pulsar.admin.message_ids import entry_at, message_id_json, offset_of, parse_message_id
-from broker.pulsar.admin.peeked import peeked
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
@@ -34,8 +40,87 @@ from broker.pulsar.subscriptions import operations
 from broker.pulsar.subscriptions.locating import offset_at
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
+from broker.pulsar.topics.topic import Topic
+from broker.runtime.disk import FileRegion
 from broker.security.acl import Operation
+from protocol.errors import ProtocolError
 from protocol.pulsar.message_id import LATEST
+from protocol.pulsar.metadata import is_encrypted, read_stored_metadata
+from protocol.pulsar.payload import decompressed, is_readable
+from protocol.pulsar.pulsar_pb2 import CompressionType
+from protocol.wire import BytesLike
+
+_MAGIC = b"\x0e\x01"
+_SIZE = struct.Struct(">I")
+# Properties of a message that become headers, and characters of each.
+_PEEKED_PROPERTIES_MAX = 50
+_VALUE_MAX = 512
+# The last millisecond of the year 9999: clients choose the times.
+_TIME_MAX_MS: Final = 253_402_300_799_999
+
+
+def peeked(topic: Topic, entry: Entry) -> Answer:
+    """Decompressed, unless it is encrypted or a part of a larger message. Reads the disk where the entry is not in memory. Raises
+    HttpError."""
+    data = entry.data
+    content = data.file.pread(data.size, data.offset) if isinstance(data, FileRegion) else bytes(data)
+    start = 6 if content[:2] == _MAGIC else 0  # the magic number and the checksum
+    (size,) = _SIZE.unpack_from(content, start)
+    metadata = read_stored_metadata(content[start + 4 : start + 4 + size])
+    payload: BytesLike = content[start + 4 + size :]
+    if is_readable(metadata):
+        try:
+            payload = decompressed(metadata, payload)
+        except ProtocolError as error:
+            raise HttpError(UNPROCESSABLE, f"The message cannot be decompressed: {error}") from None
+    headers = [
+        ("Message-ID", f"{topic.ledger}:{entry.offset}"),
+        *((f"PROPERTY-{pair.key}", pair.value) for pair in metadata.properties[:_PEEKED_PROPERTIES_MAX]),
+        ("Is-Encrypted", "true" if is_encrypted(metadata) else "false"),
+        ("producer-name", metadata.producer_name),
+        ("sequence-id", str(metadata.sequence_id)),
+        ("compression", CompressionType.Name(metadata.compression)),
+        ("uncompressed-size", str(metadata.uncompressed_size)),
+    ]
+    for name, time_ms in (
+        ("publish-time", metadata.publish_time),
+        ("event-time", metadata.event_time),
+        ("deliver-at-time", metadata.deliver_at_time),
+    ):
+        if 0 < time_ms <= _TIME_MAX_MS:
+            headers.append((name, _date(time_ms)))
+    if metadata.HasField("num_messages_in_batch"):
+        headers += [
+            ("num-batch-message", str(metadata.num_messages_in_batch)),
+            ("batch-size", str(len(payload))),
+        ]
+    if metadata.HasField("partition_key"):
+        headers.append(("partition-key", metadata.partition_key))
+    if metadata.partition_key_b64_encoded:
+        headers.append(("partition-key-b64-encoded", "true"))
+    if metadata.null_value:
+        headers.append(("null-value", "true"))
+    # Java's client finds the properties only in this case.
+    legal = tuple((_name(f"X-Pulsar-{name}"), _value(value)) for name, value in headers)
+    return Answer(200, bytes(payload), "application/octet-stream", legal)
+
+
+def _date(time_ms: int) -> str:
+    """As Java's client reads it."""
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _name(text: str) -> str:
+    """What a header may be called: clients choose the names of properties."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in text)[
+        :200
+    ]
+
+
+def _value(text: str) -> str:
+    return "".join(letter if " " < letter < "\x7f" else "?" for letter in text[:_VALUE_MAX])
+
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"

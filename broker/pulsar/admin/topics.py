@@ -12,8 +12,10 @@ from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, js
 from broker.pulsar.admin.calls import (
     each_part,
     json_object,
+    last_entry,
     loaded,
     may_describe,
+    message_id_json,
     name_to_create,
     namespace_name,
     number,
@@ -25,7 +27,6 @@ from broker.pulsar.admin.calls import (
     topic_name,
     waited_for,
 )
-from broker.pulsar.admin.message_ids import last_entry, message_id_json
 from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.policy_values import parse_properties
 from broker.pulsar.admin.subscriptions import move

@@ -13,10 +13,8 @@ from functools import partial
 from broker.errors import StorageError
 from broker.pulsar.compaction.compacted_file import CompactedFile
 from broker.pulsar.compaction.compactions import Compactions
-from broker.pulsar.entries.entry_factory import from_metadata
-from broker.pulsar.entries.reader import EntryReader, Wanted
-from broker.pulsar.entries.readers import Readers
-from broker.pulsar.entry import Entry
+from broker.pulsar.entries.reader import EntryReader, Readers, Wanted
+from broker.pulsar.entry import Entry, from_metadata
 from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
 from protocol.pulsar.metadata import read_stored_metadata

@@ -25,7 +25,8 @@ With ``out_of_order``, entries are spread by key, and none waits for another one
 
 The key of an entry whose delivery was delayed is known when it has been read; until then it waits in ``_unknown``.
 
-Tests: tests/pulsar/dispatch/test_key_shared.py.
+Key_Shared: entries with the same key go to one consumer, in order. Pure; ``many_consumers.py`` and ``by_key.py`` say
+how.
 """
 
 from collections import OrderedDict
@@ -34,11 +35,12 @@ from heapq import heapify, heappop, heappush
 
 from broker.delivery.in_flight import InFlight, Owner, Record
 from broker.delivery.sorted_offsets import OffsetQueue
-from broker.pulsar.dispatch.assignment import UNKNOWN, Sent
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
-from broker.pulsar.dispatch.key_ranges import KeyRanges, Ranges
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.turns import Turns
+from broker.pulsar.dispatch.assignment import UNKNOWN, Sent, Turns
+from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
+from broker.pulsar.dispatch.key_ranges import Halves, KeyRanges, Points, Ranges, Sticky
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
+from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
@@ -351,3 +353,32 @@ class ByKey:
         self._unknown.clear()
         self._taken.clear()
         self.waiting = 0
+
+
+class KeyShared(ManyConsumers):
+    """``sticky``: consumers name the ranges of their hashes. ``out_of_order``: no entry waits for another one of its key."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: DispatchSettings,
+        delayed: DelayedTracker | None = None,
+        limit: RateLimit | None = None,
+        *,
+        sticky: bool = False,
+        out_of_order: bool = False,
+    ) -> None:
+        in_flight = InFlight(
+            owner_max=settings.unacked_max_per_consumer, total_max=settings.unacked_max_per_subscription
+        )
+        ranges: KeyRanges
+        if sticky:
+            ranges = Sticky()
+        elif settings.consistent_hashing:
+            ranges = Points(settings.hash_points)
+        else:
+            ranges = Halves()
+        assignment = ByKey(cursor, settings, in_flight, ranges, out_of_order=out_of_order)
+        super().__init__(cursor, settings, in_flight, assignment, delayed, limit)

@@ -24,23 +24,94 @@ and they are read again: they take no memory.
 
 When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
 
-Tests: tests/pulsar/dispatch/test_shared.py, tests/pulsar/dispatch/test_key_shared.py,
-tests/pulsar/dispatch/test_known_bugs.py, tests/pulsar/dispatch/test_hostile.py.
+The one ``WakeAt`` of a dispatcher that waits for several things. Pure.
+
+Whoever waits calls ``ring_at`` after each event, with the time that matters to it then; the dispatcher looks at everything
+when the alarm rings.
+
+Work that takes one step for each record, done a slice at a time, so that no event takes longer than a slice.
+
+Pure. Each chore is a generator that does one step before each ``yield``. They are done one after another, in the order in
+which they came.
+
+Tests: tests/pulsar/dispatch/test_round_robin_shared.py,
+tests/pulsar/dispatch/test_by_key.py,
+tests/pulsar/dispatch/test_known_bugs.py,
+tests/pulsar/dispatch/test_hostile.py,
+tests/delivery/test_chores.py.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from math import inf
 
-from broker.delivery.chores import Chores
 from broker.delivery.in_flight import InFlight, Record
-from broker.pulsar.dispatch.alarm import Alarm
 from broker.pulsar.dispatch.assignment import UNKNOWN, Assignment
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import CancelRead, Consumer, Deliver, Discard, Effect, Now, Read, Replay
+from broker.pulsar.dispatch.dispatcher import (
+    CancelRead,
+    Consumer,
+    Deliver,
+    Discard,
+    DispatchSettings,
+    Effect,
+    Now,
+    Read,
+    Replay,
+    WakeAt,
+)
 from broker.pulsar.dispatch.rate_limit import UNLIMITED, RateLimit
 from broker.pulsar.dispatch.reading import Reading
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
+
+
+class Alarm:
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = inf  # for when the subscription's timer is set
+
+    def ring_at(self, at: float, now: Now, effects: list[Effect]) -> None:
+        """Ring then, or before."""
+        if at < self._at or self._at <= now.monotonic:
+            self._at = max(at, now.monotonic)
+            effects.append(WakeAt(self._at))
+
+    def rings(self) -> None:
+        """``tick`` has been called; the timer is not set any more."""
+        self._at = inf
+
+
+# A step takes one or two microseconds.
+SLICE = 5_000
+
+
+class Chores:
+    __slots__ = ("_chores", "slice")
+
+    def __init__(self, slice: int = SLICE) -> None:
+        self.slice = slice  # how many steps ``work`` does
+        self._chores: list[Generator[None]] = []  # there are few; an empty deque takes ten times the memory
+
+    def __bool__(self) -> bool:
+        return bool(self._chores)
+
+    def add(self, chore: Generator[None]) -> None:
+        self._chores.append(chore)
+
+    def work(self) -> None:
+        """Do a slice. It must not be called by a chore."""
+        steps = self.slice
+        while self._chores:
+            chore = self._chores[0]
+            for _ in chore:
+                steps -= 1
+                if steps <= 0:
+                    return
+            del self._chores[0]
+
+    def clear(self) -> None:
+        self._chores.clear()
 
 
 class ManyConsumers:

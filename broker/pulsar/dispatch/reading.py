@@ -11,8 +11,7 @@ later.
 
 from collections.abc import Sequence
 
-from broker.pulsar.dispatch.dispatcher import Now, Read, Replay
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, Now, Read, Replay
 
 # After a read that returned nothing.
 _EMPTY_RETRY_S = 0.01

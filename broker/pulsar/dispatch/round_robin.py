@@ -7,20 +7,50 @@ offsets.
 A chunk goes to the consumer that has the earlier chunks of its message (``chunks.py``). If that one cannot take it now, the
 chunk is *parked*: it waits until that consumer is available again, or has left. There is a bound to what is parked.
 
-Tests: tests/pulsar/dispatch/test_shared.py.
+To which consumer the chunks of a message go: all to the same one, because it alone can put them together. Pure.
+
+The table is bounded. A producer that begins messages and never ends them pushes the oldest out, and their later chunks go to
+anybody; the client that gets them drops what it cannot put together.
+
+Shared: consumers take turns. Pure; ``many_consumers.py`` and ``round_robin.py`` say how.
 """
 
 from collections.abc import Iterable, Sequence
 
 from broker.delivery.in_flight import InFlight, Owner, Record
 from broker.delivery.sorted_offsets import OffsetQueue
-from broker.pulsar.dispatch.assignment import Sent
-from broker.pulsar.dispatch.chunks import Chunks
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.turns import Turns
+from broker.pulsar.dispatch.assignment import Sent, Turns
+from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
+from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
+
+_MOST = 10_000
+
+
+class Chunks:
+    __slots__ = ("_consumers", "_most")
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        # By the hash of the uuid, which may be long; Python's hash of bytes cannot be foreseen by clients.
+        self._consumers: dict[int, Consumer] = {}
+
+    def consumer(self, chunk: Chunk) -> Consumer | None:
+        """Who has the chunks before this one. None: nobody, as far as is known."""
+        return self._consumers.get(hash(chunk.uuid))
+
+    def sent(self, chunk: Chunk, consumer: Consumer) -> None:
+        uuid = hash(chunk.uuid)
+        if chunk.number >= chunk.total - 1:
+            self._consumers.pop(uuid, None)
+            return
+        if uuid not in self._consumers and len(self._consumers) >= self._most:
+            del self._consumers[next(iter(self._consumers))]
+        self._consumers[uuid] = consumer
+
 
 _new = tuple.__new__
 # The tag of records that are parked.
@@ -183,3 +213,21 @@ class RoundRobin:
             self._chunks = Chunks()
         consumer = self._chunks.consumer(chunk)
         return turn if consumer is None or consumer.left else consumer
+
+
+class Shared(ManyConsumers):
+    """The cursor is read from ``acknowledged_before`` on."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: DispatchSettings,
+        delayed: DelayedTracker | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
+        in_flight = InFlight(
+            owner_max=settings.unacked_max_per_consumer, total_max=settings.unacked_max_per_subscription
+        )
+        super().__init__(cursor, settings, in_flight, RoundRobin(cursor, settings, in_flight), delayed, limit)

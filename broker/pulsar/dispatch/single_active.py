@@ -23,11 +23,24 @@ and that begins no later than where the rewound cursor reads is kept: whoever as
 
 An entry is never left out for lack of permits, but the last one that is sent may have more messages than there were permits.
 Then they are negative until the consumer has made up for it.
+
+Exclusive: a subscription with one consumer. Readers use it as well.
+
+Failover: a subscription with several consumers, of which one is served until it leaves, or until a better one comes.
+
+Consumers are sorted by priority (0 first) and name. Of a partition, the consumer is chosen by the number of the partition,
+among those of the best priority, so that the partitions of a topic are spread evenly over them. Of a topic without partitions,
+it is chosen by a ring of hashes: each of these consumers has 100 points on it, and the consumer of the first point from the
+topic's hash on is served. So different topics choose different consumers, and every broker chooses the same ones (Pulsar's
+AbstractDispatcherSingleActiveConsumer).
+
+Only the points of consumers of the best priority count. Those of a consumer are computed when it joins, which takes 100 us.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Sequence
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.pulsar.dispatch.dispatcher import (
     Activate,
@@ -36,6 +49,7 @@ from broker.pulsar.dispatch.dispatcher import (
     Deliver,
     Delivery,
     Discard,
+    DispatchSettings,
     Effect,
     Now,
     Read,
@@ -43,9 +57,10 @@ from broker.pulsar.dispatch.dispatcher import (
     WakeAt,
 )
 from broker.pulsar.dispatch.rate_limit import RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
+from broker.pulsar.refusals import ConsumerBusy
 from broker.pulsar.subscriptions.cursor import Cursor
+from protocol.pulsar.murmur3 import murmur3_32
 
 _new = tuple.__new__
 # How much the last read counts in the average of messages to an entry, as in Pulsar.
@@ -290,3 +305,93 @@ class SingleActive:
         if discarded:
             effects.append(Discard(discarded))
         return effects
+
+
+class OnlyOne:
+    delay_s = 0.0
+    announced = False
+
+    def __init__(self) -> None:
+        self._consumers: dict[Consumer, None] = {}
+
+    def admit(self, consumers: Collection[Consumer]) -> None:
+        if consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")  # clients' tests look for these words
+
+    def join(self, consumer: Consumer) -> None:
+        self._consumers[consumer] = None
+
+    def leave(self, consumer: Consumer) -> None:
+        del self._consumers[consumer]
+
+    def active(self) -> Consumer:
+        return next(iter(self._consumers))
+
+
+class Exclusive(SingleActive):
+    def __init__(self, cursor: Cursor, settings: DispatchSettings, limit: RateLimit | None = None) -> None:
+        super().__init__(cursor, OnlyOne(), settings, limit or RateLimit())
+
+
+_POINTS = 100
+_NO_SIGN = 0x7FFFFFFF
+
+
+class OneOfMany:
+    """The consumers are kept in the order in which they are chosen, so that one that joins or leaves costs the same however
+    many there are: by priority, on the ring then by the distance from the topic's hash to the consumer's next point, by name."""
+
+    announced = True
+
+    def __init__(self, topic: str, partition: int, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self._partition = partition
+        self._hash = murmur3_32(topic.encode()) & _NO_SIGN
+        self._joined = 0  # the number of the last that has joined
+        self._places: list[_Place] = []  # ascending
+        self._place_of: dict[Consumer, _Place] = {}
+
+    def admit(self, consumers: Collection[Consumer]) -> None:
+        """As many as there are: their number is a policy of the topic."""
+
+    def join(self, consumer: Consumer) -> None:
+        self._joined += 1
+        distance = 0 if self._partition >= 0 else self._distance(consumer.name)
+        place = _Place(consumer.priority, distance, consumer.name, self._joined, consumer)
+        self._place_of[consumer] = place
+        insort(self._places, place)
+
+    def leave(self, consumer: Consumer) -> None:
+        del self._places[bisect_left(self._places, self._place_of.pop(consumer))]
+
+    def active(self) -> Consumer:
+        places = self._places
+        first = places[0]
+        if self._partition >= 0:
+            best = bisect_left(places, (first.priority + 1,))
+            return places[self._partition % best].consumer
+        # Where two have the same point, it belongs to the last one, as in Pulsar, where each puts its points over the others'.
+        return places[bisect_left(places, (first.priority, first.distance + 1)) - 1].consumer
+
+    def _distance(self, name: str) -> int:
+        points = (murmur3_32(f"{name}{number}".encode()) & _NO_SIGN for number in range(_POINTS))
+        return min((point - self._hash) % (_NO_SIGN + 1) for point in points)
+
+
+class _Place(NamedTuple):
+    """No two have the same number, so consumers are not compared."""
+
+    priority: int
+    distance: int  # 0 where there is no ring
+    name: str
+    number: int
+    consumer: Consumer
+
+
+class Failover(SingleActive):
+    """``topic``: its whole name, as clients write it. ``partition``: the number of the partition, -1 if it has none."""
+
+    def __init__(
+        self, cursor: Cursor, topic: str, partition: int, settings: DispatchSettings, limit: RateLimit | None = None
+    ) -> None:
+        super().__init__(cursor, OneOfMany(topic, partition, settings.failover_delay_s), settings, limit or RateLimit())

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker.log import EventLimit, get_logger
-from broker.pulsar.entries import entry_factory
+from broker.pulsar import entry as entry_factory
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock

@@ -1,5 +1,5 @@
-"""One module for each command, or for a few that are answered alike. ``load`` finds them, so that a new file is all that a new
-command takes.
+"""The commands of Pulsar's protocol, by what they are about. ``load`` finds each ``Command`` that a module here defines, alone or
+in a tuple.
 
 Tests: tests/pulsar/test_service.py.
 """
@@ -24,5 +24,7 @@ def by_module() -> Iterator[tuple[str, Command]]:
     """Every command, with the name of its module in this package."""
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
-        for command in getattr(module, "COMMANDS", None) or (module.COMMAND,):
-            yield info.name, command
+        for value in vars(module).values():
+            for command in value if isinstance(value, tuple) else (value,):
+                if isinstance(command, Command):
+                    yield info.name, command

@@ -3,25 +3,62 @@
 The answer has the address of the listener on which the client has come, or of the one that it names, and beside it the address
 of the first listener that does the same with TLS, or without.
 
-Tests: tests/pulsar/test_service.py.
+PARTITIONED_METADATA: how many partitions a topic has; 0 for one that is not partitioned.
+
+Where topics are made on demand with partitions (``pulsar_auto_topic_partitions``), this is where. Otherwise PRODUCER and
+SUBSCRIBE make them, and a topic that does not exist yet has 0.
+
+GET_TOPICS_OF_NAMESPACE: the names of its topics, partitions one by one.
+
+Clients that look for the topics of a regular expression ask this again and again. They do the filtering themselves
+(``filtered`` is false), because matching an expression of somebody else's can take for ever. One that names the hash of what it
+has got before is told whether that has changed.
+
+WATCH_TOPIC_LIST: the topics of a namespace that match an expression; the client is told of changes until
+WATCH_TOPIC_LIST_CLOSE.
+
+Only clients that ask are told: others close the connection at a command that they do not know. A topic is shown to who may see it
+in the list of the namespace, which is asked at each change.
+
+GET_LAST_MESSAGE_ID: of the topic, and how far the subscription has acknowledged. Clients compare the two to learn whether
+there is more.
+
+Tests: tests/pulsar/test_service.py,
+tests/pulsar/topics/test_watches.py,
+tests/pulsar/subscriptions/test_consuming.py.
 """
+
+from functools import partial
 
 from broker.config import Listener
 from broker.errors import Refusal, StorageError
-from broker.network.service import Peer
-from broker.pulsar.command import Call, Command, Type
+from broker.network.service import Connection, Peer
+from broker.network.work import ADMIN
+from broker.pulsar.command import Call, Command, PulsarRequest, Type
+from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.error_codes import code_of
-from broker.pulsar.refusals import ServiceNotReady
-from broker.pulsar.rights import require_topic
-from broker.pulsar.topic_names import parse_topic
-from broker.security.acl import Operation
-from protocol.pulsar.pulsar_pb2 import CommandLookupTopicResponse
+from broker.pulsar.entry import Entry
+from broker.pulsar.refusals import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound, code_of
+from broker.pulsar.rights import may, require_creation, require_topic
+from broker.pulsar.subscriptions.locating import first_located, locate_last
+from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic, topics_hash
+from broker.pulsar.topics.topic import Topic
+from broker.security.acl import Operation, ResourceType
+from protocol.pulsar.message_id import MINUS_1
+from protocol.pulsar.pulsar_pb2 import (
+    CommandGetLastMessageIdResponse,
+    CommandGetTopicsOfNamespace,
+    CommandGetTopicsOfNamespaceResponse,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadataResponse,
+    CommandWatchTopicListSuccess,
+    MessageIdData,
+)
 
 Response = CommandLookupTopicResponse
 
 
-def handle(call: Call) -> None:
+def handle_lookup(call: Call) -> None:
     context, connection, body = call.context, call.connection, call.body
     name = parse_topic(body.topic)
     context.topics.check_namespace(name)
@@ -59,7 +96,7 @@ def _url(context: PulsarContext, listener: Listener, peer: Peer) -> str:
     return f"pulsar{'+ssl' * listener.ssl}://{host}:{port}"
 
 
-def on_error(call: Call, error: Refusal | StorageError) -> None:
+def on_error_lookup(call: Call, error: Refusal | StorageError) -> None:
     call.reply(
         Type.LOOKUP_RESPONSE,
         Response(
@@ -71,4 +108,173 @@ def on_error(call: Call, error: Refusal | StorageError) -> None:
     )
 
 
-COMMAND = Command(Type.LOOKUP, handle, on_error=on_error)
+LOOKUP = Command(Type.LOOKUP, handle_lookup, on_error=on_error_lookup)
+
+
+MetadataResponse = CommandPartitionedTopicMetadataResponse
+
+
+def handle_partitioned_metadata(call: Call) -> None:
+    context, body = call.context, call.body
+    name = parse_topic(body.topic)
+    context.topics.check_namespace(name)
+    require_topic(context, call.connection, Operation.DESCRIBE, name)
+    partitions = (context.topics if name.persistent else context.nonpersistent).partitions(name)
+    if partitions is None:
+        if not body.metadata_auto_creation_enabled:
+            raise TopicNotFound(f"Topic {name} does not exist")
+        partitions = 0
+        if context.topics.creates_partitioned(name):
+            require_creation(context, call.connection, name)
+            partitions = context.topics.create_on_demand(name)
+    call.reply(
+        Type.PARTITIONED_METADATA_RESPONSE,
+        MetadataResponse(
+            request_id=body.request_id, response=MetadataResponse.LookupType.Success, partitions=partitions
+        ),
+    )
+
+
+def inline_partitioned_metadata(context: PulsarContext, request: PulsarRequest) -> bool:
+    """Making a topic waits for the disk."""
+    try:
+        name = parse_topic(request.body.topic)
+    except InvalidTopicName:
+        return True  # to be refused
+    return not context.topics.creates_partitioned(name) or context.topics.partitions(name) is not None
+
+
+def on_error_partitioned_metadata(call: Call, error: Refusal | StorageError) -> None:
+    call.reply(
+        Type.PARTITIONED_METADATA_RESPONSE,
+        MetadataResponse(
+            request_id=call.body.request_id,
+            response=MetadataResponse.LookupType.Failed,
+            error=code_of(error),
+            message=str(error),
+        ),
+    )
+
+
+PARTITIONED_METADATA = Command(
+    Type.PARTITIONED_METADATA,
+    handle_partitioned_metadata,
+    inline=inline_partitioned_metadata,
+    lane=ADMIN,
+    on_error=on_error_partitioned_metadata,
+)
+
+
+def handle_topics_of_namespace(call: Call) -> None:
+    context, body = call.context, call.body
+    namespace = check_namespace(body.namespace)
+    names: list[TopicName] = []
+    if body.mode != CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT:
+        names += context.topics.topics(namespace)
+    if body.mode != CommandGetTopicsOfNamespace.Mode.PERSISTENT:
+        names += context.nonpersistent.topics(namespace)
+    if context.authorizer is not None:
+        names = [name for name in names if _may_see(call, name)]
+    texts = [str(name) for name in names]
+    response = CommandGetTopicsOfNamespaceResponse(request_id=body.request_id, filtered=False)
+    if body.topics_hash:
+        response.topics_hash = topics_hash(texts)
+        response.changed = response.topics_hash != body.topics_hash
+    if not body.topics_hash or response.changed:
+        response.topics.extend(texts)
+    call.reply(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, response)
+
+
+def _may_see(call: Call, name: TopicName) -> bool:
+    return may(
+        call.context,
+        call.connection,
+        Operation.DESCRIBE,
+        ResourceType.TOPIC,
+        call.context.kafka_name(name),
+        audited=False,
+    )
+
+
+TOPICS_OF_NAMESPACE = Command(Type.GET_TOPICS_OF_NAMESPACE, handle_topics_of_namespace, inline=False, lane=ADMIN)
+
+
+def handle_watch_topic_list(call: Call) -> None:
+    body, watches = call.body, call.context.watches
+    may_see = partial(_watch_topic_list_may_see, call.context, call.connection)
+    namespace = check_namespace(body.namespace)
+    watch = watches.begin(call.state, body.watcher_id, namespace, body.topics_pattern, may_see)
+    topics = watch.topics
+    answer = CommandWatchTopicListSuccess(
+        request_id=body.request_id, watcher_id=body.watcher_id, topics_hash=topics_hash(topics)
+    )
+    if answer.topics_hash != body.topics_hash:
+        answer.topic.extend(topics)
+    if answer.ByteSize() > call.context.config.pulsar_max_message_bytes:
+        watches.end(call.state, body.watcher_id)
+        raise NotAllowed(f"{len(topics)} topics are more than an answer can have.")
+    call.reply(Type.WATCH_TOPIC_LIST_SUCCESS, answer)
+    watches.ready(watch)
+
+
+def close_watch_topic_list(call: Call) -> None:
+    call.context.watches.end(call.state, call.body.watcher_id)
+    call.success()
+
+
+def _watch_topic_list_may_see(context: PulsarContext, connection: Connection, topic: str) -> bool:
+    return may(context, connection, Operation.DESCRIBE, ResourceType.TOPIC, topic, audited=False)
+
+
+WATCH_TOPIC_LIST = (
+    Command(Type.WATCH_TOPIC_LIST, handle_watch_topic_list, inline=False, lane=ADMIN),
+    Command(Type.WATCH_TOPIC_LIST_CLOSE, close_watch_topic_list),
+)
+
+
+def handle_get_last_message_id(call: Call) -> None:
+    subscription = subscription_of(consumer_of(call))
+    topic = subscription.topic
+
+    def answer(last: Entry | Exception | None) -> None:
+        if isinstance(last, Exception):
+            raise last
+        before = subscription.cursor.acknowledged_before
+        call.reply(
+            Type.GET_LAST_MESSAGE_ID_RESPONSE,
+            CommandGetLastMessageIdResponse(
+                request_id=call.body.request_id,
+                last_message_id=_last_id(topic, last),
+                consumer_mark_delete_position=_mark_delete(topic, before, last),
+            ),
+        )
+
+    compacted = subscription.compacted
+    if compacted is not None and compacted.ends_log:
+        # Of what lies before the horizon, this consumer sees only what is left.
+        compacted.read_last(partial(first_located, answering(call, answer)))
+    else:
+        locate_last(topic, answering(call, answer))
+
+
+def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:
+    if last is None:
+        return MessageIdData(ledgerId=MINUS_1, entryId=MINUS_1, partition=topic.partition)
+    return MessageIdData(
+        ledgerId=topic.ledger,
+        entryId=last.offset,
+        partition=topic.partition,
+        batch_index=last.messages - 1 if last.batched else None,
+    )
+
+
+def _mark_delete(topic: Topic, before: int, last: Entry | None) -> MessageIdData:
+    """The id of the last entry that is acknowledged with all before it. Of one in the middle of the log any offset will do."""
+    if before <= topic.log.log_start_offset and (last is None or before <= last.offset):
+        entry = MINUS_1 if before == 0 else before - 1
+    else:
+        entry = last.offset if last is not None and before > last.offset else before - 1
+    return MessageIdData(ledgerId=topic.ledger, entryId=entry, partition=topic.partition)
+
+
+GET_LAST_MESSAGE_ID = Command(Type.GET_LAST_MESSAGE_ID, handle_get_last_message_id)

@@ -3,33 +3,46 @@
 The answer comes when the producer may send. One that waits to be the exclusive producer gets an answer that says so, and
 another one when it is its turn.
 
-Tests: tests/pulsar/producers/test_access.py, tests/pulsar/test_service.py.
+CLOSE_PRODUCER: the client is done with a producer. SUCCESS, whether there is such a producer or not.
+
+SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
+
+The bytes count for the client's ``producer_byte_rate``, as those of Kafka's Produce do. After SENDs that leave a debt the
+connection takes nothing until it is paid. The same holds for a topic's publish rate, which all its producers share: the
+connection that goes above it waits, with all its producers, as in Pulsar.
+
+Tests: tests/pulsar/producers/test_access.py,
+tests/pulsar/test_service.py,
+tests/pulsar/producers/test_publishing.py.
 """
 
 from functools import partial
 
 from broker.errors import Refusal, StorageError
 from broker.network.work import ADMIN
-from broker.pulsar.command import Call, Command, Type, error_command
+from broker.pulsar.command import Call, Command, PulsarRequest, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.policies.backlog import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
+from broker.pulsar.producers.publishing import publish
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import TopicName, parse_topic
 from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.security.acl import Operation
+from broker.security.quotas.entities import Kind
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
+from protocol.pulsar.sends import metadata_size
 
 _NAME_BYTES = 1024
 
 
-def handle(call: Call) -> None:
+def handle_producer(call: Call) -> None:
     context, state, body = call.context, call.state, call.body
     name = parse_topic(body.topic)
     require_topic(context, call.connection, Operation.WRITE, name)
@@ -228,4 +241,47 @@ def _success(context: PulsarContext, producer: Producer, request_id: int) -> Com
 
 
 # It may make a topic, which waits for the disk several times.
-COMMAND = Command(Type.PRODUCER, handle, inline=False, lane=ADMIN)
+PRODUCER = Command(Type.PRODUCER, handle_producer, inline=False, lane=ADMIN)
+
+
+def handle_close_producer(call: Call) -> None:
+    producer = call.state.producers.get(call.body.producer_id)
+    if producer is not None:
+        call.state.remove_producer(producer)
+        producer.leave()
+    call.success()
+
+
+CLOSE_PRODUCER = Command(Type.CLOSE_PRODUCER, handle_close_producer)
+
+
+# Metadata that the processor parses: 1 to 2 ms, if it is nothing but properties. Several SENDs that are taken together are less
+# than 256 KiB (``session.py``).
+_METADATA_MAX = 48 * 1024
+# A connection that is above a publish rate waits so long at most before it is heard again: clients close a connection on which
+# their PINGs are not answered within 30 s. Its debt stays.
+_HOLD_MAX_S = 10.0
+
+
+def handle_send(call: Call) -> None:
+    context, frame = call.context, call.frame
+    size = len(frame)
+    publish(context, call.state, frame)
+    if context.quotas.limits(Kind.PRODUCE):
+        now = context.clock.monotonic()
+        call.hold(now, context.quotas.take(Kind.PRODUCE, call.connection.principal.name, size, now))
+    if call.state.publish_wait_s:
+        wait_s, call.state.publish_wait_s = call.state.publish_wait_s, 0.0
+        call.hold(context.clock.monotonic(), min(wait_s, _HOLD_MAX_S))
+    call.state.park(call.done)
+
+
+def inline_send(context: PulsarContext, request: PulsarRequest) -> bool:
+    """A write that was slow a moment ago will be slow again, and metadata is not parsed here if that takes milliseconds."""
+    frame = request.frame
+    return request.received_at >= context.appends_slow_until and (
+        len(frame) <= _METADATA_MAX or metadata_size(frame) <= _METADATA_MAX
+    )
+
+
+SEND = Command(Type.SEND, handle_send, inline=inline_send)

@@ -27,7 +27,7 @@ def _refuse_coordinator(call: Call) -> None:
     )
 
 
-COMMANDS = (
+TRANSACTIONS = (
     Command(Type.TC_CLIENT_CONNECT_REQUEST, _refuse_coordinator),
     *(
         Command(request, partial(_refuse, response))

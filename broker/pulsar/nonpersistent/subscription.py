@@ -4,21 +4,41 @@ It has no cursor: acknowledgements and seeks mean nothing to it, and without con
 that name until it is deleted, or its topic goes out of use; any other goes with its last consumer.
 
 Any thread. ``lock`` is taken below the topic's and above those of connections; nothing that blocks happens under it.
+
+A consumer of messages that are not kept.
+
+Nothing waits for it: what its connection cannot take is dropped. So it is not given slices, which would cost it messages
+between two of them, but as much as it has permits for, as long as no more than ``_UNSENT_MAX`` bytes of that are in the broker.
+
+Which consumer of a subscription gets a message that is not kept. Pure; the subscription's lock guards it.
+
+The message goes to a consumer at once, or is dropped. So there is nothing to read, to acknowledge or to deliver again, and each
+type of subscription is only a way to choose:
+
+| type | who gets the entry |
+|---|---|
+| Exclusive | the consumer |
+| Failover | the active one: the same choice as for topics that are kept, without the delay |
+| Shared | the next in turn, by priority, of those that can take it |
+| Key_Shared | the owner of the hash of its key |
+
+A consumer can take something if it has permits and its connection is not full. Where the one whose entry it is cannot, nobody
+gets it.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
 
 import attrs
 
 from broker.network.delivery_quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
-from broker.pulsar.dispatch.exclusive import OnlyOne
-from broker.pulsar.dispatch.failover import OneOfMany
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.assignment import Turns
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
+from broker.pulsar.dispatch.key_ranges import Halves, KeyRanges, Points, Sticky
+from broker.pulsar.dispatch.single_active import Choice, OneOfMany, OnlyOne
 from broker.pulsar.entry import Entry
-from broker.pulsar.nonpersistent.choosing import ByHash, Chooser, InTurn, OneServed
-from broker.pulsar.nonpersistent.consumer import PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
@@ -26,6 +46,148 @@ from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Busy, Join
 from broker.runtime.threads import Lock
 from protocol.pulsar.deliveries import Deliveries
+
+# Bytes that were given to the connection and have not left. From the second on nothing more is given to it; the first is when
+# the processor is asked how many have left.
+_ASK_BYTES = 128 * 1024
+_UNSENT_MAX = 2 * 1024 * 1024
+
+
+@attrs.define(eq=False)
+class PassingConsumer(ConnectedConsumer):
+    _gone: int = 0  # bytes that have left, as far as is known; changed on the processor
+    _asked: bool = False
+
+    def has_room(self) -> bool:
+        """Whether others on the connection leave it any: each may be given something before it finds out by itself. If not, it
+        is paused. The subscription's lock is held."""
+        if self.connection.connection.outgoing_bytes < _UNSENT_MAX:
+            return True
+        ConnectedConsumer.pause(self)
+        return False
+
+    def pause(self) -> None:
+        """After what would have been a slice, each time. The subscription's lock is held."""
+        connection = self.connection.connection
+        unsent = self.bytes_out - self._gone
+        # What others on the connection have been sent counts, too.
+        if unsent >= _UNSENT_MAX or connection.outgoing_bytes >= _UNSENT_MAX:
+            ConnectedConsumer.pause(self)
+        elif unsent >= _ASK_BYTES and not self._asked:
+            self._asked = True
+            self.connection.outbox.call(connection, partial(self._look, self.bytes_out))
+
+    def _look(self, given: int) -> None:
+        """On the processor: of the first ``given`` bytes, what is not in the connection has left."""
+        self._asked = False
+        self._gone = max(self._gone, given - self.connection.connection.outgoing_bytes)
+
+    def go_on(self) -> None:
+        """The connection has sent what it had."""
+        self._gone = max(self._gone, self.bytes_out - self.connection.connection.outgoing_bytes)
+        ConnectedConsumer.go_on(self)
+
+
+class Chooser(Protocol):
+    def join(self, consumer: Consumer) -> None:
+        """Raises a Refusal; then nothing has changed."""
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+    def offer(self, consumer: Consumer) -> None:
+        """It may be available, and perhaps was not before."""
+
+    def take(self, entry: Entry) -> Consumer | None:
+        """Who gets the entry, with permits that are reduced by its messages. None: nobody."""
+
+    @property
+    def active(self) -> Consumer | None:
+        """The only one that is served. None: all of them are, or there are none."""
+
+
+class OneServed:
+    """``choice``: which of them it is."""
+
+    __slots__ = ("_choice", "_count", "active")
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._count = 0
+        self.active: Consumer | None = None
+
+    def join(self, consumer: Consumer) -> None:
+        self._choice.join(consumer)
+        self._count += 1
+        self.active = self._choice.active()
+
+    def leave(self, consumer: Consumer) -> None:
+        self._choice.leave(consumer)
+        self._count -= 1
+        self.active = self._choice.active() if self._count else None
+
+    def offer(self, consumer: Consumer) -> None: ...
+
+    def take(self, entry: Entry) -> Consumer | None:
+        consumer = self.active
+        if consumer is None or not consumer.available:
+            return None
+        consumer.permits -= entry.messages
+        return consumer
+
+
+class InTurn:
+    __slots__ = ("_turns",)
+
+    active: Consumer | None = None
+
+    def __init__(self) -> None:
+        self._turns = Turns()
+
+    def join(self, consumer: Consumer) -> None:
+        self._turns.offer(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        self._turns.remove(consumer)
+
+    def offer(self, consumer: Consumer) -> None:
+        self._turns.offer(consumer)
+
+    def take(self, entry: Entry) -> Consumer | None:
+        consumer = self._turns.first()
+        if consumer is not None:
+            consumer.permits -= entry.messages
+            self._turns.end_turn(consumer)
+        return consumer
+
+
+class ByHash:
+    __slots__ = ("_ranges",)
+
+    active: Consumer | None = None
+
+    def __init__(self, settings: DispatchSettings, *, sticky: bool) -> None:
+        self._ranges: KeyRanges
+        if sticky:
+            self._ranges = Sticky()
+        elif settings.consistent_hashing:
+            self._ranges = Points(settings.hash_points)
+        else:
+            self._ranges = Halves()
+
+    def join(self, consumer: Consumer) -> None:
+        self._ranges.join(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        self._ranges.leave(consumer)
+
+    def offer(self, consumer: Consumer) -> None: ...
+
+    def take(self, entry: Entry) -> Consumer | None:
+        consumer = self._ranges.owner(self._ranges.reduce(entry.sticky_hash))
+        if consumer is None or not consumer.available:
+            return None
+        consumer.permits -= entry.messages
+        return consumer
 
 
 @attrs.define(eq=False, repr=False)

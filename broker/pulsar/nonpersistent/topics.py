@@ -18,10 +18,9 @@ from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
 from broker.network.delivery_quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.nonpersistent.consumer import PassingConsumer
-from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
-from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.policies.store import PolicyLimits
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, TooManyRequests, TopicNotFound
 from broker.pulsar.subscriptions.subscriptions import Join
 from broker.pulsar.subscriptions.waker import Waker

@@ -15,9 +15,9 @@ import attrs
 
 from broker.errors import Refusal, StorageError
 from broker.network.service import Connection
-from broker.pulsar.error_codes import code_of
 from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producers import Access
+from broker.pulsar.refusals import code_of
 from broker.pulsar.topics.topic import AnyTopic
 from broker.runtime.threads import Lock
 from protocol.pulsar.frames import UNASKED, write_command

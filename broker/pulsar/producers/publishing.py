@@ -18,8 +18,7 @@ from broker.errors import Refusal, StorageError
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.rate_limit import DispatchRate
-from broker.pulsar.entries.entry_factory import from_metadata
-from broker.pulsar.entry import Entry
+from broker.pulsar.entry import Entry, from_metadata
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.producers.deduplication import counts, highest_sequence_id
 from broker.pulsar.producers.producer import Owed, Producer, duplicate, send_error

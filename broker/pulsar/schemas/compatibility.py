@@ -12,17 +12,168 @@
 Avro, JSON and Protobuf schemas are defined in Avro's language and are compared by its rules (``avro.py``); KEY_VALUE by those
 of key and value; PROTOBUF_NATIVE by their descriptors. Other types have nothing that could differ. But for ALWAYS_COMPATIBLE
 the type stays the same.
+
+Schemas of type PROTOBUF_NATIVE: a set of file descriptors, and the name of a message in it. Pure.
+
+Two of them go together if their messages have the same name, and if each field that both have (by number) is written and read
+alike: with types that share their encoding, and repeated in both or in none (or, for a type that allows it, in one). A
+required field must be in both. Messages within messages are compared the same way.
+
+The descriptors come from a client. protobuf bounds how deep they are, and PAIRS_MAX how many messages are compared.
+
+The two schemas in one of type KEY_VALUE: sizes and definitions in its data, types in its properties. Pure.
 """
 
+import base64
+import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from struct import Struct, error
+from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
 
 from broker.pulsar.refusals import IncompatibleSchema
-from broker.pulsar.schemas import avro, key_value, protobuf_native
-from broker.pulsar.schemas.schema import AVRO, JSON, KEY_VALUE, PROTOBUF, PROTOBUF_NATIVE, Schema
+from broker.pulsar.schemas import avro
+from broker.pulsar.schemas.schema import AVRO, JSON, KEY_VALUE, PROTOBUF, PROTOBUF_NATIVE, TYPES_BY_NAME, Schema
+
+PAIRS_MAX: Final = 5_000
+
+_F = FieldDescriptorProto
+# Types of one group read each other's bytes (protobuf's rules for updating a message type).
+_GROUPS: Final[Mapping[int, str]] = {
+    _F.TYPE_INT32: "varint",
+    _F.TYPE_INT64: "varint",
+    _F.TYPE_UINT32: "varint",
+    _F.TYPE_UINT64: "varint",
+    _F.TYPE_BOOL: "varint",
+    _F.TYPE_ENUM: "varint",
+    _F.TYPE_SINT32: "zigzag",
+    _F.TYPE_SINT64: "zigzag",
+    _F.TYPE_FIXED32: "fixed32",
+    _F.TYPE_SFIXED32: "fixed32",
+    _F.TYPE_FIXED64: "fixed64",
+    _F.TYPE_SFIXED64: "fixed64",
+    _F.TYPE_FLOAT: "float",
+    _F.TYPE_DOUBLE: "double",
+    _F.TYPE_STRING: "bytes",
+    _F.TYPE_BYTES: "bytes",
+    _F.TYPE_MESSAGE: "message",
+    _F.TYPE_GROUP: "group",
+}
+
+
+class Definition:
+    """The messages of a schema by their full names, and which of them it is about."""
+
+    def __init__(self, root: str, messages: Mapping[str, DescriptorProto]) -> None:
+        self.root = root
+        self.messages = messages
+
+
+def parse(data: bytes) -> Definition:
+    """Raises IncompatibleSchema."""
+    try:
+        outer = json.loads(data)
+        root = outer["rootMessageTypeName"]
+        files = FileDescriptorSet.FromString(base64.b64decode(outer["fileDescriptorSet"], validate=True))
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error, DecodeError):
+        raise IncompatibleSchema("Invalid schema definition: it has no set of file descriptors.") from None
+    messages: dict[str, DescriptorProto] = {}
+    for file in files.file:
+        _collect(file, messages)
+    if not isinstance(root, str) or root not in messages:
+        raise IncompatibleSchema("Invalid schema definition: the root message is not among its descriptors.")
+    return Definition(root, messages)
+
+
+def _collect(file: FileDescriptorProto, messages: dict[str, DescriptorProto]) -> None:
+    left: list[tuple[str, Iterable[DescriptorProto]]] = [(file.package, file.message_type)]
+    while left:
+        prefix, found = left.pop()
+        for message in found:
+            name = f"{prefix}.{message.name}" if prefix else message.name
+            messages[name] = message
+            left.append((name, message.nested_type))
+
+
+def why_incompatible(one: Definition, other: Definition) -> str | None:
+    """For the client; None if they go together, whichever of them reads."""
+    if one.root != other.root:
+        return "the root message has another name"
+    seen = set()
+    left = [(one.root, other.root)]
+    while left:
+        pair = left.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        if len(seen) > PAIRS_MAX:
+            return f"more than {PAIRS_MAX} messages would have to be compared"
+        first, second = one.messages.get(pair[0]), other.messages.get(pair[1])
+        if first is None or second is None:
+            continue  # of a file that was not sent along
+        reason = _why_not_fields(first, second, left)
+        if reason is not None:
+            return f"{pair[0]}: {reason}"
+    return None
+
+
+def _why_not_fields(one: Any, other: Any, left: list[tuple[str, str]]) -> str | None:
+    fields, others = ({field.number: field for field in message.field} for message in (one, other))
+    for number in fields.keys() ^ others.keys():
+        field = fields.get(number) or others[number]
+        if field.label == _F.LABEL_REQUIRED:
+            return f"the required field {field.name!r} is in one of them only"
+    for number in fields.keys() & others.keys():
+        field, counterpart = fields[number], others[number]
+        group = _GROUPS.get(field.type)
+        if group != _GROUPS.get(counterpart.type):
+            return f"the field {number} has another type"
+        repeated = field.label == _F.LABEL_REPEATED
+        if repeated != (counterpart.label == _F.LABEL_REPEATED) and group not in ("bytes", "message"):
+            return f"the field {number} is repeated in one of them only"
+        if group in ("message", "group"):
+            left.append((field.type_name.lstrip("."), counterpart.type_name.lstrip(".")))
+    return None
+
+
+_SIZE: Final = Struct(">i")
+
+
+def split(schema: Schema) -> tuple[Schema, Schema]:
+    """The schemas of key and value. Raises IncompatibleSchema for data or properties that are not of such a schema."""
+    data = schema.data
+    try:
+        (key_size,) = _SIZE.unpack_from(data)
+        key_end = 4 + max(0, key_size)
+        (value_size,) = _SIZE.unpack_from(data, key_end)
+    except error:
+        raise _invalid() from None
+    value_end = key_end + 4 + max(0, value_size)
+    if value_end != len(data):
+        raise _invalid()
+    return (
+        Schema(_type_of(schema, "key"), data[4:key_end], schema.properties.get("key.schema.name", "")),
+        Schema(
+            _type_of(schema, "value"), data[key_end + 4 : value_end], schema.properties.get("value.schema.name", "")
+        ),
+    )
+
+
+def _type_of(schema: Schema, which: str) -> int:
+    # Java writes BYTES for what the protocol calls None.
+    name = schema.properties.get(f"{which}.schema.type", "BYTES")
+    return TYPES_BY_NAME.get(name, 0)
+
+
+def _invalid() -> IncompatibleSchema:
+    return IncompatibleSchema(
+        "Invalid schema definition: a KEY_VALUE schema has the sizes and definitions of both schemas."
+    )
 
 
 class Strategy(StrEnum):
@@ -71,11 +222,11 @@ def check_definition(schema: Schema) -> None:
             except (ValueError, RecursionError):
                 raise IncompatibleSchema("Invalid schema definition: it is not JSON.") from None
     elif schema.type == KEY_VALUE:
-        for one in key_value.split(schema):
+        for one in split(schema):
             if one.type != KEY_VALUE:
                 check_definition(one)
     elif schema.type == PROTOBUF_NATIVE:
-        protobuf_native.parse(schema.data)
+        parse(schema.data)
 
 
 def identity(schema: Schema) -> bytes:
@@ -107,11 +258,11 @@ def _check_pair(new: Schema, old: Schema, strategy: Strategy, comparison: avro.C
         if node is not None and existing is not None:
             _check_avro(node, existing, strategy, comparison)
     elif new.type == KEY_VALUE:
-        for one, other in zip(key_value.split(new), key_value.split(old), strict=True):
+        for one, other in zip(split(new), split(old), strict=True):
             if one.type != KEY_VALUE:
                 _check_pair(one, other, strategy, comparison)
     elif new.type == PROTOBUF_NATIVE:
-        reason = protobuf_native.why_incompatible(protobuf_native.parse(new.data), protobuf_native.parse(old.data))
+        reason = why_incompatible(parse(new.data), parse(old.data))
         if reason is not None:
             raise IncompatibleSchema(f"Incompatible schema: {reason}.")
 

@@ -5,14 +5,12 @@ Tests: tests/pulsar/subscriptions/test_subscriptions.py.
 
 import attrs
 
+from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Dispatcher
-from broker.pulsar.dispatch.exclusive import Exclusive
-from broker.pulsar.dispatch.failover import Failover
-from broker.pulsar.dispatch.key_shared import KeyShared
+from broker.pulsar.dispatch.dispatcher import Dispatcher, DispatchSettings
 from broker.pulsar.dispatch.rate_limit import RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.dispatch.round_robin import Shared
+from broker.pulsar.dispatch.single_active import Exclusive, Failover
 from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.topics.topic import Topic

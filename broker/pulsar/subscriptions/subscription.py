@@ -29,6 +29,7 @@ from broker.pulsar.dispatch.dispatcher import (
     Deliver,
     Discard,
     Dispatcher,
+    DispatchSettings,
     Effect,
     Now,
     Read,
@@ -36,7 +37,6 @@ from broker.pulsar.dispatch.dispatcher import (
     WakeAt,
 )
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerNotFound

@@ -17,9 +17,8 @@ from broker.network.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
 from broker.pulsar.dispatch.rate_limit import RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
@@ -63,7 +62,7 @@ class Join:
 
 
 class Limits(Protocol):
-    """What holds for a topic (``broker/pulsar/policies/limits.py``)."""
+    """What holds for a topic (``broker/pulsar/policies/store.py``)."""
 
     def bounds(self, topic: Topic) -> Bounds: ...
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.pulsar.admin import broker_stats
+from broker.pulsar.admin import brokers
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 from tests.pulsar.clients import client
 
@@ -79,5 +79,5 @@ def test_the_figures_of_the_broker(admin: Admin, monkeypatch: pytest.MonkeyPatch
         assert all(each["metrics"] and isinstance(each["dimensions"], dict) for each in metrics)
         assert [each for each in metrics if not each["dimensions"]]
     assert [] == admin.get("/admin/v2/broker-stats/mbeans")
-    monkeypatch.setattr(broker_stats, "_FIGURES_MAX", 2)
+    monkeypatch.setattr(brokers, "_FIGURES_MAX", 2)
     assert 413 == admin.ask("GET", "/admin/v2/broker-stats/topics")[0]

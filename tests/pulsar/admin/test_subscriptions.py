@@ -165,7 +165,7 @@ def test_what_cannot_be_decompressed_is_refused(filled: Admin, monkeypatch: pyte
     def damaged(*_: object) -> bytes:
         raise ProtocolError("not as long as it says")
 
-    monkeypatch.setattr("broker.pulsar.admin.peeked.decompressed", damaged)
+    monkeypatch.setattr("broker.pulsar.admin.subscriptions.decompressed", damaged)
     assert 422 == filled.ask("GET", SUB + "/position/3")[0]
 
 

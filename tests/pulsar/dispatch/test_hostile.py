@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.chores import SLICE
 from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.many_consumers import SLICE
 from broker.pulsar.dispatch.round_robin import RoundRobin
 from broker.pulsar.entry import Chunk
 from tests.pulsar.dispatch.test_known_bugs import key_shared, offsets, shared

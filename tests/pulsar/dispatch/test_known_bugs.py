@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer
-from broker.pulsar.dispatch.key_shared import KeyShared
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
+from broker.pulsar.dispatch.round_robin import Shared
 from broker.pulsar.entry import Chunk
 from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import SPREAD, World

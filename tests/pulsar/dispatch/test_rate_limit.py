@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
-from broker.pulsar.dispatch.exclusive import Exclusive
-from broker.pulsar.dispatch.key_shared import KeyShared
+from broker.pulsar.dispatch.by_key import KeyShared
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
 from broker.pulsar.dispatch.rate_limit import LOOK_AGAIN_S, UNLIMITED, DispatchRate, RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.dispatch.round_robin import Shared
+from broker.pulsar.dispatch.single_active import Exclusive
 from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import KEYS, SPREAD, World
 

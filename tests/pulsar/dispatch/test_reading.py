@@ -1,8 +1,7 @@
 """Outstanding reads and their epochs."""
 
-from broker.pulsar.dispatch.dispatcher import Now
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, Now
 from broker.pulsar.dispatch.reading import Reading
-from broker.pulsar.dispatch.settings import DispatchSettings
 
 NOW = Now(5.0, 0)
 

@@ -16,17 +16,15 @@ from broker.pulsar.dispatch.dispatcher import (
     Consumer,
     Deliver,
     Discard,
+    DispatchSettings,
     Effect,
     Now,
     Read,
     Replay,
     WakeAt,
 )
-from broker.pulsar.dispatch.exclusive import Exclusive
-from broker.pulsar.dispatch.failover import Failover
 from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.single_active import SingleActive, State
+from broker.pulsar.dispatch.single_active import Exclusive, Failover, SingleActive, State
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.pulsar.entries import entry_factory
+from broker.pulsar import entry
 from broker.pulsar.entry import Entry
 from broker.storage.log.log import Log
 from protocol.kafka.records.batch import read_header
@@ -51,4 +51,4 @@ def append_entry(log: Log, stored: bytes, messages: int = 1, timestamp: int = NO
     """Append, as the path of the producers does; the entry shares the bytes that were written."""
     view = memoryview(build_entry(stored, messages, timestamp))
     log.append(view, now_ms=NOW_MS, entries=True)
-    return entry_factory.from_batch(view, read_header(view))
+    return entry.from_batch(view, read_header(view))

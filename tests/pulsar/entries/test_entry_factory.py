@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.entries import entry_factory
+from broker.pulsar import entry as entry_factory
 from broker.pulsar.entry import Chunk, Entry
 from broker.runtime.disk import FileRegion
 from protocol.errors import ProtocolError

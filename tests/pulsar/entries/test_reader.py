@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from broker.errors import StorageError
-from broker.pulsar.entries import entry_factory
+from broker.pulsar import entry as entry_factory
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.log_entries import SENDFILE_BYTES
-from broker.pulsar.entries.reader import EntryReader
-from broker.pulsar.entries.readers import Line, Readers
+from broker.pulsar.entries.reader import EntryReader, Line, Readers
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import SystemThreads

@@ -2,10 +2,9 @@
 
 import pytest
 
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.entry import Entry
-from broker.pulsar.nonpersistent.consumer import PassingConsumer
-from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType

@@ -10,8 +10,7 @@ import pytest
 from pulsar.schema import Integer, JsonSchema, Record, String, StringSchema
 
 from broker.client.embedded import Broker
-from broker.pulsar.error_codes import code_of
-from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound
+from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound, code_of
 from protocol.pulsar import pulsar_pb2 as pb
 from protocol.pulsar.frames import write_command
 

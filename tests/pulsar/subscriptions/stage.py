@@ -8,11 +8,10 @@ from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
 from broker.network.service import Part, Peer
 from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
-from broker.pulsar.entries.reader import EntryReader
-from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.entry import Entry
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.subscriptions.acknowledging import Acknowledging

@@ -2,8 +2,8 @@
 
 import pytest
 
+from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.dispatch.rate_limit import DispatchRate
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerAssignError, ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Bounds, Busy, Missing

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.dispatch.dispatcher import Consumer
-from broker.pulsar.dispatch.exclusive import OnlyOne
-from broker.pulsar.dispatch.failover import OneOfMany
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
+from broker.pulsar.dispatch.single_active import OneOfMany, OnlyOne
 from broker.pulsar.entry import Entry
-from broker.pulsar.nonpersistent.choosing import ByHash, Chooser, InTurn, OneServed
+from broker.pulsar.nonpersistent.subscription import ByHash, Chooser, InTurn, OneServed
 from broker.pulsar.refusals import ConsumerAssignError
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.pulsar.admin.rates import Rates
+from broker.pulsar.admin.stats import Rates
 from tests.pulsar.admin.harness import PERSISTENT, Admin
 from tests.pulsar.clients import client
 

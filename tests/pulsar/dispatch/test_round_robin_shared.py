@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Discard, Now, Read, WakeAt
+from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Discard, DispatchSettings, Now, Read, WakeAt
 from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
-from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.dispatch.round_robin import Shared
 from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import Machine, World
 

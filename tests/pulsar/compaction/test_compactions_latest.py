@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.compaction.latest import Latest, TooManyKeys, _opened, _stored_part
+from broker.pulsar.compaction.compactions import Latest, TooManyKeys, _opened, _stored_part
 from protocol.pulsar.payload import build_batch, compress, decompressed, single_metadata, split_batch
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 

@@ -1,6 +1,13 @@
 """CONNECT: the first command of every connection. The answer says which version both speak, and how large a message may be.
 
-Tests: tests/pulsar/test_service.py, tests/pulsar/test_logins.py.
+AUTH_RESPONSE: a client renews its proof, when it was asked to or before. There is no answer unless that fails.
+
+PING: answered at once.
+
+PONG: the client lives.
+
+Tests: tests/pulsar/test_service.py,
+tests/pulsar/test_logins.py.
 """
 
 from broker import expressions
@@ -8,9 +15,11 @@ from broker.network.work import LOGIN
 from broker.pulsar import logins
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.context import PulsarContext
+from broker.security.principal import ANONYMOUS
 from broker.security.sasl.exchange import AuthenticationFailed
 from protocol.errors import ProtocolError
 from protocol.pulsar.pulsar_pb2 import CommandConnected, FeatureFlags
+from protocol.pulsar.receipts import PONG
 
 # The newest version of the protocol that Pulsar's brokers have. Clients are told the smaller one of theirs and this.
 PROTOCOL_VERSION = 21
@@ -18,7 +27,7 @@ SERVER_VERSION = "Pulsar Server"
 _VERSION_MAX = 200
 
 
-def handle(call: Call) -> None:
+def handle_connect(call: Call) -> None:
     context, state, body = call.context, call.state, call.body
     if state.connected:
         raise ProtocolError("a second CONNECT")
@@ -57,9 +66,49 @@ def handle(call: Call) -> None:
     )
 
 
-def inline(context: PulsarContext, request: PulsarRequest) -> bool:
+def inline_connect(context: PulsarContext, request: PulsarRequest) -> bool:
     """A proof takes up to milliseconds."""
     return not context.authentications[request.connection.peer.listener].asks
 
 
-COMMAND = Command(Type.CONNECT, handle, inline=inline, lane=LOGIN, before_connect=True)
+CONNECT = Command(Type.CONNECT, handle_connect, inline=inline_connect, lane=LOGIN, before_connect=True)
+
+
+def handle_auth_response(call: Call) -> None:
+    context, proof = call.context, call.body.response
+    authentication = context.authentications[call.connection.peer.listener]
+    if not authentication.asks:
+        call.done()
+        return
+    try:
+        identity = authentication.authenticate(proof.auth_method_name, proof.auth_data, ANONYMOUS)
+        if identity.principal != call.connection.principal:
+            raise AuthenticationFailed("another principal than before", identity.principal.name)
+    except AuthenticationFailed as error:
+        logins.fail(call, proof.auth_method_name, error)
+        return
+    logins.succeed(context, call.state, proof.auth_method_name, identity)
+    call.done()
+
+
+def inline_auth_response(context: PulsarContext, request: PulsarRequest) -> bool:
+    """A proof takes up to milliseconds."""
+    return not context.authentications[request.connection.peer.listener].asks
+
+
+AUTH_RESPONSE = Command(Type.AUTH_RESPONSE, handle_auth_response, inline=inline_auth_response, lane=LOGIN)
+
+
+def handle_ping(call: Call) -> None:
+    call.send([PONG])
+
+
+PING_COMMAND = Command(Type.PING, handle_ping)
+
+
+def handle_pong(call: Call) -> None:
+    call.context.liveness.heard(call.state)
+    call.done()
+
+
+PONG_COMMAND = Command(Type.PONG, handle_pong)

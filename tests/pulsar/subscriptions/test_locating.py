@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.network.service import Request
-from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.locating import Liveness
 from protocol.pulsar.frames import command_type
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.pulsar.subscriptions.stage import Client, Stage

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from broker.pulsar.dispatch.assignment import UNKNOWN
-from broker.pulsar.dispatch.by_key import ByKey
+from broker.pulsar.dispatch.by_key import ByKey, KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer
-from broker.pulsar.dispatch.key_shared import KeyShared
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerAssignError
 from broker.pulsar.subscriptions.cursor import Cursor

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.dispatch.dispatcher import Activate, Consumer, Now, Read, WakeAt
-from broker.pulsar.dispatch.failover import Failover, OneOfMany
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Activate, Consumer, DispatchSettings, Now, Read, WakeAt
+from broker.pulsar.dispatch.single_active import Failover, OneOfMany
 from broker.pulsar.subscriptions.cursor import Cursor
 from protocol.pulsar.murmur3 import murmur3_32
 

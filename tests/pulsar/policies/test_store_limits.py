@@ -6,7 +6,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, PulsarException
 
-from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.policies.store import PolicyLimits
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 from tests.pulsar.clients import client
 
@@ -108,7 +108,7 @@ def test_a_consumer_subscribes_no_more_often_than_the_rate_allows(admin: Admin) 
 
 
 def test_consumers_that_are_remembered_are_bounded(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.pulsar.policies.limits._SUBSCRIBERS_MAX", 10)
+    monkeypatch.setattr("broker.pulsar.policies.store._SUBSCRIBERS_MAX", 10)
     topic = admin.topic("t")
     admin.do(
         "POST",

@@ -3,7 +3,7 @@ import inspect
 from broker.config.setting import InvalidSetting
 from broker.errors import Refusal, RequestError, StorageError
 from broker.pulsar import refusals
-from broker.pulsar.error_codes import code_of
+from broker.pulsar.refusals import code_of
 from broker.storage import refusals as storage
 from protocol.pulsar.pulsar_pb2 import ServerError
 

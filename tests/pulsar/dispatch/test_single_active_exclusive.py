@@ -2,9 +2,8 @@
 
 import pytest
 
-from broker.pulsar.dispatch.dispatcher import Consumer, Now, Read
-from broker.pulsar.dispatch.exclusive import Exclusive
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings, Now, Read
+from broker.pulsar.dispatch.single_active import Exclusive
 from broker.pulsar.refusals import ConsumerBusy
 from broker.pulsar.subscriptions.cursor import Cursor
 

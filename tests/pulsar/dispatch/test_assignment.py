@@ -1,7 +1,7 @@
 """Whose turn it is."""
 
+from broker.pulsar.dispatch.assignment import Turns
 from broker.pulsar.dispatch.dispatcher import Consumer
-from broker.pulsar.dispatch.turns import Turns
 
 
 def consumer(name: str, permits: int, priority: int = 0) -> Consumer:

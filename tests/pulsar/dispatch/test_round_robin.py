@@ -1,7 +1,7 @@
 """Who gets the chunks of a message."""
 
-from broker.pulsar.dispatch.chunks import Chunks
 from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.round_robin import Chunks
 from broker.pulsar.entry import Chunk
 
 A, B = Consumer("a", "a"), Consumer("b", "b")
