@@ -23,14 +23,10 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
-from broker.network.callers import open_callers
-from broker.network.figures import Figures
-from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas, ListenerLimits
-from broker.network.routes import Routes
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
-from broker.network.trace_export import TraceExporter, open_exporter
-from broker.network.traces import Traces
+from broker.network.tracing import TraceExporter, Traces, open_exporter
+from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
@@ -41,6 +37,9 @@ from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.metrics import StorageMetrics
 from broker.storage.upkeep.flusher import FLUSHER_THREADS, processor_flusher
+from broker.web.callers import open_callers
+from broker.web.history import Figures
+from broker.web.routes import Routes
 
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
@@ -62,7 +61,7 @@ _SETTLE_S = 0.5
 
 @attrs.frozen
 class _Source:
-    """Where the server finds a service: the module that has its ``assemble`` function (see ``broker.network.part``)."""
+    """Where the server finds a service: the module that has its ``assemble`` function (see ``broker.part``)."""
 
     module: str
     sasl: bool = False  # its clients can log in with SASL

@@ -34,6 +34,10 @@ FLOORS: dict[str, float] = {
     "broker.security": 2.7,
     "broker.network": 3,
     "broker.storage": 3,
+    # What services say over HTTP.
+    "broker.web": 3.2,
+    # What a service is given, and what it gives.
+    "broker.part": 3.4,
     # Records in flight: pure, under Pulsar's dispatchers and Kafka's share groups.
     "broker.delivery": 3,
     "broker.kafka": 4,

@@ -16,7 +16,7 @@ from broker.config import load
 from broker.errors import ConfigError, StorageError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics.text import render
-from broker.network.part import PartThread, Surroundings
+from broker.part import PartThread, Surroundings
 from broker.runtime import system_runtime
 from broker.runtime.dial import ask
 from broker.runtime.threads import ThreadHandle

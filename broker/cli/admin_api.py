@@ -22,10 +22,10 @@ from broker.cli.listening import other_service
 from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
 from broker.http.router import NO_ROUTE
-from broker.network.routes import NOT_FOUND
 from broker.runtime.client_tls import TlsSettings, tls_context
 from broker.runtime.clock import SystemClock
 from broker.runtime.dial import Dialled, dial
+from broker.web.routes import NOT_FOUND
 
 _DEFAULT_URL = "http://localhost:8080"
 _URL = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/?#@\s]+))(?::(\d{1,5}))?/?")

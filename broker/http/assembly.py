@@ -4,10 +4,10 @@ Whether the broker lives and whether it serves: for whoever starts, restarts and
 
 ``GET /metrics``: all metrics in Prometheus's text format, or in OpenMetrics where the client asks for it.
 
-It runs on a handler of the admin lane. Who calls is told as for all other routes (`broker/network/callers.py`). With an
+It runs on a handler of the admin lane. Who calls is told as for all other routes (`broker/web/callers.py`). With an
 authorizer, the client needs DESCRIBE on the CLUSTER.
 
-The thread that reads the broker's figures every 5 s (`broker/network/figures.py`), from the start of the HTTP service on, and
+The thread that reads the broker's figures every 5 s (`broker/web/history.py`), from the start of the HTTP service on, and
 feeds the streams that show them.
 
 A figure that cannot be read costs that sample, not the thread.
@@ -32,15 +32,14 @@ from broker.http.streams import Streams
 from broker.log import EventLimit, get_logger
 from broker.metrics.registry import Registry
 from broker.metrics.text import negotiate, render
-from broker.network.callers import Callers
-from broker.network.figures import Figures
-from broker.network.history import STEP_S
-from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.routes import TEXT, UNAVAILABLE, Answer, Call, Route
+from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
+from broker.web.callers import Callers
+from broker.web.history import STEP_S, Figures
+from broker.web.routes import TEXT, UNAVAILABLE, Answer, Call, Route
 
 _OK = Answer(200, b"ok\n", TEXT)
 

@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 import h11
 
-from broker.network.routes import BAD_REQUEST
+from broker.web.routes import BAD_REQUEST
 
 TOO_LARGE: Final = 413
 HEAD_TOO_LARGE: Final = 431

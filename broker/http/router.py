@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from broker.network.routes import NOT_ALLOWED, NOT_FOUND, HttpError, Route
+from broker.web.routes import NOT_ALLOWED, NOT_FOUND, HttpError, Route
 
 NOT_IMPLEMENTED = 501
 NO_ROUTE = "There is nothing under this path."

@@ -23,12 +23,12 @@ from broker.http.session import HttpRequest, HttpSession
 from broker.http.streams import Stream, Streams
 from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
-from broker.network.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import Abandoned, Allowance, Work
 from broker.runtime import Runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
+from broker.web.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 
 log = get_logger("http")
 

@@ -38,8 +38,8 @@ from broker.http.chunks import (
     next_event,
     too_large,
 )
-from broker.network.routes import BAD_REQUEST
 from broker.network.service import Request
+from broker.web.routes import BAD_REQUEST
 
 HEAD_MAX_BYTES: Final = 16 * 1024
 HEAD_MAX_LINES: Final = 100

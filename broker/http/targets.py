@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 
 from broker.config.open_listeners import is_loopback
-from broker.network.routes import BAD_REQUEST, FORBIDDEN, HttpError
+from broker.web.routes import BAD_REQUEST, FORBIDDEN, HttpError
 
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)

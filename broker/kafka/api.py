@@ -16,7 +16,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.network.service import Handover, Outbox, Peer, Request
-from broker.network.traces import LOG_CALLS_MAX, LogCall
+from broker.network.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge

@@ -28,9 +28,8 @@ from broker.kafka.share.share_service import ShareService
 from broker.kafka.telemetry.client_telemetry import ClientTelemetry
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
-from broker.network.endpoints import endpoints
-from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.throttling import Throttling
+from broker.network.quota import Throttling
+from broker.part import PartThread, ServicePart, Surroundings, endpoints
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 

@@ -30,8 +30,8 @@ from typing import Any, Final
 
 from broker.errors import RequestError
 from broker.metrics import Labels
+from broker.network.quota import Throttling
 from broker.network.service import Connection, Handover, Outbox, Part, Request
-from broker.network.throttling import Throttling
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter, Meters

@@ -13,10 +13,9 @@ from typing import Any
 
 import attrs
 
-from broker.network.mailbox import Mailbox
 from broker.network.mute import UNWRITABLE
 from broker.network.receive_buffer import ReceiveBuffer
-from broker.network.service import Part, Peer, Request, Service, Session
+from broker.network.service import Mailbox, Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.security.principal import ANONYMOUS, Principal

@@ -24,8 +24,7 @@ import attrs
 
 from broker.network.connection import ProcessorConnection
 from broker.network.handshakes import Handshake
-from broker.network.mailbox import Mailbox, Verb
-from broker.network.service import Request
+from broker.network.service import Mailbox, Request, Verb
 from broker.runtime.threads import Lock
 
 # An entry of an inbox: a verb and its two arguments.

@@ -8,7 +8,15 @@ within about ten seconds; and answers that wait are counted only where there are
 A peer is slow if it holds memory and moves too little of it, in either direction. That costs it its connection only while
 memory for requests is short, or while the answers that wait in memory are too many over all processors of the plane.
 
-Tests: tests/network/test_processor.py, tests/network/test_request_memory.py, tests/network/test_socket_server.py.
+How many bytes of answers wait in memory for peers that do not read them, over all processors of a plane.
+
+Each processor reports its share about once a second, and asks whether the sum is too much. The bound of a single connection
+(``outgoing_high_water_bytes``) is exact and checked before each request. This one bounds many such connections together, and is
+up to a second old.
+
+Tests: tests/network/test_processor.py,
+tests/network/test_request_memory.py,
+tests/network/test_socket_server.py.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +27,28 @@ from broker.network.connection import ProcessorConnection
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT, THROTTLED
 from broker.network.quota import ConnectionQuotas
-from broker.network.unsent import Unsent
+
+
+class Unsent:
+    """For any thread. Each processor writes its own entry only."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit``: bytes, for all processors together."""
+        self.limit = limit
+        self._sizes: dict[int, int] = {}
+
+    def report(self, processor: int, size: int) -> None:
+        """Set how many bytes wait in the connections of this processor."""
+        self._sizes[processor] = size
+
+    @property
+    def total(self) -> int:
+        return sum(self._sizes.copy().values())
+
+    @property
+    def too_much(self) -> bool:
+        return self.total > self.limit
+
 
 log = get_logger("network")
 

@@ -14,12 +14,12 @@ import attrs
 
 from broker.metrics import Labels, Registry, names
 from broker.metrics.metric import Cached, Metric, Ratio
+from broker.metrics.request_times import RequestTimes, ranges, requests
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold
 from broker.network.plane import Plane
 from broker.network.processor import Processor
 from broker.network.quota import ConnectionQuotas
-from broker.network.request_times import RequestTimes, ranges, requests
 from broker.network.work import LANES
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event

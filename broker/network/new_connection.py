@@ -2,6 +2,10 @@
 
 The acceptor's thread offers, the processor's thread takes. Once the queue is closed nothing is offered any more, so whoever
 closed it can empty it for good.
+
+What another part of the broker does on a processor's thread: its descriptor is in the processor's poller.
+
+So that part needs no thread of its own to wait, and no change of the thread to go on with what a request has begun.
 """
 
 from collections import deque
@@ -11,6 +15,7 @@ import attrs
 
 from broker.network.service import Peer, Service
 from broker.runtime.net import Socket
+from broker.runtime.poller import Pollable
 from broker.runtime.threads import Lock
 from broker.security.tls_listener import TlsListener
 
@@ -67,3 +72,30 @@ class NewConnectionQueue:
         with self._lock:
             turned_away, self._turned_away = self._turned_away, False
         return turned_away
+
+
+class Attachment(Protocol):
+    """For one processor. Every method but ``detach`` is called on its thread. None of them waits for the disk.
+
+    What they submit to the processor goes through its inbox, as from another thread, so that an error costs one connection.
+    """
+
+    @property
+    def due(self) -> object:
+        """True if ``begin_due`` has something to do. Requests and ``ready`` make it true."""
+
+    @property
+    def source(self) -> Pollable:
+        """What the processor's poller watches. It stays the same."""
+
+    def attach(self) -> None:
+        """The thread has started."""
+
+    def ready(self) -> None:
+        """``source`` is readable."""
+
+    def begin_due(self) -> None:
+        """The processor has handled what it has read, and is about to wait."""
+
+    def detach(self) -> None:
+        """The processor has no connections any more. Called once, on its thread or after that has ended."""

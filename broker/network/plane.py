@@ -9,16 +9,15 @@ Tests: tests/network/test_socket_server.py.
 from collections.abc import Callable, Sequence
 
 from broker.log import get_logger
+from broker.metrics.request_times import RequestTimes
 from broker.network.acceptor import Acceptor, Endpoint
-from broker.network.attachment import Attachment
-from broker.network.handler_pool import Handler
+from broker.network.expiry import Unsent
 from broker.network.memory_pool import MemoryPool
+from broker.network.new_connection import Attachment
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
-from broker.network.request_channel import RequestChannel
-from broker.network.request_times import RequestTimes
+from broker.network.request_channel import Handler, RequestChannel
 from broker.network.service import Outbox
-from broker.network.unsent import Unsent
 from broker.network.work import LANES
 from broker.runtime import Runtime
 from broker.runtime.run_token import TokenHolder

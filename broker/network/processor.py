@@ -21,12 +21,11 @@ from typing import Any
 import attrs
 
 from broker.log import EventLimit, get_logger
-from broker.network.attachment import Attachment
+from broker.metrics.request_times import GAP_S, SEND, THROTTLE, RequestTimes
 from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
-from broker.network.expiry import Expiry
+from broker.network.expiry import Expiry, Unsent
 from broker.network.handshakes import Handshakes
-from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import (
     CHANNEL_FULL,
@@ -41,14 +40,12 @@ from broker.network.mute import (
     MuteEvent,
     next_holds,
 )
-from broker.network.new_connection import NewConnection, NewConnectionQueue
+from broker.network.new_connection import Attachment, NewConnection, NewConnectionQueue
 from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
-from broker.network.request_times import GAP_S, SEND, THROTTLE, RequestTimes
-from broker.network.service import Handover, Outbox, Part, Request
-from broker.network.traces import Traces
-from broker.network.unsent import Unsent
+from broker.network.service import Handover, Outbox, Part, Request, Verb
+from broker.network.tracing import Traces
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK

@@ -12,14 +12,40 @@ Acceptors ask before they accept, processors report closed connections; one lock
   processors close connections of the other listeners (``evict``).
 
 A rate is a token bucket of one second: after a pause, as many may come at once as come in a second.
+
+What is delivered unasked counts for its client's ``consumer_byte_rate``, which is the quota of Kafka's Fetch, too: messages of
+Pulsar's consumers, and buffers of the shuffle service's readers.
+
+What is delivered counts when it is sent. A receiver whose client is in debt then gets nothing more until the debt is paid; it
+looks again each second, because the quota may have been changed. Other receivers of the same client learn of the debt with their
+next delivery.
+
+Any thread; nothing here waits.
+
+Mutes the connections of clients that have used up a quota, each for its throttle time.
+
+As in Kafka a response is sent at once, with the throttle time in it where the protocol has one, and the next request of the
+connection is not taken before that time is over. So clients that do not look at the throttle time are throttled, too.
+
+A connection's throttle begins and ends on its processor, and the table has an entry from the one to the other, or until the
+connection is closed. It ends by the timer, or before that by ``end_all``, when quotas have changed.
+
+Tests: tests/pulsar/subscriptions/test_consumer.py,
+tests/shuffle/test_quotas.py.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import attrs
 
+from broker.network.service import Connection, Outbox
+from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer, TimerHandle
+from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.entities import Kind
 
 _NO_LIMIT = 2**31 - 1
 # Kafka keeps a throttled connection for one window of its rate at most: 1 s.
@@ -213,3 +239,76 @@ class ConnectionQuotas:
             assert counts[key] >= 0
             if not counts[key]:
                 del counts[key]
+
+
+_LOOK_AGAIN_S = 1.0
+
+
+class DeliveryQuota:
+    def __init__(self, quotas: ClientQuotas, clock: Clock, timer: Timer) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._timer = timer
+
+    def delivered(self, user: str, size: int) -> bool:
+        """Count it. Whether the client is in debt now."""
+        quotas = self._quotas
+        return quotas.limits(Kind.FETCH) and quotas.take(Kind.FETCH, user, size, self._clock.monotonic()) > 0
+
+    def when_to_look(self, user: str, look: Callable[[], None]) -> bool:
+        """Have ``look`` called, on the timer's thread, when the debt of the client may be paid. False: there is none."""
+        meter = self._quotas.meters(user, "").fetch
+        if meter is None:
+            return False
+        now = self._clock.monotonic()
+        throttle_s = meter.throttle_s(now)
+        if throttle_s:
+            self._timer.at(now + min(throttle_s, _LOOK_AGAIN_S), look)
+        return throttle_s > 0
+
+
+class Throttling:
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._throttled: dict[Connection, tuple[Outbox, TimerHandle]] = {}
+
+    def count_in(self, quotas: ClientQuotas) -> None:
+        """These connections are among those that the quotas count as throttled, and go on when quotas change."""
+        others = quotas.throttled
+        quotas.throttled = lambda: others() + len(self)
+        quotas.on_change.append(self.end_all)
+
+    def __len__(self) -> int:
+        """How many connections are throttled."""
+        return len(self._throttled)
+
+    def begin(self, connection: Connection, outbox: Outbox, until: float) -> None:
+        """Throttle it until this time (Clock.monotonic() s). On its processor; its response has not been sent yet."""
+        if connection in self._throttled:
+            return
+        handle = self._timer.at(until, partial(self._due, connection, outbox))
+        self._throttled[connection] = outbox, handle
+        outbox.start_throttling(connection)
+
+    def _due(self, connection: Connection, outbox: Outbox) -> None:
+        """Any thread."""
+        outbox.call(connection, partial(self._end, connection))
+
+    def _end(self, connection: Connection) -> None:
+        """On its processor. The timer and ``end_all`` may both have asked for it."""
+        entry = self._throttled.pop(connection, None)
+        if entry is not None:
+            outbox, handle = entry
+            handle.cancel()
+            outbox.end_throttling(connection)
+
+    def end_all(self) -> None:
+        """Let all go on now. Those that are above a quota still are throttled again after their next request. Any thread."""
+        for connection, (outbox, _) in list(self._throttled.items()):
+            self._due(connection, outbox)
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed. On its processor."""
+        entry = self._throttled.pop(connection, None)
+        if entry is not None:
+            entry[1].cancel()

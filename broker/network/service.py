@@ -4,7 +4,13 @@ A ``Session`` says how long a frame is and parses it; a ``Service`` acts on it. 
 bounds the frames, accounts for their memory, mutes connections, keeps responses in order, and controls the flow. Nothing here
 knows a protocol.
 
-Tests: tests/network/test_processor.py.
+What other threads may ask of a processor, and nothing else of it: the mailbox in which they leave work.
+
+A verb is never called by others. It goes through ``submit`` with its two arguments, which runs it on the processor's thread.
+The module is below requests and connections, so a verb's arguments have no types here: `Processor` declares them.
+
+Tests: tests/network/test_processor.py,
+tests/network/test_socket_server_outbox.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +18,52 @@ from typing import Any, Protocol
 
 import attrs
 
-from broker.network.mailbox import Mailbox
 from broker.runtime.disk import Buffer, FileRegion
 from broker.security.principal import Principal
+
+Verb = Callable[[Any, Any], None]
+
+
+class Mailbox(Protocol):
+    def submit(self, verb: Verb, target: Any, argument: Any) -> None:
+        """From any thread: run ``verb(target, argument)`` on the processor's thread, at once if this is it, else soon."""
+
+    # -- verbs on a request -------------------------------------------------------------------------------------------
+
+    @property
+    def send(self) -> Verb:
+        """(request, parts): answer it."""
+
+    @property
+    def no_op(self) -> Verb:
+        """(request, None): it needs no answer."""
+
+    @property
+    def close_connection(self) -> Verb:
+        """(request, None): close its connection once the bytes queued so far have been sent."""
+
+    @property
+    def hand_over(self) -> Verb:
+        """(request, what goes with it): a parked request goes to a handler."""
+
+    @property
+    def give_back(self) -> Verb:
+        """(request, None): its handler has returned; release the memory of its frame if it was lent to the handler."""
+
+    # -- verbs on a connection ----------------------------------------------------------------------------------------
+
+    @property
+    def push(self) -> Verb:
+        """(connection, parts): send bytes that answer no request."""
+
+    @property
+    def call(self) -> Verb:
+        """(connection, callable): run a service's own work."""
+
+    @property
+    def throttle(self) -> Verb:
+        """(connection, event): a quota begins or ends to mute the connection."""
+
 
 Part = Buffer | FileRegion
 

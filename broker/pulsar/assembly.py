@@ -9,11 +9,8 @@ from functools import partial
 import attrs
 
 from broker.config import BrokerConfig, Listener
-from broker.network.callers import open_callers
-from broker.network.delivery_quota import DeliveryQuota
-from broker.network.endpoints import endpoints
-from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.throttling import Throttling
+from broker.network.quota import DeliveryQuota, Throttling
+from broker.part import PartThread, ServicePart, Surroundings, endpoints
 from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.compaction.compactions import Compactions
@@ -43,6 +40,7 @@ from broker.pulsar.topics.watches import TopicWatches
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
+from broker.web.callers import open_callers
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:

@@ -12,9 +12,9 @@ from broker.live_config import LiveConfig
 from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metrics.registry import Registry
-from broker.network.endpoints import as_reached
+from broker.network.quota import Throttling
 from broker.network.service import Peer
-from broker.network.throttling import Throttling
+from broker.part import as_reached
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces

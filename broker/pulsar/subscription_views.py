@@ -10,9 +10,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, Final
 
-from broker.network.callers import Callers
-from broker.network.pages import limit_of
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.pulsar.subscriptions.operations import SubscriptionFigures, figures
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -21,6 +18,8 @@ from broker.pulsar.topics.registry import TopicRegistry
 from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
+from broker.web.callers import Callers
+from broker.web.routes import Answer, Call, Route, json_answer, limit_of
 
 # Consumers that are shown of one subscription, and subscriptions of one topic.
 _CONSUMERS_SHOWN: Final = 100

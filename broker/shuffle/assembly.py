@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.network.delivery_quota import DeliveryQuota
-from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.throttling import Throttling
+from broker.network.quota import DeliveryQuota, Throttling
+from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer

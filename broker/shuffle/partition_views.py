@@ -11,16 +11,15 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-from broker.network.callers import Callers
-from broker.network.figures import Figures
-from broker.network.pages import page_of
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.security.acl import Operation, ResourceType
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.rights import PREFIX
 from broker.shuffle.serving.view import View
+from broker.web.callers import Callers
+from broker.web.history import Figures
+from broker.web.routes import Answer, Call, Route, json_answer, page_of
 
 # Readers that are shown of one partition, and of all partitions of a page.
 _READERS_MAX: Final = 1000

@@ -13,9 +13,8 @@ from typing import Any
 import attrs
 
 from broker.log import EventLimit, get_logger
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota, Throttling
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
-from broker.network.throttling import Throttling
 from broker.network.work import ADMIN
 from broker.runtime.clock import Clock
 from broker.security.acl import Authorizer

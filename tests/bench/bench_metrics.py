@@ -27,14 +27,14 @@ FRAME = b"\x00" * 64
 
 def requests_once(connections: int, pipelined: int, count: int) -> float:
     """Nanoseconds per request."""
+    from broker.network.expiry import Unsent
     from broker.network.memory_pool import MemoryPool
     from broker.network.new_connection import NewConnection
-    from broker.network.outbox import ProcessorOutbox
     from broker.network.processor import Processor, ProcessorSettings
     from broker.network.quota import ConnectionQuotas
     from broker.network.request_channel import RequestChannel
     from broker.network.service import Peer, Request
-    from broker.network.unsent import Unsent
+    from broker.network.socket_server import ProcessorOutbox
     from broker.runtime.clock import SystemClock
     from broker.runtime.net import WOULD_BLOCK
     from broker.runtime.poller import READ

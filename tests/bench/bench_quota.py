@@ -14,7 +14,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.metering import Metering
 from broker.kafka.service import KafkaService
-from broker.network.throttling import Throttling
+from broker.network.quota import Throttling
 from broker.runtime.clock import SystemClock
 from broker.runtime.timers import Timer
 from broker.security.principal import ANONYMOUS

@@ -3,14 +3,14 @@
 import socket
 
 from broker.config import BrokerConfig
+from broker.network.expiry import Unsent
 from broker.network.memory_pool import MemoryPool
 from broker.network.new_connection import NewConnection
-from broker.network.outbox import ProcessorOutbox
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Peer, Service
-from broker.network.unsent import Unsent
+from broker.network.socket_server import ProcessorOutbox
 from broker.runtime import Runtime
 from broker.runtime.net import SystemSocket
 

@@ -11,11 +11,11 @@ from broker.errors import StorageError
 from broker.http.router import Router
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.streams import Streams
-from broker.network.routes import NO_CONTENT, Answer, Call, EventStream, HttpError, Route, json_answer, stream_answer
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
 from broker.security.principal import ANONYMOUS, Principal
+from broker.web.routes import NO_CONTENT, Answer, Call, EventStream, HttpError, Route, json_answer, stream_answer
 from tests.network.harness import Bench, Client, Stage
 
 BODY_MAX = 4096

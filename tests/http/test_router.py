@@ -3,7 +3,7 @@
 import pytest
 
 from broker.http.router import MethodNotAllowed, Router
-from broker.network.routes import NO_CONTENT, HttpError, Route
+from broker.web.routes import NO_CONTENT, HttpError, Route
 
 
 def router(*patterns: str) -> Router:

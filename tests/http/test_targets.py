@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.http.targets import decoded, host_of, parse_query, parse_target
-from broker.network.routes import HttpError
+from broker.web.routes import HttpError
 
 
 @given(st.lists(st.text(min_size=1), min_size=1), st.dictionaries(st.text(), st.text(), max_size=5))

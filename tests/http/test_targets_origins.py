@@ -3,7 +3,7 @@
 import pytest
 
 from broker.http.targets import check
-from broker.network.routes import HttpError
+from broker.web.routes import HttpError
 
 ALLOWED = {"broker.example"}
 

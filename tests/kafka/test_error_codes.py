@@ -14,7 +14,7 @@ from protocol.kafka.errors import ErrorCode
 # Refusals of other services, which Kafka's handlers never see, and of expressions and the backup, whose callers have their codes.
 # Other tests of the same process may have imported them.
 OF_OTHERS = (
-    *("broker.pulsar.", "broker.delivery.", "broker.http.", "broker.network.routes"),
+    *("broker.pulsar.", "broker.delivery.", "broker.http.", "broker.web.routes"),
     *("broker.expressions", "broker.storage.backup."),
 )
 

@@ -17,7 +17,7 @@ from broker.kafka.metering import Metered, Metering
 from broker.kafka.producing.run_finder import RunFinder, RunRequest
 from broker.metrics.text import render
 from broker.network.mute import THROTTLED
-from broker.network.throttling import Throttling
+from broker.network.quota import Throttling
 from broker.runtime.timers import Timer
 from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import DEFAULT, Entity, Kind

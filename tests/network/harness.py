@@ -15,18 +15,15 @@ from typing import Any
 from unittest import mock
 
 from broker.network import memory_pool, processor, receive_buffer
-from broker.network.attachment import Attachment
 from broker.network.connection import ProcessorConnection
-from broker.network.handler_pool import Handler
+from broker.network.expiry import Unsent
 from broker.network.memory_pool import MemoryPool
-from broker.network.new_connection import NewConnection
-from broker.network.outbox import ProcessorOutbox
+from broker.network.new_connection import Attachment, NewConnection
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
-from broker.network.request_channel import RequestChannel
+from broker.network.request_channel import Handler, RequestChannel
 from broker.network.service import Peer
-from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
-from broker.network.unsent import Unsent
+from broker.network.socket_server import Binding, ProcessorOutbox, SocketServer, SocketServerSettings
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller

@@ -13,9 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.network.mailbox import Mailbox
 from broker.network.mute import Hold
-from broker.network.service import Connection, Outbox
+from broker.network.service import Connection, Mailbox, Outbox
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
 from tests.network.tls_client import TlsClient, listener

@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from broker.client import Broker
-from broker.network.outbox import ProcessorOutbox
 from broker.network.service import Handover
+from broker.network.socket_server import ProcessorOutbox
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 

@@ -27,8 +27,7 @@ from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
-from broker.network.quota import ConnectionQuotas
-from broker.network.throttling import Throttling
+from broker.network.quota import ConnectionQuotas, Throttling
 from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.many_consumers import ManyConsumers

@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker.network.callers import Callers
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import Hold
-from broker.network.pages import page_of
 from broker.network.plane import Plane
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.network.socket_server import SocketServer
 from broker.runtime.clock import Clock
 from broker.security.acl import Operation, ResourceType
+from broker.web.callers import Callers
+from broker.web.routes import Answer, Call, Route, json_answer, page_of
 
 _REASONS = {int(hold): hold.name.lower() for hold in Hold if hold.name is not None}
 

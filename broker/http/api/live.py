@@ -27,14 +27,12 @@ import attrs
 
 from broker import log
 from broker.log import EVENTS_MAX
-from broker.network.callers import Callers
-from broker.network.figures import Figures
-from broker.network.history import WHOLE
-from broker.network.pages import limit_of, number_of
-from broker.network.routes import Answer, Call, EventStream, Route, json_answer, stream_answer
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.web.callers import Callers
+from broker.web.history import WHOLE, Figures
+from broker.web.routes import Answer, Call, EventStream, Route, json_answer, limit_of, number_of, stream_answer
 
 # Of one answer, and of one stream: 180 values each are 200 KB of JSON.
 SERIES_MAX: Final = 100

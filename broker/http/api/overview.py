@@ -12,14 +12,14 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.metrics import Registry, names
-from broker.network.callers import Callers
-from broker.network.figures import Field, Figures
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.network.socket_server import SocketServer
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
+from broker.web.callers import Callers
+from broker.web.history import Field, Figures
+from broker.web.routes import Answer, Call, Route, json_answer
 
 MESSAGES_IN = Field("topic", "messages_in", counter=True)
 BYTES_IN = Field("topic", "bytes_in", counter=True)

@@ -1,6 +1,6 @@
 """``/api/v1/requests``: how many requests of each API there were in the last minute, and how long they took.
 
-The broker measures the five parts of a request, each by itself (`broker/network/request_times.py`). The percentiles of the whole
+The broker measures the five parts of a request, each by itself (`broker/metrics/request_times.py`). The percentiles of the whole
 are put together from the parts as if these did not depend on each other.
 
 The sampler's thread takes a snapshot of the counters every 5 s; an answer is the difference to the one of a minute ago.
@@ -18,12 +18,12 @@ import attrs
 
 from broker.metrics import Labels, Registry, names
 from broker.metrics.registry import Ranges
-from broker.network.callers import Callers
-from broker.network.history import STEP_S
-from broker.network.request_times import PARTS
-from broker.network.routes import Answer, Call, Route, json_answer
+from broker.metrics.request_times import PARTS
 from broker.runtime.clock import Clock
 from broker.security.acl import Operation, ResourceType
+from broker.web.callers import Callers
+from broker.web.history import STEP_S
+from broker.web.routes import Answer, Call, Route, json_answer
 
 _WINDOW_S: Final = 60.0
 _BOUNDS: Final = names.REQUEST_SECONDS.bounds

@@ -14,8 +14,8 @@ from typing import Final
 
 import attrs
 
-from broker.network.routes import Answer, Call, Route
 from broker.runtime.files import read_packaged
+from broker.web.routes import Answer, Call, Route
 
 NOT_MODIFIED: Final = 304
 _INDEX: Final = "index.html"

@@ -30,7 +30,7 @@ from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.network.service import Connection, Part
-from broker.network.traces import LOG_CALLS_MAX, LogCall
+from broker.network.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.work import Work
 from broker.runtime.disk import FileRegion
 from broker.security.acl import Operation, ResourceType

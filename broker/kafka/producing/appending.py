@@ -16,7 +16,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FIRST_VERSION
-from broker.network.traces import LogCall
+from broker.network.tracing import LogCall
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
 from broker.storage.refusals import InvalidTimestamp, InvalidTransactionState, KeylessRecords

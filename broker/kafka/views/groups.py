@@ -22,9 +22,8 @@ from broker.kafka.share.share_service import ShareOffset
 from broker.kafka.share.share_store import Key
 from broker.kafka.views.topics import Spending
 from broker.kafka.views.view_context import ViewContext
-from broker.network.pages import page_of
-from broker.network.routes import NOT_FOUND, Answer, Call, HttpError, Route, json_answer
 from broker.security.acl import Operation, ResourceType
+from broker.web.routes import NOT_FOUND, Answer, Call, HttpError, Route, json_answer, page_of
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.consumer_protocol import parse_assignment
 

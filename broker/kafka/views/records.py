@@ -15,12 +15,22 @@ import attrs
 from broker.errors import Refusal, StorageError
 from broker.kafka.views.record_reader import Budget, Found, RecordReader, Wanted
 from broker.kafka.views.view_context import ViewContext
-from broker.network.pages import limit_of, number_of
-from broker.network.routes import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.work import INSPECTION
 from broker.security.acl import Operation
 from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
+from broker.web.routes import (
+    BAD_REQUEST,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Answer,
+    Call,
+    HttpError,
+    Route,
+    json_answer,
+    limit_of,
+    number_of,
+)
 
 _LIMIT: Final = 50
 _LIMIT_MAX: Final = 1000

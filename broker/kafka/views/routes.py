@@ -16,9 +16,9 @@ from broker.kafka.views.tail import Tail
 from broker.kafka.views.topics import Settings, Topics
 from broker.kafka.views.transactions import Transactions
 from broker.kafka.views.view_context import ViewContext
-from broker.network.callers import Callers
-from broker.network.figures import Field, Figures
-from broker.network.routes import Route
+from broker.web.callers import Callers
+from broker.web.history import Field, Figures
+from broker.web.routes import Route
 
 LAG = Field("group", "lag")
 LAG_S = Field("group", "lag_s")

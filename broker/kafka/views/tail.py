@@ -19,14 +19,13 @@ from broker.kafka.views.record_reader import Budget, RecordReader, Wanted
 from broker.kafka.views.records import PARTITIONS_MAX
 from broker.kafka.views.view_context import ViewContext
 from broker.log import EventLimit, get_logger
-from broker.network.pages import number_of
-from broker.network.routes import BAD_REQUEST, Answer, Call, EventStream, HttpError, Route, stream_answer
 from broker.network.work import Abandoned, Work
 from broker.runtime.threads import Event, Lock
 from broker.security.acl import Operation, ResourceType
 from broker.security.quotas.client_quotas import Meter
 from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
+from broker.web.routes import BAD_REQUEST, Answer, Call, EventStream, HttpError, Route, number_of, stream_answer
 
 log = get_logger("kafka")
 

@@ -17,12 +17,11 @@ from broker.kafka.configs.resources import Source
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import longest_s, total_lag
 from broker.kafka.views.view_context import ViewContext
-from broker.network.figures import Field
-from broker.network.pages import page_of
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.security.acl import Operation, ResourceType
 from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
+from broker.web.history import Field
+from broker.web.routes import Answer, Call, Route, json_answer, page_of
 
 _SOURCES: Mapping[int, str] = {
     Source.TOPIC: "topic",

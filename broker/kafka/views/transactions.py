@@ -13,10 +13,20 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.transactions.phases import AT_REST
 from broker.kafka.transactions.transaction import State
 from broker.kafka.views.view_context import ViewContext
-from broker.network.pages import limit_of, number_of, page_of
-from broker.network.routes import BAD_REQUEST, NOT_FOUND, Answer, Call, HttpError, Route, json_answer
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
+from broker.web.routes import (
+    BAD_REQUEST,
+    NOT_FOUND,
+    Answer,
+    Call,
+    HttpError,
+    Route,
+    json_answer,
+    limit_of,
+    number_of,
+    page_of,
+)
 
 # Partitions that are named of one transaction, and partitions whose last stable offset is held.
 _PARTITIONS_SHOWN: Final = 1000

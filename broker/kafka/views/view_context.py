@@ -7,11 +7,11 @@ import attrs
 
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import Lags
-from broker.network.callers import Callers
-from broker.network.figures import Figures
-from broker.network.routes import NOT_FOUND, Call, HttpError
 from broker.security.acl import Operation, ResourceType
 from broker.storage.config import TopicInfo
+from broker.web.callers import Callers
+from broker.web.history import Figures
+from broker.web.routes import NOT_FOUND, Call, HttpError
 
 
 @attrs.frozen(eq=False)

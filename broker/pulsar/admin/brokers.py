@@ -20,7 +20,6 @@ from broker.config.dynamic_settings import Way, way_of
 from broker.errors import ConfigError
 from broker.live_config import ALL_BROKERS
 from broker.metrics.registry import Histogram, ReadHistogram
-from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.network.work import REQUEST_ENTRIES_MAX
 from broker.pulsar.admin import non_persistent, stats
 from broker.pulsar.admin.calls import require_cluster, require_topic, route, topic_name, web_urls
@@ -30,6 +29,7 @@ from broker.pulsar.admin.tenants import BUNDLE
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.handlers.lookup import service_urls
 from broker.security.acl import Operation
+from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 
 _OK = Answer(200, b"ok", TEXT)
 # The newest version of Pulsar whose clients this broker was tried with.

@@ -30,7 +30,6 @@ from typing import Any, Final
 
 from broker.config.setting import InvalidSetting
 from broker.errors import Refusal
-from broker.network.routes import Answer, Call, HttpError, Route
 from broker.network.work import ADMIN
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
@@ -45,6 +44,7 @@ from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.acl_authorizer import TooManyAcls
 from broker.security.acl_rules import InvalidAcl
 from broker.storage import refusals as storage
+from broker.web.routes import Answer, Call, HttpError, Route
 from protocol.pulsar.message_id import MessageId
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {

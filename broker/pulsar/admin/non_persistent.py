@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from broker.network.routes import NO_CONTENT, Answer, Call, Route, json_answer
 from broker.pulsar.admin.calls import (
     may_describe,
     name_to_create,
@@ -32,6 +31,7 @@ from broker.pulsar.subscriptions.operations import consumer_figures
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName
 from broker.security.acl import Operation
 from broker.storage.refusals import TopicExists
+from broker.web.routes import NO_CONTENT, Answer, Call, Route, json_answer
 
 BASE = "/admin/v2/non-persistent/{tenant}/{namespace}"
 TOPIC = BASE + "/{topic}"

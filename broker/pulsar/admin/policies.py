@@ -16,7 +16,6 @@ from uuid import UUID
 
 import attrs
 
-from broker.network.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_tenant, require_topic, route, topic_name
 from broker.pulsar.admin.policy_values import (
     AGE,
@@ -36,6 +35,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.policies.policies import BacklogQuota, Policies, Rate
 from broker.pulsar.refusals import TopicNotFound
 from broker.security.acl import Operation
+from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"

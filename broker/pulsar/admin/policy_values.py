@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import attrs
 
-from broker.network.routes import HttpError
 from broker.pulsar.admin.calls import number
 from broker.pulsar.policies.policies import (
     AutoCreation,
@@ -27,6 +26,7 @@ from broker.pulsar.policies.policies import (
 )
 from broker.pulsar.schemas.compatibility import Strategy
 from broker.pulsar.subscriptions.dispatchers import NAMES
+from broker.web.routes import HttpError
 
 # Of a backlog quota: what its two limits are called.
 STORAGE, AGE = "destination_storage", "message_age"

@@ -3,7 +3,6 @@
 Tests: tests/pulsar/admin/test_topics.py.
 """
 
-from broker.network.routes import Route
 from broker.pulsar.admin.brokers import Brokers, BrokerStats, Lookup
 from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.policies import PolicyCalls
@@ -13,6 +12,7 @@ from broker.pulsar.admin.subscriptions import Subscriptions
 from broker.pulsar.admin.tenants import Permissions, Tenants
 from broker.pulsar.admin.topics import Topics
 from broker.pulsar.context import PulsarContext
+from broker.web.routes import Route
 
 
 def routes(context: PulsarContext) -> list[Route]:

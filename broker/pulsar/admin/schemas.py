@@ -10,13 +10,13 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
-from broker.network.routes import Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import json_object, require_creation, require_topic, route, topic_name
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound
 from broker.pulsar.schemas.compatibility import Strategy, split
 from broker.pulsar.schemas.schema import KEY_VALUE, SCHEMA_BYTES_MAX, TYPES_BY_NAME, Schema, StoredSchema
 from broker.security.acl import Operation
+from broker.web.routes import Answer, Call, HttpError, Route, json_answer
 
 BASE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from broker.network.routes import Answer, Call, Route, json_answer
 from broker.pulsar.admin.calls import (
     each_part,
     json_object,
@@ -39,6 +38,7 @@ from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation
+from broker.web.routes import Answer, Call, Route, json_answer
 
 _INTERVAL_S: Final = 10.0
 # Nobody has asked for so long: no more samples.

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from broker.network.routes import NO_CONTENT, UNPROCESSABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.work import INSPECTION
 from broker.pulsar.admin.calls import (
     each_part,
@@ -43,6 +42,7 @@ from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.disk import FileRegion
 from broker.security.acl import Operation
+from broker.web.routes import NO_CONTENT, UNPROCESSABLE, Answer, Call, HttpError, Route, json_answer
 from protocol.errors import ProtocolError
 from protocol.pulsar.message_id import LATEST
 from protocol.pulsar.metadata import is_encrypted, read_stored_metadata

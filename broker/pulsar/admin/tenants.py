@@ -27,7 +27,6 @@ from typing import Any, Final
 
 import attrs
 
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import (
     json_object,
     namespace_name,
@@ -46,6 +45,7 @@ from broker.pulsar.topic_names import check_namespace, namespace_prefix, subscri
 from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_rules import AclFilter
+from broker.web.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"

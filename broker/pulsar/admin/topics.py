@@ -8,7 +8,6 @@ from itertools import chain
 import attrs
 
 from broker.errors import StorageError
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import (
     each_part,
     json_object,
@@ -38,6 +37,7 @@ from broker.pulsar.topic_names import TopicName, kafka_name
 from broker.pulsar.topics.topic import TopicRecord
 from broker.security.acl import Operation
 from broker.storage.refusals import TopicExists
+from broker.web.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 
 # Names of one answer: about 20 MB.
 NAMES_MAX = 250_000

@@ -19,7 +19,7 @@ import attrs
 
 from broker.errors import Refusal, StorageError
 from broker.log import EventLimit, get_logger
-from broker.network.part import PartThread
+from broker.part import PartThread
 from broker.pulsar.entries.cache import EntryCache, LogEntries
 from broker.pulsar.entries.log_entries import LogEntriesReader, warm
 from broker.pulsar.entry import Entry

@@ -32,7 +32,7 @@ from typing import Protocol
 
 import attrs
 
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.assignment import Turns
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings

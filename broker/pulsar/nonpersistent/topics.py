@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic

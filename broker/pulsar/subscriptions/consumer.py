@@ -15,7 +15,7 @@ from typing import Protocol
 
 import attrs
 
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota
 from broker.network.service import Part
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery

@@ -12,8 +12,8 @@ import attrs
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
-from broker.network.delivery_quota import DeliveryQuota
-from broker.network.part import PartThread
+from broker.network.quota import DeliveryQuota
+from broker.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.delayed import DelayedTracker

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from broker.log import get_logger
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota
 from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES

@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 from confluent_kafka import Consumer, TopicPartition
 
-from broker.network.history import STEP_S
+from broker.web.history import STEP_S
 from tests.http.api.harness import Api, api_broker, differences, documented
 from tests.network.harness import wait_for
 

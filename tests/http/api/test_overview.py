@@ -3,8 +3,8 @@
 import pytest
 
 from broker.http.assembly import Sampler
-from broker.network.figures import Figures
 from broker.runtime import system_runtime
+from broker.web.history import Figures
 from tests.http.api.harness import api_broker, differences, documented
 from tests.network.harness import wait_for
 

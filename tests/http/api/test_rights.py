@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from broker.network.routes import Route
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
+from broker.web.routes import Route
 from tests.http.api.harness import Api, api_broker
 
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0", "shuffle://127.0.0.1:0", "http://127.0.0.1:0")

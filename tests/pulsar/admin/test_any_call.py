@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.network.routes import Route
 from broker.pulsar.admin.routes import routes
+from broker.web.routes import Route
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 
 _VALUES = st.recursive(

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from broker.client.embedded import Broker
-from broker.network.delivery_quota import DeliveryQuota
+from broker.network.quota import DeliveryQuota
 from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import Kind, parse_entity
 from protocol.pulsar.pulsar_pb2 import BaseCommand

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.history import COARSE, COARSE_STEP_S, FINE, STEP_S, WHOLE, History
+from broker.web.history import COARSE, COARSE_STEP_S, FINE, STEP_S, WHOLE, History
 
 START_MS = 1_000_000 * STEP_S * 4 * 1000  # where a coarse step begins
 

@@ -8,13 +8,13 @@ import attrs
 import pytest
 
 from broker.config import load
-from broker.network.callers import Callers, open_callers
-from broker.network.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Peer
 from broker.network.work import Work
 from broker.security.principal import ANONYMOUS
 from broker.security.quotas.entities import Entity, Kind
 from broker.server import BrokerServer
+from broker.web.callers import Callers, open_callers
+from broker.web.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from tests.storage.helpers import HandClock
 
 

@@ -15,7 +15,7 @@ What a client uses counts for the quotas that its user has in all protocols: rec
 handling for request_percentage. While there is a debt of the former, records are refused (429); after a request that leaves a
 debt of the latter, its answer is delayed, for one window at most.
 
-Tests: tests/network/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
+Tests: tests/web/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
 """
 
 import base64
@@ -30,7 +30,6 @@ from broker.config import BrokerConfig, Listener
 from broker.config.open_listeners import is_loopback
 from broker.config.security_settings import OAUTHBEARER, PLAIN
 from broker.log import EventLimit, get_logger
-from broker.network.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 from broker.runtime.clock import Clock
 from broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
@@ -39,6 +38,7 @@ from broker.security.quotas.entities import Kind
 from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters, LoginResult, NewExchange
 from broker.security.sasl.mechanisms import PlainExchange
 from broker.security.security import Security
+from broker.web.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
 
 log = get_logger("http")
 

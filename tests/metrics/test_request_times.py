@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.metrics import names
+from broker.metrics.request_times import PARTS, RequestTimes, ranges, requests
 from broker.network.mute import RESPONSE_UNSENT, THROTTLED
-from broker.network.request_times import PARTS, RequestTimes, ranges, requests
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, serving
 

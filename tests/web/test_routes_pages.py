@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.pages import limit_of, number_of, page_of
-from broker.network.routes import Call, HttpError
 from broker.network.service import Peer
 from broker.network.work import Work
 from broker.security.principal import ANONYMOUS
+from broker.web.routes import Call, HttpError, limit_of, number_of, page_of
 
 
 def call(**query: str) -> Call:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.network.mute import MuteEvent, next_holds
-from broker.network.throttling import Throttling
+from broker.network.quota import Throttling
 from broker.runtime.timers import Timer
 from tests.network.harness import ManualClock
 

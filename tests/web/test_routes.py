@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.network.routes import NO_CONTENT, Route, Routes, json_answer
+from broker.web.routes import NO_CONTENT, Route, Routes, json_answer
 
 
 def test_routes_are_kept_in_order_and_each_is_there_once() -> None:

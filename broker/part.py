@@ -8,7 +8,11 @@
    needs it.
 3. Add the line to ``broker.server``, and the scheme to ``broker.config.listener``.
 
-Tests: tests/test_server.py.
+What clients are told to connect to: each listener's endpoint, and how one client reaches it.
+
+Tests: tests/test_server.py,
+tests/kafka/test_context.py,
+tests/pulsar/test_assembly.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +24,15 @@ from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import Registry
-from broker.network.callers import Callers
-from broker.network.figures import Figures
-from broker.network.routes import Routes
-from broker.network.service import Service
+from broker.network.service import Peer, Service
 from broker.network.socket_server import SocketServer
 from broker.runtime import Runtime
 from broker.runtime.threads import Body
 from broker.runtime.timers import Timer
 from broker.security.security import Security
+from broker.web.callers import Callers
+from broker.web.history import Figures
+from broker.web.routes import Routes
 
 
 @attrs.frozen
@@ -97,3 +101,26 @@ class ServicePart(Protocol):
     def close(self) -> None:
         """Write what is left and close files. The reactor and the service's threads have stopped. Called for every part that
         was put together, also where ``open`` has failed or was not reached."""
+
+
+Address = tuple[str, int]
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+def endpoints(surroundings: Surroundings) -> dict[str, Address]:
+    """The host and port of each listener, by its name: what the settings advertise, else where it listens."""
+    found = {}
+    for listener in surroundings.listeners:
+        advertised = surroundings.config.advertised_address(listener.name)
+        host, port = surroundings.addresses[listener.name]
+        # The host as it was configured rather than the address it was resolved to: `localhost` stays `localhost`.
+        found[listener.name] = advertised or (listener.host or host, port)
+    return found
+
+
+def as_reached(endpoint: Address, peer: Peer) -> Address:
+    """The endpoint for this client: of a listener on all interfaces, the address that the client has connected to. So a broker on
+    0.0.0.0 can be used from everywhere without configuration, except behind address translation."""
+    host, port = endpoint
+    return (peer.local[0] if host in _WILDCARDS else host), port

@@ -24,8 +24,7 @@ from opentelemetry.trace import SpanKind
 from broker import server
 from broker.client import Broker
 from broker.errors import ConfigError
-from broker.network.trace_export import TraceExporter, open_exporter
-from broker.network.traces import LogCall, Note, Traces
+from broker.network.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
 from broker.runtime.clock import SystemClock
 from tests.compat.clients.librdkafka import settings
 from tests.network.harness import wait_for

@@ -1,6 +1,6 @@
 """The sum of what all processors of a plane have queued."""
 
-from broker.network.unsent import Unsent
+from broker.network.expiry import Unsent
 
 
 def test_the_reports_of_all_processors_count_together_and_a_new_one_replaces_the_old() -> None:

@@ -1,7 +1,6 @@
 """Figures: gauges, and counters as rates."""
 
-from broker.network.figures import Field, Figures
-from broker.network.history import WHOLE
+from broker.web.history import WHOLE, Field, Figures
 
 IN = Field("topic", "messages_in", counter=True)
 LAG = Field("group", "lag")

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from broker.network.traces import LOG_CALLS_MAX, QUEUE_MAX, Arrival, Note, Traces
+from broker.network.tracing import LOG_CALLS_MAX, QUEUE_MAX, Arrival, Note, Traces
 
 
 def request(**fields: Any) -> Any:

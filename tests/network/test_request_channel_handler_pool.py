@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from broker.network.handler_pool import Handler
-from broker.network.request_channel import RequestChannel
+from broker.network.request_channel import Handler, RequestChannel
 from broker.network.service import Request
 from broker.runtime.clock import SystemClock
 from tests.network.harness import Stage
