@@ -13,8 +13,8 @@ What counts:
   Neither does work that begins after the threads have been quiet for ``QUIET_S``, such as a delayed write.
 - Comprehensions and generator expressions belong to the function around them. Code that attrs generates has no file.
 
-The order in which the threads of librdkafka's clients (``consumer``, ``producer``) send their requests varies, so the number of
-functions may differ by a few from run to run. The files do not.
+``consumer`` and ``producer`` are librdkafka's clients. The order of their requests varies, and ``consumer`` lasts so long that
+what the processors do by the clock may count. So their figures may differ by a few from run to run.
 """
 
 import argparse
