@@ -21,7 +21,7 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,6 @@ import attrs
 import confluent_kafka
 
 import broker
-from broker.client.embedded import Broker
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandFlow, CommandSubscribe
@@ -99,29 +98,14 @@ class Tracer:
 
 
 @attrs.frozen
-class Walk:
-    """The functions that an operation calls, in the order of their first calls."""
-
-    functions: Sequence[Function]
-
-    @property
-    def files(self) -> list[str]:
-        return list(dict.fromkeys(file for file, _ in self.functions))
-
-
-@attrs.frozen
 class World:
     """A running broker with all listeners, and connections to it that tests use."""
 
     kafka: Kafka
     tracer: Tracer
 
-    @property
-    def broker(self) -> Broker:
-        return self.kafka.broker
-
-    def measure(self, name: str) -> Walk:
-        """Raises KeyError for an operation that is not in ``OPERATIONS``."""
+    def measure(self, name: str) -> list[Function]:
+        """What it calls, in the order of the first calls. Raises KeyError for an operation that is not in ``OPERATIONS``."""
         operation = OPERATIONS[name]
         for _ in range(WARM_UPS):
             operation(self)
@@ -130,7 +114,12 @@ class World:
             operation(self)
             walks.append(list(dict.fromkeys(map(_function, self.tracer.codes))))
         first, *others = walks
-        return Walk([each for each in first if each is not None and all(each in walk for walk in others)])
+        return [each for each in first if each is not None and all(each in walk for walk in others)]
+
+
+def files(functions: Iterable[Function]) -> list[str]:
+    """Each once, in the same order."""
+    return list(dict.fromkeys(file for file, _ in functions))
 
 
 def _function(code: CodeType) -> Function | None:
@@ -162,12 +151,8 @@ def world() -> Iterator[World]:
 
 def _produce_fields(topic: str, acks: int) -> dict[str, Any]:
     records = bytes(build_batch([(None, b"value", [], time.time_ns() // 1_000_000)]))
-    return {
-        "transactional_id": None,
-        "acks": acks,
-        "timeout": 30_000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
-    }
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
+    return {"transactional_id": None, "acks": acks, "timeout": 30_000, "topic_data": data}
 
 
 def _produce(world: World, acks: int) -> None:
@@ -193,18 +178,9 @@ def fetch(world: World) -> None:
     topic = world.kafka.topic()
     world.kafka.fill(topic, 1_000_000)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "log_start_offset": -1}
-    fields: dict[str, Any] = {
-        "replica_id": -1,
-        "max_wait": 500,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "isolation_level": 1,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [partition]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
+    limits = {"max_wait": 500, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 1, "rack_id": ""}
+    session = {"replica_id": -1, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
+    fields = limits | session | {"topics": [{"topic": topic, "partitions": [partition]}]}
     with world.kafka.another_connection() as kafka:
         kafka.ask(ApiKey.FETCH, 11, **fields)
         with world.tracer.walk():
@@ -214,7 +190,7 @@ def fetch(world: World) -> None:
 def send(world: World) -> None:
     """Pulsar: a SEND, its receipt and the MESSAGE for an exclusive consumer that has permits. It is not acknowledged."""
     topic = f"persistent://public/default/topic-{uuid4()}"
-    address = world.broker.address("pulsar")
+    address = world.kafka.broker.address("pulsar")
     with closing(Wire(address)) as producer, closing(Wire(address)) as consumer:
         kinds = BaseCommand.Type
         subscribe = CommandSubscribe(topic=topic, subscription="subscription", subType=0, consumer_id=0, request_id=0)
@@ -257,7 +233,7 @@ def login(world: World) -> None:
     fields = _produce_fields(world.kafka.topic(), 1)
     tls = certificates.client_context(directory=Path())
     with world.tracer.walk():
-        connection = Connection(world.broker.address("kafka+sasl+ssl"))
+        connection = Connection(world.kafka.broker.address("kafka+sasl+ssl"))
         connection.socket = tls.wrap_socket(connection.socket, server_hostname="localhost")
         connection.ask(ApiKey.API_VERSIONS, 3, client_software_name="test", client_software_version="1")
         assert not connection.log_in().error_code
@@ -271,7 +247,7 @@ def consumer(world: World) -> None:
     world.kafka.fill(topic, 1_000_000)
     settings = {"group.id": group_client.new_group(), "auto.offset.reset": "earliest"}
     with world.tracer.walk():
-        client = confluent_kafka.Consumer(settings | {"bootstrap.servers": world.broker.bootstrap_servers})
+        client = confluent_kafka.Consumer(settings | {"bootstrap.servers": world.kafka.broker.bootstrap_servers})
         client.subscribe([topic])
         message = client.poll(30)
     assert message is not None and message.error() is None, message
@@ -281,7 +257,7 @@ def consumer(world: World) -> None:
 def producer(world: World) -> None:
     """librdkafka's producer with TLS and SCRAM, from its first connection to a durable record (acks=all is its default)."""
     settings = {
-        "bootstrap.servers": world.broker.address("kafka+sasl+ssl"),
+        "bootstrap.servers": world.kafka.broker.address("kafka+sasl+ssl"),
         "security.protocol": "sasl_ssl",
         "sasl.mechanism": "SCRAM-SHA-256",
         "sasl.username": USER,
@@ -312,7 +288,7 @@ def share(world: World) -> None:
 
 def shuffle(world: World) -> None:
     """A buffer is pushed to a pipelined partition and goes to the reader that has credit for it."""
-    host, _, port = world.broker.shuffle_address.rpartition(":")
+    host, _, port = world.kafka.broker.shuffle_address.rpartition(":")
     address = host, int(port)
     partition = new_id()
     with ShuffleClient(address) as writing, ShuffleClient(address) as reading:
@@ -327,17 +303,8 @@ def shuffle(world: World) -> None:
 
 
 OPERATIONS: dict[str, Callable[[World], None]] = {
-    "produce": produce,
-    "produce-all": produce_all,
-    "fetch": fetch,
-    "send": send,
-    "join": join,
-    "consumer-join": consumer_join,
-    "consumer": consumer,
-    "login": login,
-    "producer": producer,
-    "share": share,
-    "shuffle": shuffle,
+    each.__name__.replace("_", "-"): each
+    for each in (produce, produce_all, fetch, send, join, consumer_join, consumer, login, producer, share, shuffle)
 }
 
 
@@ -353,17 +320,13 @@ def main() -> None:
     given = parser.parse_args()
     with world() as running:
         if given.list:
-            for file, name in running.measure(given.list).functions:
+            for file, name in running.measure(given.list):
                 print(f"{file}: {name}")
             return
         print(f"{'operation':15}{'files':>7}{'functions':>11}")
         for name in given.operations or OPERATIONS:
-            walk = running.measure(name)
-            print(f"{name:15}{len(walk.files):7}{len(walk.functions):11}   {_first_line(OPERATIONS[name])}")
-
-
-def _first_line(operation: Callable[[World], None]) -> str:
-    return (operation.__doc__ or "").partition("\n")[0]
+            functions = running.measure(name)
+            print(f"{name:15}{len(files(functions)):7}{len(functions):11}   {OPERATIONS[name].__doc__}")
 
 
 if __name__ == "__main__":
