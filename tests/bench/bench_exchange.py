@@ -30,7 +30,7 @@ from broker.spark.exchanges.driver import exchange
 from broker.spark.exchanges.reduce_task import one_row_per_partition
 from broker.spark.exchanges.split import BLOCK_BYTES
 from broker.spark.worker import freeze_imports
-from tests.bench.bench_spark import session
+from tests.bench.spark import session
 from tests.bench.process import BrokerProcess
 
 _TICK = os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What a Fetch request costs the broker, beside a bare loop that does the same (``bare_fetch.py``), both in turns.
+"""What a Fetch request costs the broker, beside a bare loop that does the same (``bare.py``), both in turns.
 
     python -m tests.bench.bench_fetch [large small pipelined tail] [--rounds 3] [--scale 1.0] [--no-floor]
 
@@ -29,7 +29,7 @@ class BareProcess:
         self._directory = tempfile.TemporaryDirectory(prefix="broker-bench-")
 
     def __enter__(self) -> "BareProcess":
-        command = [sys.executable, "-m", "tests.bench.bare_fetch", self._directory.name]
+        command = [sys.executable, "-m", "tests.bench.bare", self._directory.name]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent.parent
         )

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.columns.batch_builder import build
-from tests.bench.bench_spark import create, session
+from tests.bench.spark import create, session
 from tests.bench.process import BrokerProcess
 
 _WARM = 5

@@ -1,6 +1,6 @@
 """A broker in a process of its own, and what the kernel says it costs.
 
-Two environment variables are for ``bench_check.py``. ``BROKER_BENCH_TREE``: the directory with the packages ``broker`` and
+Two environment variables are for ``check.py``. ``BROKER_BENCH_TREE``: the directory with the packages ``broker`` and
 ``protocol`` that are measured, if they are not those of this tree. ``BROKER_BENCH_FIGURES``: a file to which ``figure`` appends.
 """
 

@@ -1,4 +1,4 @@
-"""One side of ``bench_shuffle``'s section ``clients``, in a process of its own: ``writer`` or ``reader``.
+"""One side of ``shuffle``'s section ``clients``, in a process of its own: ``writer`` or ``reader``.
 
     shuffle_client.py writer|reader ADDRESS PARTITION SIZE COUNT CREDIT LIST
 

@@ -1,4 +1,4 @@
-"""What a Produce request costs a processor: ``python -m tests.bench.bench_produce_processor [--rounds N] [--only TEXT]``.
+"""What a Produce request costs a processor: ``python -m tests.bench.processor [--rounds N] [--only TEXT]``.
 
 One thread: the processor's steps, with the Kafka service and the storage of an embedded broker, take turns with clients on real
 TCP connections that send so many requests before each step and read the answers after it. Only the steps' CPU is counted, and the

@@ -1,4 +1,4 @@
-"""What the shuffle service does and costs: ``python -m tests.bench.bench_shuffle [--quick] [SECTION...]``.
+"""What the shuffle service does and costs: ``python -m tests.bench.shuffle [--quick] [SECTION...]``.
 
 The broker runs in a process of its own; the readers here only look at frame headers. CPU is the broker's, all threads, as the
 scheduler counts it. Sections: read, end-to-end, clients, latency, idle, stalled. In ``clients``, writer and reader are those of

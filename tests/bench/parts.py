@@ -1,6 +1,6 @@
 """What the smallest element of each array of a request costs, repeated: CPU of the broker, by the threads that spend it.
 
-    python -m tests.bench.bench_parts [--only TEXT] [--most 20] [--every]
+    python -m tests.bench.parts [--only TEXT] [--most 20] [--every]
 
 Each array of each Kafka request is filled up to 1 MiB, which is usually refused by the number of entries, and with as many
 entries as one request may have. The elements are empty, or name a topic of 200 partitions that is also a group. For shuffle and

@@ -1,6 +1,6 @@
 """The least that a Python program needs for the same fetches: a loop without features, as a floor to compare the broker with.
 
-    python -m tests.bench.bare_fetch DIRECTORY
+    python -m tests.bench.bare DIRECTORY
 
 It takes Produce v7 (one partition, stored without a check) and Fetch v4 (one partition) from any number of connections, one
 thread, epoll. It knows positions because all batches of a topic are of the same size. A fetch at the end waits for the next

@@ -1,6 +1,6 @@
 """What Pulsar's codecs cost for each entry, each id and each message, and the translation between Pulsar's and Kafka's format.
 
-    python -m tests.bench.bench_pulsar_codec
+    python -m tests.bench.pieces
 
 Times are of the CPU of this thread, the best of several rounds. Messages have 1 KB unless the line says something else.
 """

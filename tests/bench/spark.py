@@ -1,4 +1,4 @@
-"""Topics in Spark, end to end: ``python -m tests.bench.bench_spark --rows 2000000 --size 100``.
+"""Topics in Spark, end to end: ``python -m tests.bench.spark --rows 2000000 --size 100``.
 
 A broker process beside a session of local[2]; rows of random bytes. Times are wall times, the best of ``--repeat``, and include
 everything from the action on (planning processes, scan or sink). CPU is the median of the same rounds: of the JVM, of Spark's

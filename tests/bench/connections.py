@@ -1,6 +1,6 @@
 """What connections cost each other: several at once, each with requests of its own kind, in a closed loop.
 
-    python -m tests.bench.bench_mix [small] [few] [runs] [large] ... [--seconds 2] [--rounds 3] [--json]
+    python -m tests.bench.connections [small] [few] [runs] [large] ... [--seconds 2] [--rounds 3] [--json]
 
 Each connection sends as soon as it is answered. One thread drives all of them, so rates are those of broker and driver together.
 By kind of connection: the rate, and the median and the 99th percentile of the latency. The broker's CPU is that of all requests

@@ -1,6 +1,6 @@
 """Compares what the broker of this tree costs with what that of an earlier commit costs, and fails if it has become dearer.
 
-    python -m tests.bench.bench_check [--base COMMIT] [--rounds 5] [--limit 1.10] [--only TEXT]
+    python -m tests.bench.check [--base COMMIT] [--rounds 5] [--limit 1.10] [--only TEXT]
 
 Each round measures both brokers, one after the other and in turn first, with the same drivers, which are those of this tree. The
 figures are the broker's CPU per request, buffer or message. The ratio of a round is that of its two figures; the median over the
@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 # What is measured: a module of tests.bench, and its arguments.
 CASES = {
     "kafka": ["bench_broker", "--tests", "produce,fetch", "--scale", "0.25"],
-    "fsync": ["bench_fsync", "producers", "--seconds", "5"],
-    "connections": ["bench_mix", "small", "few", "medium", "runs", "--seconds", "1", "--rounds", "1"],
-    "shuffle": ["bench_shuffle", "read", "--quick"],
-    "shuffle clients": ["bench_shuffle", "clients", "--quick"],
-    "pulsar": ["bench_pulsar", "unbatched", "batched", "--quick"],
+    "fsync": ["fsync", "producers", "--seconds", "5"],
+    "connections": ["connections", "small", "few", "medium", "runs", "--seconds", "1", "--rounds", "1"],
+    "shuffle": ["shuffle", "read", "--quick"],
+    "shuffle clients": ["shuffle", "clients", "--quick"],
+    "pulsar": ["pulsar", "unbatched", "batched", "--quick"],
 }
 
 Ratios = dict[str, list[tuple[float, float]]]  # by name: (before, now) of each round, us of CPU

@@ -1,4 +1,4 @@
-"""What share groups do and cost as a client sees them: ``python -m tests.bench.bench_share_client [--quick] [SECTION...]``.
+"""What share groups do and cost as a client sees them: ``python -m tests.bench.queues [--quick] [SECTION...]``.
 
 The broker runs in a process of its own, the client in this one, so the CPU of each is known: of all threads, as the kernel counts
 it. Records have 100 bytes, batches 500 records. Sections:

@@ -1,6 +1,6 @@
 """What 10,000 connections and 10,000 partitions cost, beside 10 of them.
 
-    python -m tests.bench.bench_scale [connections] [partitions] [rest] [start] [--rounds 3] [--seconds 4] [--rate 4000]
+    python -m tests.bench.scale [connections] [partitions] [rest] [start] [--rounds 3] [--seconds 4] [--rate 4000]
 
 ``connections``: the same rate of one-record requests over 10 connections; over 100; and over 100 of 10,000. ``partitions``: the
 same over 10 partitions; over 10 of 10,000; over all 10,000. Both in turn, in two brokers at the same time (of which one rests),

@@ -1,6 +1,6 @@
 """What a buffer costs the broker beside Flink's own server, read by Flink's own network client.
 
-    python -m tests.bench.bench_flink [--size BYTES] [--channels N,...] [--credit N,...] [--from memory,files]
+    python -m tests.bench.flink [--size BYTES] [--channels N,...] [--credit N,...] [--from memory,files]
                                       [--base TREE] [--rounds N] [--buffers N]
 
 Both servers have the same partitions: finished, of one subpartition each, with full buffers, as many partitions as the reading
@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from tests.bench.bench_shuffle import BLOCKING, PIPELINED, Frames, Process, connect, new_id, w, write
+from tests.bench.shuffle import BLOCKING, PIPELINED, Frames, Process, connect, new_id, w, write
 from tests.bench.process import cpu_s, figure
 from tests.compat.flink import jars
 from tests.compat.flink.flink_program import FlinkProgram

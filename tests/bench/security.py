@@ -1,4 +1,4 @@
-"""What a login costs the broker, by mechanism: ``python -m tests.bench.bench_sasl [--count 1000] [--at-once 16]``.
+"""What a login costs the broker, by mechanism: ``python -m tests.bench.security [--count 1000] [--at-once 16]``.
 
 The client logs in on so many connections at once, in steps, and computes its password only once, so that it costs less than the
 broker. CPU is the broker's, with accepting and closing the connection; "no login" is that alone, with one request.

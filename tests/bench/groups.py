@@ -1,6 +1,6 @@
 """What heartbeats of group members cost, and how long a large group takes to rebalance.
 
-    python tests/bench/bench_heartbeat.py [MEMBERS]
+    python tests/bench/groups.py [MEMBERS]
 
 A heartbeat that changes nothing, of the classic and of the newer protocol (KIP-848): from the frame to the bytes of the answer,
 as on a processor but without the socket; CPU of this thread, the best of several rounds.

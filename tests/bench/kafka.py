@@ -1,6 +1,6 @@
 """What a Produce request costs the broker beside the least that a Python program needs for it.
 
-    python -m tests.bench.bench_produce [--rounds 7] [--depth 5] [--directory DIR]
+    python -m tests.bench.kafka [--rounds 7] [--depth 5] [--directory DIR]
 
 The loop is a blocking server for one connection without features: it takes the same requests (version 7, acks=1, one partition),
 compares the checksum, writes the batch and answers. Both servers stay up and are measured in turns. The client is a process of
@@ -86,7 +86,7 @@ class BareServer:
 @contextmanager
 def _helper(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of this module, and its first line."""
-    command = [sys.executable, "-m", "tests.bench.bench_produce", *arguments]
+    command = [sys.executable, "-m", "tests.bench.kafka", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

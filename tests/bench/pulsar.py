@@ -1,4 +1,4 @@
-"""What Pulsar's path does and costs: ``python -m tests.bench.bench_pulsar [--quick] [SECTION...]``.
+"""What Pulsar's path does and costs: ``python -m tests.bench.pulsar [--quick] [SECTION...]``.
 
 The broker runs in a process of its own. The clients here are raw sockets that look at as little as they can; they group
 acknowledgements and give permits as Pulsar's C++ client does. CPU is the broker's, all threads, as the scheduler counts it.
@@ -348,7 +348,7 @@ _SECTIONS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_pulsar", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.pulsar", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few messages, for a look")
     parser.add_argument("sections", nargs="*", choices=[*_SECTIONS, []], help="all of them if none is given")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """What an acknowledgement after an fsync costs, beside a loop that does nothing but ``pwrite`` and ``fdatasync``.
 
-    python -m tests.bench.bench_fsync [latency] [bulk] [producers] [--directory DIR] [--seconds 10] [--json]
+    python -m tests.bench.fsync [latency] [bulk] [producers] [--directory DIR] [--seconds 10] [--json]
 
 ``latency``: one producer, one record of 100 bytes, 200 requests/s, acks=all. Between any two requests the loop writes as many
 bytes to a file on the same file system and syncs it, so that both see the same disk. A server that does no more than that for a
@@ -88,7 +88,7 @@ def send_bulk(address: str, topic: str, acks: int, megabytes_per_s: int) -> None
 @contextmanager
 def _helper(*arguments: str) -> Iterator[str]:
     """A process of this module; its first line."""
-    command = [sys.executable, "-m", "tests.bench.bench_fsync", *arguments]
+    command = [sys.executable, "-m", "tests.bench.fsync", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
