@@ -103,20 +103,13 @@ fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
 
 bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
-	@$(BIN)/python -m tests.bench.bench_broker
-	@$(BIN)/python -m tests.bench.kafka
-	@$(BIN)/python -m tests.bench.fsync
-	@$(BIN)/python -m tests.bench.connections
-	@$(BIN)/python -m tests.bench.shuffle --quick
-	@$(BIN)/python -m tests.bench.bench_tls
-	@$(BIN)/python -m tests.bench.security
-	@$(BIN)/python -m tests.bench.bench_acl
-	@$(BIN)/python -m tests.bench.bench_quota
-	@$(BIN)/python -m tests.bench.pieces
+	@for scenario in kafka connections fsync scale pulsar security pieces; do \
+		$(BIN)/python -m tests.bench $$scenario || exit 1; done
+	@$(BIN)/python -m tests.bench shuffle --scale 0.3
 
 BASE ?=
 bench-check: $(VENV)/.stamp-test ## compare the broker's CPU with that of an earlier commit, the last release's or BASE=COMMIT; fails above 10 %
-	@$(BIN)/python -m tests.bench.check $(if $(BASE),--base $(BASE))
+	@$(BIN)/python -m tests.bench check $(if $(BASE),--base $(BASE))
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

@@ -1,10 +1,11 @@
-"""The least that a Python program needs for the same fetches: a loop without features, as a floor to compare the broker with.
+"""The least that a Python program needs for a request: loops without features, as floors to compare the broker with.
 
-    python -m tests.bench.bare DIRECTORY
+    python -m tests.bench.bare produce|fetch|fsync DIRECTORY
 
-It takes Produce v7 (one partition, stored without a check) and Fetch v4 (one partition) from any number of connections, one
-thread, epoll. It knows positions because all batches of a topic are of the same size. A fetch at the end waits for the next
-produce. Prints its address.
+``produce``: a blocking server for one connection at a time. It takes Produce v7 (one partition), compares the checksum, writes
+the batch and answers. ``fetch``: takes the same, and Fetch v4 (one partition), from any number of connections, with epoll. It
+knows positions because all batches of a topic are of the same size; a fetch at the end waits for the next produce. ``fsync``: of
+one connection, appends and syncs whatever comes, and answers with 50 bytes. Each prints its address.
 """
 
 import os
@@ -12,18 +13,87 @@ import select
 import socket
 import struct
 import sys
+from typing import Any
 
+from crc32c import crc32c
+
+_INT = struct.Struct(">i")
+_BATCH = struct.Struct(">qiibIhi")  # up to the last offset delta
+_ANSWER = struct.Struct(">iihqqqi")
+_CHECKED_FROM = 21
+_MOST_BYTES = 4 << 20
 _SMALL = 32 * 1024
+
+
+def _created(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
 
 class Log:
     def __init__(self, path: str, batch_size: int, records: int) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.fd = _created(path)
         self.batch_size = batch_size
         self.records = records
-        self.end = 0
-        self.size = 0
-        self.waiting: list[tuple[Connection, int, bytes, int, int]] = []
+        self.end = self.size = 0
+        self.waiting: list[tuple[Any, ...]] = []  # connection, correlation id, topic, offset, bytes at most
+
+
+class Logs:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.by_topic: dict[bytes, Log] = {}
+
+    def append(self, frame: memoryview) -> tuple[Log, bytes]:
+        """Store a request's batch. Its log, and the answer."""
+        _, _, correlation_id, client = struct.unpack_from(">hhih", frame, 4)
+        # Transactional id, acks, timeout and the number of topics come before the name.
+        (length,) = struct.unpack_from(">h", frame, at := 14 + client + 2 + 2 + 4 + 4)
+        topic = bytes(frame[at + 2 : at + 2 + length])
+        records = frame[at + 2 + length + 12 :]
+        _, _, _, _, checksum, _, last = _BATCH.unpack_from(records)
+        assert crc32c(records[_CHECKED_FROM:]) == checksum
+        log = self.by_topic.get(topic)
+        if log is None:
+            log = Log(f"{self._directory}/{topic.decode()}", len(records), last + 1)
+            self.by_topic[topic] = log
+        base = log.end
+        struct.pack_into(">q", records, 0, base)
+        log.size += os.pwrite(log.fd, records, log.size)
+        log.end += last + 1
+        body = struct.pack(">iih", correlation_id, 1, length) + topic + _ANSWER.pack(1, 0, 0, base, -1, 0, 0)
+        return log, _INT.pack(len(body)) + body
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def serve_produce(listener: socket.socket, directory: str) -> None:
+    logs, buffer = Logs(directory), memoryview(bytearray(_MOST_BYTES))
+    while True:
+        connection, have = _accept(listener), 0
+        while got := connection.recv_into(buffer[have:]):
+            have += got
+            at, answers = 0, []
+            while have - at >= 4 and have - at >= (size := 4 + _INT.unpack_from(buffer, at)[0]):
+                answers.append(logs.append(buffer[at : at + size])[1])
+                at += size
+            if answers:
+                connection.sendall(b"".join(answers))
+            if at:
+                buffer[: have - at] = buffer[at:have]
+                have -= at
+        connection.close()
+
+
+def serve_fsync(listener: socket.socket, directory: str) -> None:
+    connection, file, end = _accept(listener), _created(f"{directory}/served"), 0
+    while data := connection.recv(65536):
+        end += os.pwrite(file, data, end)
+        os.fdatasync(file)
+        connection.sendall(_INT.pack(46) + bytes(46))
 
 
 class Connection:
@@ -33,84 +103,51 @@ class Connection:
         self.out: list[bytes | tuple[int, int, int]] = []  # bytes, or descriptor, offset and size
 
 
-class Server:
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.logs: dict[bytes, Log] = {}
-        self.poll = select.epoll()
+class FetchServer:
+    def __init__(self, listener: socket.socket, directory: str) -> None:
+        self.listener, self.logs, self.poll = listener, Logs(directory), select.epoll()
 
     def run(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        print("{}:{}".format(*listener.getsockname()), flush=True)
         connections: dict[int, Connection] = {}
-        self.poll.register(listener, select.EPOLLIN)
+        self.poll.register(self.listener, select.EPOLLIN)
         while True:
             for fd, events in self.poll.poll():
-                if fd == listener.fileno():
-                    sock, _ = listener.accept()
+                if fd == self.listener.fileno():
+                    sock = _accept(self.listener)
                     sock.setblocking(False)
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     connections[sock.fileno()] = Connection(sock)
                     self.poll.register(sock, select.EPOLLIN)
-                    continue
-                connection = connections[fd]
-                if events & select.EPOLLOUT:
-                    self.flush(connection)
-                    continue
-                data = connection.socket.recv(1 << 20)
-                if not data:
+                elif events & select.EPOLLOUT:
+                    self.flush(connections[fd])
+                elif data := connections[fd].socket.recv(1 << 20):
+                    connections[fd].buffer += data
+                    self.handle(connections[fd])
+                else:
                     self.poll.unregister(fd)
                     connections.pop(fd).socket.close()
-                    continue
-                connection.buffer = connection.buffer + data if connection.buffer else data
-                self.handle(connection)
 
     def handle(self, connection: Connection) -> None:
-        data = connection.buffer
-        at = 0
-        while len(data) - at >= 4:
-            size = struct.unpack_from(">i", data, at)[0] + 4
-            if len(data) - at < size:
-                break
-            key, _, correlation_id, client = struct.unpack_from(">hhih", data, at + 4)
-            body = at + 14 + max(client, 0)
-            if key == 0:
-                self.produce(connection, data, correlation_id, body + 8)
+        data, at = connection.buffer, 0
+        while len(data) - at >= 4 and len(data) - at >= (size := _INT.unpack_from(data, at)[0] + 4):
+            if data[at + 4 : at + 6] == b"\0\0":
+                log, answer = self.logs.append(memoryview(bytearray(data[at : at + size])))
+                connection.out.append(answer)
+                waiting, log.waiting = log.waiting, []
+                for one in waiting:
+                    self.answer(log, *one)
+                    self.flush(one[0])
             else:
-                self.fetch(connection, data, correlation_id, body + 17)
+                self.fetch(connection, data, at)
             at += size
         connection.buffer = data[at:] if at < len(data) else b""
         self.flush(connection)
 
-    def produce(self, connection: Connection, data: bytes, correlation_id: int, at: int) -> None:
-        at += 4  # the number of topics
-        (length,) = struct.unpack_from(">h", data, at)
-        topic = data[at + 2 : at + 2 + length]
-        at += 2 + length + 8
-        (size,) = struct.unpack_from(">i", data, at)
-        records = bytearray(data[at + 4 : at + 4 + size])
-        log = self.logs.get(topic)
-        if log is None:
-            (last,) = struct.unpack_from(">i", records, 23)
-            log = self.logs[topic] = Log(os.path.join(self.directory, topic.decode()), size, last + 1)
-        struct.pack_into(">q", records, 0, log.end)
-        os.pwrite(log.fd, records, log.size)
-        answer = struct.pack(">iih", correlation_id, 1, length) + topic
-        answer += struct.pack(">iihqqqi", 1, 0, 0, log.end, -1, 0, 0)
-        connection.out.append(struct.pack(">i", len(answer)) + answer)
-        log.end += log.records
-        log.size += size
-        waiting, log.waiting = log.waiting, []
-        for one in waiting:
-            self.answer(log, *one)
-            self.flush(one[0])
-
-    def fetch(self, connection: Connection, data: bytes, correlation_id: int, at: int) -> None:
-        at += 4
-        (length,) = struct.unpack_from(">h", data, at)
+    def fetch(self, connection: Connection, data: bytes, at: int) -> None:
+        correlation_id, client = struct.unpack_from(">ih", data, at + 8)
+        (length,) = struct.unpack_from(">h", data, at := at + 14 + client + 21)
         topic = data[at + 2 : at + 2 + length]
         offset, most = struct.unpack_from(">qi", data, at + 2 + length + 8)
-        log = self.logs[topic]
+        log = self.logs.by_topic[topic]
         if offset == log.end:
             log.waiting.append((connection, correlation_id, topic, offset, most))
         else:
@@ -123,7 +160,7 @@ class Server:
         size = min(most, log.size - position)
         head = struct.pack(">iiih", correlation_id, 0, 1, len(topic)) + topic
         head += struct.pack(">iihqqii", 1, 0, 0, log.end, log.end, 0, size)
-        head = struct.pack(">i", len(head) + size) + head
+        head = _INT.pack(len(head) + size) + head
         if size <= _SMALL:
             connection.out.append(head + os.pread(log.fd, size, position))
         else:
@@ -151,5 +188,16 @@ class Server:
             self.poll.modify(connection.socket, select.EPOLLOUT)
 
 
+def main(kind: str, directory: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    print("{}:{}".format(*listener.getsockname()), flush=True)
+    if kind == "fetch":
+        FetchServer(listener, directory).run()
+    elif kind == "produce":
+        serve_produce(listener, directory)
+    else:
+        serve_fsync(listener, directory)
+
+
 if __name__ == "__main__":
-    Server(sys.argv[1]).run()
+    main(*sys.argv[1:])

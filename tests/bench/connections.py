@@ -1,26 +1,21 @@
 """What connections cost each other: several at once, each with requests of its own kind, in a closed loop.
 
-    python -m tests.bench.connections [small] [few] [runs] [large] ... [--seconds 2] [--rounds 3] [--json]
-
 Each connection sends as soon as it is answered. One thread drives all of them, so rates are those of broker and driver together.
-By kind of connection: the rate, and the median and the 99th percentile of the latency. The broker's CPU is that of all requests
-together. Medians of the rounds.
+By kind of connection: the rate, and the median and the 99th percentile of the latency. The CPU is that of all requests together.
+Where a case has both acks=1 and acks=all, they take turns in one broker.
 """
 
-import argparse
-import json
-import os
 import select
-import socket
-import statistics
 import struct
 import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from tests.bench.process import BrokerProcess, figure, show
-from tests.bench.wire import Wire, batch, produce_frame
+from tests.bench.frame import CPU, Figures, Meter, Options, Row, compared, percentiles
+from tests.bench.process import BrokerProcess
+from tests.bench.wire import Wire, batch, connect, produce_frame
 
-Figures = dict[str, float]
 _INT = struct.Struct(">i")
 
 
@@ -32,28 +27,28 @@ class Kind(NamedTuple):
     requests: int = 1
     records: int = 1
     size: int = 100
+    topics: int = 1  # that the connections share out
 
 
 SMALL = Kind("small", 10)
+LARGE = Kind("1 MB", 3, records=1000, size=1000)
+BOTH = (1, -1)
 # By name: acks, and the connections.
-CASES: dict[str, tuple[int, list[Kind]]] = {
-    "small": (1, [SMALL._replace(connections=100)]),
-    "few": (1, [SMALL._replace(connections=3)]),
-    "small acks=all": (-1, [SMALL._replace(connections=100)]),
-    "medium": (1, [SMALL, Kind("16 KB", 10, records=16, size=1000)]),
-    "runs": (1, [SMALL, Kind("100 at a time", 3, requests=100)]),
-    "long runs": (1, [SMALL, Kind("1,000 at a time", 1, requests=1000)]),
-    "large": (1, [Kind("1 MB", 6, records=1000, size=1000)]),
-    "small and large": (1, [SMALL, Kind("1 MB", 3, records=1000, size=1000)]),
-    "small and large acks=all": (-1, [SMALL, Kind("1 MB", 3, records=1000, size=1000)]),
+CASES: dict[str, tuple[Sequence[int], list[Kind]]] = {
+    "100 small": (BOTH, [SMALL._replace(connections=100)]),
+    "100 small, a topic each": (BOTH, [SMALL._replace(connections=100, topics=100)]),
+    "3 small": ((1,), [SMALL._replace(connections=3)]),
+    "small and 16 KB": ((1,), [SMALL, Kind("16 KB", 10, records=16, size=1000)]),
+    "small and runs": ((1,), [SMALL, Kind("100 at a time", 3, requests=100)]),
+    "small and long runs": ((1,), [SMALL, Kind("1,000 at a time", 1, requests=1000)]),
+    "large": ((1,), [LARGE._replace(connections=6)]),
+    "small and large": (BOTH, [SMALL, LARGE]),
 }
 
 
 class Connection:
     def __init__(self, address: str, topic: str, kind: Kind, acks: int) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(address)
         self.latencies_s: list[float] = []
         self._requests = kind.requests
         self._data = produce_frame(topic, batch(kind.records, kind.size), acks) * kind.requests
@@ -77,67 +72,47 @@ class Connection:
             self.send()
 
 
-def measure(broker: BrokerProcess, acks: int, kinds: list[Kind], seconds: float) -> dict[str, Figures]:
+def measure(broker: BrokerProcess, acks: int, kinds: Sequence[Kind], seconds: float) -> Figures:
     groups = {
-        kind: [Connection(broker.address, "bench", kind, acks) for _ in range(kind.connections)] for kind in kinds
+        kind: [Connection(broker.address, f"bench-{n % kind.topics}", kind, acks) for n in range(kind.connections)]
+        for kind in kinds
     }
     connections = {each.socket.fileno(): each for group in groups.values() for each in group}
-    poll = select.epoll()
-    for descriptor in connections:
-        poll.register(descriptor, select.EPOLLIN)
-    cpu, began = broker.cpu_s(), time.perf_counter()
-    for each in connections.values():
-        each.send()
-    while time.perf_counter() - began < seconds:
-        for descriptor, _ in poll.poll(1.0):
-            connections[descriptor].receive()
-    cpu, took = broker.cpu_s() - cpu, time.perf_counter() - began
-    results: dict[str, Figures] = {}
+    with select.epoll() as poll, Meter(broker) as meter:
+        for descriptor, each in connections.items():
+            poll.register(descriptor, select.EPOLLIN)
+            each.send()
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or not all(each.latencies_s for each in connections.values()):
+            for descriptor, _ in poll.poll(1.0):
+                connections[descriptor].receive()
+    figures: Figures = {}
     answered = 0
     for kind, group in groups.items():
-        latencies = sorted(each for connection in group for each in connection.latencies_s)
+        latencies = [each for connection in group for each in connection.latencies_s]
         answered += len(latencies) * kind.requests
-        results[kind.name] = {
-            "requests/s": len(latencies) * kind.requests / took,
-            "p50 ms": latencies[len(latencies) // 2] * 1000,
-            "p99 ms": latencies[len(latencies) * 99 // 100] * 1000,
-        }
-    results["broker"] = {"us CPU": cpu / answered * 1e6}
-    poll.close()
+        figures |= {f"{kind.name}/s": len(latencies) * kind.requests / meter.took_s}
+        figures |= percentiles(f"{kind.name} ", latencies)
     for each in connections.values():
         each.socket.close()
-    return results
+    return {CPU: meter.cpu_s / answered * 1e6} | figures
 
 
-def run(name: str, seconds: float, rounds: int) -> dict[str, Figures]:
-    acks, kinds = CASES[name]
-    with BrokerProcess() as broker:
-        Wire(broker.address).create_topic("bench")
-        measure(broker, acks, kinds, 0.3)
-        runs = [measure(broker, acks, kinds, seconds) for _ in range(rounds)]
-    medians = {
-        who: {what: statistics.median(each[who][what] for each in runs) for what in figures}
-        for who, figures in runs[0].items()
-    }
-    figure(f"connections: {name}", medians["broker"]["us CPU"])
-    return medians
+def case(name: str) -> Callable[[Options], Iterator[Row]]:
+    def section(options: Options) -> Iterator[Row]:
+        all_acks, kinds = CASES[name]
+        kinds = [kind._replace(requests=options.count(kind.requests)) for kind in kinds]
+        with BrokerProcess(directory=options.directory) as broker:
+            for number in range(max(kind.topics for kind in kinds)):
+                Wire(broker.address).create_topic(f"bench-{number}")
+            measure(broker, 1, kinds, options.seconds / 10)
+            variants = {
+                "all" if acks < 0 else str(acks): partial(measure, broker, acks, kinds, options.seconds)
+                for acks in all_acks
+            }
+            yield from compared(options.rounds, variants, f"{name}, acks=")
+
+    return section
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=[])
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    results = {}
-    for name in options.cases or CASES:
-        results[name] = run(name, options.seconds, options.rounds)
-        if not options.json:
-            show(name, results[name], 16)
-    if options.json:
-        print(json.dumps({"load": os.getloadavg()[0], "results": results}, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+SECTIONS = {name.replace(" ", "-").replace(",", ""): case(name) for name in CASES}

