@@ -166,7 +166,7 @@ def bench_share(options: Options) -> Iterator[Row]:
     for partitions, usual in ((1, 200), (100, 10)):
         with Kafka() as kafka:
             kafka.inside.share.settings = lambda _: ShareSettings(auto_offset_reset="earliest")
-            yield from _share(kafka, partitions, options.count(usual))
+            yield from _share(kafka, partitions, options.count(usual, 2))
 
 
 def _share(kafka: Kafka, partitions: int, rounds: int) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 Records have 100 bytes, batches 500 records. ``consume``: a backlog is read to its end, by the share consumers (ours by poll and
 by loop, confluent-kafka's), and to compare by ordinary consumers (our fetcher with an object for each record, confluent-kafka's).
 ``acknowledge``: records that were polled before are accepted one by one, and sent with ``commit``: the acknowledgements alone.
-``single``: one record is polled, accepted and committed at a time. ``latency``: from a producer's send to the worker, at 200/s.
+``latency``: from a producer's send to the worker, at 200/s, so one record at a time.
 """
 
 import itertools
@@ -163,21 +163,6 @@ def bench_acknowledge(options: Options) -> Iterator[Row]:
             yield Row("acknowledge, confluent-kafka", figures)
 
 
-def bench_single(options: Options) -> Iterator[Row]:
-    count = options.count(2_000, 2)
-    with BrokerProcess(directory=options.directory) as broker:
-        for label, commits in (("poll one, commit", True), ("poll one, acknowledged by the next", False)):
-            name = _filled(broker, count)
-            with _ours(broker, name) as jobs:
-                got = len(jobs.poll(30, max_records=1))
-                with BothMeter(broker) as meter:
-                    while got < count:
-                        if commits:
-                            jobs.commit()
-                        got += len(jobs.poll(5, max_records=1))
-            yield Row(f"single, ours, {label}", meter.figures(count - 1))
-
-
 def bench_latency(options: Options) -> Iterator[Row]:
     count = max(1, int(options.seconds * 200))
 
@@ -216,6 +201,5 @@ def bench_latency(options: Options) -> Iterator[Row]:
 SECTIONS = {
     "consume": bench_consume,
     "acknowledge": bench_acknowledge,
-    "single": bench_single,
     "latency": bench_latency,
 }
