@@ -103,20 +103,13 @@ fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
 
 bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
-	@$(BIN)/python -m tests.bench.bench_broker
-	@$(BIN)/python -m tests.bench.bench_produce
-	@$(BIN)/python -m tests.bench.bench_fsync
-	@$(BIN)/python -m tests.bench.bench_mix
-	@$(BIN)/python -m tests.bench.bench_shuffle --quick
-	@$(BIN)/python -m tests.bench.bench_tls
-	@$(BIN)/python -m tests.bench.bench_sasl
-	@$(BIN)/python -m tests.bench.bench_acl
-	@$(BIN)/python -m tests.bench.bench_quota
-	@$(BIN)/python -m tests.bench.bench_pulsar_codec
+	@for scenario in kafka connections fsync scale pulsar security pieces; do \
+		$(BIN)/python -m tests.bench $$scenario || exit 1; done
+	@$(BIN)/python -m tests.bench shuffle --scale 0.3
 
 BASE ?=
 bench-check: $(VENV)/.stamp-test ## compare the broker's CPU with that of an earlier commit, the last release's or BASE=COMMIT; fails above 10 %
-	@$(BIN)/python -m tests.bench.bench_check $(if $(BASE),--base $(BASE))
+	@$(BIN)/python -m tests.bench check $(if $(BASE),--base $(BASE))
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

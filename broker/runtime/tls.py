@@ -4,7 +4,7 @@ OpenSSL works on memory here and not on the descriptor, so that this module deci
 descriptor, one ``SSL_read`` continues for as long as records without data arrive, and a client can send these without an end: a
 KeyUpdate takes 26 bytes, and 20-40 us. Here each record is cut off the stream and handed over by itself, and a connection that
 sends 32 records in a row without data has failed, as in BoringSSL. In memory, 1 MiB takes as long as on a descriptor to receive,
-and 10-20 % longer to send (tests/bench/bench_tls.py). Kernel TLS needs the descriptor and is therefore not used.
+and 10-20 % longer to send (tests/bench/security.py). Kernel TLS needs the descriptor and is therefore not used.
 
 A ``TlsSocket`` belongs to one thread at a time. Its errors are ``OSError``, as ``ssl.SSLError`` is.
 """

@@ -1,7 +1,7 @@
-"""A broker in a process of its own, and what the kernel says it costs.
+"""A broker, or a helper of a scenario, in a process of its own, and what the kernel says it costs.
 
-Two environment variables are for ``bench_check.py``. ``BROKER_BENCH_TREE``: the directory with the packages ``broker`` and
-``protocol`` that are measured, if they are not those of this tree. ``BROKER_BENCH_FIGURES``: a file to which ``figure`` appends.
+``BROKER_BENCH_TREE``, an environment variable that ``check`` sets: the directory with the packages ``broker`` and ``protocol``
+that are measured, if they are not those of this tree.
 """
 
 import json
@@ -12,64 +12,60 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+ROOT = Path(__file__).parents[2]
 TREE = os.environ.get("BROKER_BENCH_TREE")
-_FIGURES = os.environ.get("BROKER_BENCH_FIGURES")
 
 
-def figure(name: str, cpu_us: float) -> None:
-    """Note what one request, buffer or message of this kind costs the broker (us of CPU), for whoever compares."""
-    if _FIGURES:
-        with open(_FIGURES, "a", encoding="utf-8") as file:
-            file.write(json.dumps([name, cpu_us]) + "\n")
+class OwnProcess:
+    """What a process of a given id has used."""
+
+    pid: int
+    address: str
+
+    def cpu_s(self) -> float:
+        """CPU of its threads so far, without those that have ended. The kernel counts ns."""
+        total_ns = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                total_ns += int((task / "schedstat").read_text().split()[0])
+            except OSError:
+                pass  # it has just ended
+        return total_ns / 1e9
+
+    def rss_mb(self) -> float:
+        """Resident memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    @property
+    def port(self) -> tuple[str, int]:
+        """Host and port."""
+        host, port = self.address.rsplit(":", 1)
+        return host.strip("[]"), int(port)
 
 
-def show(name: str, results: dict[str, dict[str, float]], width: int) -> None:
-    """Print what was measured: a line for each case."""
-    print(name)
-    for case, figures in results.items():
-        print(f"  {case:{width}} " + "  ".join(f"{key} {value:,.4g}" for key, value in figures.items()), flush=True)
-
-
-def cpu_s(pid: int) -> float:
-    """What a process's threads have used so far, those that have ended not counted. The kernel counts ns."""
-    total_ns = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            total_ns += int((task / "schedstat").read_text().split()[0])
-        except OSError:
-            pass  # it has just ended
-    return total_ns / 1e9
-
-
-class BrokerProcess:
+class BrokerProcess(OwnProcess):
     """``broker serve`` on a free port, with a data directory that goes when it ends."""
 
-    listener = "kafka://127.0.0.1:0"
-
-    def __init__(self, *settings: str, directory: str | None = None, tree: str | None = None) -> None:
-        """``settings``: ``key=value`` each. ``directory``: where the temporary data directory is made. ``tree``: as
-        ``BROKER_BENCH_TREE``, for a benchmark that compares trees itself."""
+    def __init__(
+        self, *settings: str, listener: str = "kafka", directory: str | None = None, tree: str | None = None
+    ) -> None:
+        """``settings``: ``key=value`` each. ``listener``: the protocol, or several with commas, of which the first has
+        ``address``. ``directory``: where the temporary data directory is made. ``tree``: as ``BROKER_BENCH_TREE``, for a
+        scenario that compares trees itself."""
         self._settings = settings
+        self._protocols = listener.split(",")
         self._tree = tree or TREE
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-bench-")
+        self.data_dir = Path(self._directory.name) / "data"
+        self._ready = Path(self._directory.name) / "ready.json"
 
-    def __enter__(self) -> "BrokerProcess":
-        ready = Path(self._directory.name) / "ready.json"
-        self.data_dir = f"{self._directory.name}/data"
-        command = [sys.executable, "-m", "broker", "serve", "--listener", self.listener]
-        command += ["--data-dir", self.data_dir, "--ready-file", str(ready)]
-        for setting in ("logging_level=warning", *self._settings):
-            command += ["--set", setting]
-        began = time.perf_counter()
-        self._process = subprocess.Popen(command, cwd=self._tree)
-        while not ready.exists():
-            assert self._process.poll() is None, "the broker did not start"
-            assert time.perf_counter() - began < 30, "the broker is not ready"
-            time.sleep(0.001)
-        self.ready_s = time.perf_counter() - began
-        self.address: str = json.loads(ready.read_text())["listeners"][self.listener.partition(":")[0]]
-        self.pid = self._process.pid
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
@@ -79,12 +75,52 @@ class BrokerProcess:
         self._process.wait(20)
         self._directory.cleanup()
 
-    def cpu_s(self) -> float:
-        return cpu_s(self.pid)
+    def start(self) -> None:
+        command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--ready-file", str(self._ready)]
+        for protocol in self._protocols:
+            command += ["--listener", f"{protocol}://127.0.0.1:0"]
+        for setting in ("logging_level=warning", *self._settings):
+            command += ["--set", setting]
+        began = time.perf_counter()
+        self._process = subprocess.Popen(command, cwd=self._tree)
+        while not self._ready.exists():
+            assert self._process.poll() is None, "the broker did not start"
+            assert time.perf_counter() - began < 30, "the broker is not ready"
+            time.sleep(0.001)
+        self.ready_s = time.perf_counter() - began
+        self.listeners: dict[str, str] = json.loads(self._ready.read_text())["listeners"]
+        self.address = self.listeners[self._protocols[0]]
+        self.pid = self._process.pid
 
-    def rss_mb(self) -> float:
-        """Resident memory."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+    def end(self, signal: int) -> float:
+        """Seconds until it has ended. It can be started again."""
+        began = time.perf_counter()
+        self._process.send_signal(signal)
+        self._process.wait(120)
+        self._ready.unlink(missing_ok=True)
+        return time.perf_counter() - began
+
+
+class Helper(OwnProcess):
+    """``python -m tests.bench.MODULE ARGUMENTS``, whose first line is its address."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.pid = self._process.pid
+        self.address = self.line()
+        return self
+
+    def line(self) -> str:
+        """The next that it prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()

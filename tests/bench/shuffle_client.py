@@ -1,9 +1,9 @@
-"""One side of ``bench_shuffle``'s section ``clients``, in a process of its own: ``writer`` or ``reader``.
+"""One side of ``shuffle``'s section ``clients``, in a process of its own: ``writer`` or ``reader``.
 
     shuffle_client.py writer|reader ADDRESS PARTITION SIZE COUNT CREDIT LIST
 
 ``LIST``: buffers in one call, 1 for single ones. Prints the CPU time and the time that it took (s), without the start of the
-process. An older tree without the calls for lists is measured with those for single buffers.
+process.
 """
 
 import os
@@ -33,7 +33,7 @@ def write(address: str, partition: bytes, size: int, count: int, _credit: int, t
     writer = ShuffleWriter(address, partition, 1)
     writer.open()
     used, began = used_s(), time.perf_counter()
-    if together > 1 and hasattr(writer, "push_many"):
+    if together > 1:
         payloads = [payload] * together
         for _ in range(count // together):
             writer.push_many(0, payloads)
@@ -50,7 +50,7 @@ def read(address: str, partition: bytes, _size: int, count: int, credit: int, to
     came = 0
     with InputGate([(address, partition, 0)], credit=credit) as gate:
         used, began = used_s(), time.perf_counter()
-        if together > 1 and hasattr(gate, "buffer_lists"):
+        if together > 1:
             for _, buffers in gate.buffer_lists():
                 came += len(buffers)
         else:

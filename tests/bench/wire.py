@@ -16,13 +16,29 @@ from protocol.kafka.schema import control
 _INT = struct.Struct(">i")
 
 
+def connect(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=60)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def idle(address: str, count: int) -> list[socket.socket]:
+    """Connections that have been used once."""
+    ask = struct.pack(">ihhih", 14, 18, 0, 1, 4) + b"idle"
+    connections = []
+    for _ in range(count):
+        connections.append(connect(address))
+        connections[-1].sendall(ask)
+        assert connections[-1].recv(65536)
+    return connections
+
+
 class Wire:
     """One connection."""
 
     def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connect(address)
         self._head = bytearray(4)
         self._buffer = bytearray(1 << 20)
 
@@ -51,7 +67,13 @@ class Wire:
 
     def call(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
         """One request and its parsed reply."""
+        self.ask(key, version, fields)
+        return self.answer(key, version)
+
+    def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> None:
         self.send(control.encode_request(key, version, 1, "bench", fields))
+
+    def answer(self, key: ApiKey, version: int) -> Any:
         reply = self.receive()
         return control.parse_response(key, version, _INT.pack(len(reply)) + reply)[1]
 
@@ -68,11 +90,11 @@ def batch(records: int, size: int) -> bytes:
     return bytes(build_batch([(None, value, (), now)] * records))
 
 
-def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
-    """A Produce request (version 7) for partition 0."""
+def produce_frame(topic: str, records: bytes, acks: int = 1, partition: int = 0) -> bytes:
+    """A Produce request (version 7) for a partition."""
     name = topic.encode()
     body = struct.pack(">hhih5s", 0, 7, 1, 5, b"bench") + struct.pack(">hhii", -1, acks, 30_000, 1)
-    body += struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    body += struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, partition, len(records)) + records
     return _INT.pack(len(body)) + body
 
 
@@ -96,11 +118,11 @@ def produce(wire: Wire, frame: bytes, topic: str, count: int, depth: int) -> lis
     return offsets
 
 
-def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 100) -> bytes:
-    """A Fetch request (version 4) for partition 0."""
+def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 100, partition: int = 0) -> bytes:
+    """A Fetch request (version 4) for a partition."""
     name = topic.encode()
     body = struct.pack(">hhih5s", 1, 4, 2, 5, b"bench") + struct.pack(">iiiib", -1, max_wait_ms, 1, 50 << 20, 0)
-    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, 0, offset, max_bytes)
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, partition, offset, max_bytes)
     return _INT.pack(len(body)) + body
 
 

@@ -1,7 +1,5 @@
 """Compares what the broker of this tree costs with what that of an earlier commit costs, and fails if it has become dearer.
 
-    python -m tests.bench.bench_check [--base COMMIT] [--rounds 5] [--limit 1.10] [--only TEXT]
-
 Each round measures both brokers, one after the other and in turn first, with the same drivers, which are those of this tree. The
 figures are the broker's CPU per request, buffer or message. The ratio of a round is that of its two figures; the median over the
 rounds decides, because the machine's speed changes from minute to minute, and both figures of a round with it. A line that is
@@ -18,20 +16,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.process import ROOT
 
-# What is measured: a module of tests.bench, and its arguments.
+# What is measured: arguments of ``python -m tests.bench``.
 CASES = {
-    "kafka": ["bench_broker", "--tests", "produce,fetch", "--scale", "0.25"],
-    "fsync": ["bench_fsync", "producers", "--seconds", "5"],
-    "connections": ["bench_mix", "small", "few", "medium", "runs", "--seconds", "1", "--rounds", "1"],
-    "shuffle": ["bench_shuffle", "read", "--quick"],
-    "shuffle clients": ["bench_shuffle", "clients", "--quick"],
-    "pulsar": ["bench_pulsar", "unbatched", "batched", "--quick"],
+    "kafka": "kafka produce fetch --scale 0.25 --rounds 1",
+    "connections": "connections 100-small 100-small-a-topic-each 3-small small-and-16-KB small-and-runs --seconds 1 --rounds 1",
+    "shuffle": "shuffle read --rounds 3",
+    "shuffle clients": "shuffle clients",
+    "pulsar": "pulsar exclusive --scale 0.2 --rounds 1",
 }
 
 Ratios = dict[str, list[tuple[float, float]]]  # by name: (before, now) of each round, us of CPU
@@ -52,10 +49,6 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _newest_tag() -> str | None:
-    return next(iter(_git("tag", "--sort=-creatordate", "--merged").splitlines()), None)
-
-
 @contextmanager
 def _checked_out(commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="broker-bench-base-") as directory:
@@ -70,10 +63,10 @@ def _checked_out(commit: str) -> Iterator[Path]:
 def _measure(case: str, tree: Path) -> dict[str, float]:
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", prefix="broker-bench-") as file:
         environment = {**os.environ, "BROKER_BENCH_TREE": str(tree), "BROKER_BENCH_FIGURES": file.name}
-        module, *arguments = CASES[case]
-        command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
+        command = [sys.executable, "-m", "tests.bench", *CASES[case].split()]
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-        return dict(json.loads(line) for line in file)
+        figures: dict[str, float] = dict(json.loads(line) for line in file)
+    return {name: cost for name, cost in figures.items() if not name.endswith(", loop")}
 
 
 def measure(cases: Iterable[str], base: Path, rounds: int) -> Ratios:
@@ -88,14 +81,15 @@ def measure(cases: Iterable[str], base: Path, rounds: int) -> Ratios:
     return figures
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str]) -> int:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tests.bench check", description=__doc__, formatter_class=formatter)
     parser.add_argument("--base", default=None, help="the commit to compare with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=1.10, help="the largest ratio that passes")
     parser.add_argument("--only", default="", help="only the cases with this in their name: " + ", ".join(CASES))
-    options = parser.parse_args()
-    base = options.base or _newest_tag()
+    options = parser.parse_args(arguments)
+    base = options.base or next(iter(_git("tag", "--sort=-creatordate", "--merged").splitlines()), None)
     if base is None:
         parser.error("No release is tagged: name the commit to compare with, as in make bench-check BASE=HEAD~20.")
     cases = [case for case in CASES if options.only in case]
@@ -105,15 +99,8 @@ def main() -> int:
         if dearer:
             for name, pairs in measure(sorted(dearer), tree, options.rounds).items():
                 figures.setdefault(name, []).extend(pairs)
-    found = False
-    print(
-        f"us of the broker's CPU at {base} and now; the ratio is the median of those of {options.rounds} rounds or more"
-    )
-    for name, before, now, ratio, is_dearer in verdicts(figures, options.limit):
+    print(f"us of the broker's CPU at {base} and now; the ratio is the median of {options.rounds} rounds or more")
+    rows = list(verdicts(figures, options.limit))
+    for name, before, now, ratio, is_dearer in rows:
         print(f"{name:70} {before:9.2f} {now:9.2f}  {ratio:5.2f}{'  DEARER' if is_dearer else ''}")
-        found = found or is_dearer
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return 1 if any(is_dearer for *_, is_dearer in rows) else 0

@@ -1,24 +1,23 @@
 """What the smallest element of each array of a request costs, repeated: CPU of the broker, by the threads that spend it.
 
-    python -m tests.bench.bench_parts [--only TEXT] [--most 20] [--every]
-
 Each array of each Kafka request is filled up to 1 MiB, which is usually refused by the number of entries, and with as many
 entries as one request may have. The elements are empty, or name a topic of 200 partitions that is also a group. For shuffle and
-HTTP, the parts are listed here. The dearest are printed first, as ms of CPU a request; ``--every`` prints all.
+HTTP, the parts are listed here. The dearest come first; ``--every`` shows all. An answer of 0 bytes: the connection was closed;
+of -1: there was none.
 
 The broker runs in this process, and the CPU is that of its threads (``/proc/self/task``), so it takes Linux.
 """
 
 import argparse
+import itertools
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import attrs
 
 from broker.kafka.handlers import load
 from broker.network.work import REQUEST_ENTRIES_MAX
@@ -26,6 +25,7 @@ from protocol.kafka.schema import control
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_values import MAX_SUBPARTITIONS, PartitionType
+from tests.bench.frame import Options, Row, Section
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.test_amplification import Tempting, repeated
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
@@ -35,18 +35,6 @@ SIZE = 1024 * 1024
 GROUPS = ("processor", "handler")
 PATIENCE_S = 10  # some requests have no answer, or one that comes when something happens
 NEVER = -1
-
-
-@attrs.frozen
-class Cost:
-    name: str
-    size: int
-    answer: int  # bytes; 0: the connection was closed; NEVER
-    cpu_ms: dict[str, float]  # by the kind of thread
-
-    @property
-    def total_ms(self) -> float:
-        return sum(self.cpu_ms.values())
 
 
 def cpu_ms() -> dict[str, float]:
@@ -98,7 +86,7 @@ def _send(client: socket.socket, request: bytes) -> None:
         pass  # it was closed
 
 
-def measure(name: str, address: tuple[str, int], request: bytes, *, streams: bool = False) -> Cost:
+def measure(name: str, address: tuple[str, int], request: bytes, *, streams: bool = False) -> Row:
     before = cpu_ms()
     answer = exchange(address, request, streams=streams)
     after = cpu_ms()
@@ -108,7 +96,8 @@ def measure(name: str, address: tuple[str, int], request: bytes, *, streams: boo
         if sum(now.values()) - sum(after.values()) < 2:
             break
         after = now
-    return Cost(name, len(request), answer, {kind: now[kind] - before[kind] for kind in now})
+    spent = {f"{kind} ms": now[kind] - before[kind] for kind in now}
+    return Row(name, {"bytes": len(request), "answer": answer, **spent})
 
 
 def kafka_requests(name: str) -> Iterator[tuple[str, bytes]]:
@@ -122,22 +111,21 @@ def kafka_requests(name: str) -> Iterator[tuple[str, bytes]]:
             for path in arrays(cls):
                 what = f"{key.name.lower()}-v{version} {'.'.join(path)}"
 
-                def empty(
-                    times: int, key: Any = key, version: int = version, cls: Any = cls, path: Any = path
-                ) -> bytes:
-                    return control.encode_request(key, version, 7, "x", smallest(cls, path, times))
+                def frame(times: int, of: Any, key: Any = key, version: int = version) -> bytes:
+                    return control.encode_request(key, version, 7, "x", of(times))
 
-                def named(
-                    times: int, key: Any = key, version: int = version, cls: Any = cls, path: Any = path
-                ) -> bytes:
-                    return control.encode_request(key, version, 7, "x", repeated(cls, path, name, False, times))
+                def empty(times: int, cls: Any = cls, path: Any = path) -> Any:
+                    return smallest(cls, path, times)
 
-                each = max(1, len(empty(1002)) - len(empty(1001)))
+                def named(times: int, cls: Any = cls, path: Any = path) -> Any:
+                    return repeated(cls, path, name, False, times)
+
                 most = REQUEST_ENTRIES_MAX - 20
-                yield f"{what}, 1 MiB", empty(SIZE // each)
-                yield f"{what}, empty", empty(min(SIZE // each, most))
-                each = max(1, len(named(1002)) - len(named(1001)))
-                yield f"{what}, named", named(min(SIZE // each, most // 2))
+                each = max(1, len(frame(1002, empty)) - len(frame(1001, empty)))
+                yield f"{what}, 1 MiB", frame(SIZE // each, empty)
+                yield f"{what}, empty", frame(min(SIZE // each, most), empty)
+                each = max(1, len(frame(1002, named)) - len(frame(1001, named)))
+                yield f"{what}, named", frame(min(SIZE // each, most // 2), named)
 
 
 def http_requests(host: str) -> Iterator[tuple[str, bytes]]:
@@ -199,39 +187,33 @@ def shuffle_requests() -> Iterator[tuple[str, bytes]]:
         yield f"{what}, 1 MiB", frame * (SIZE // len(frame))
 
 
-def measured(only: str) -> Iterator[Cost]:
-    with Kafka(listeners=("kafka://127.0.0.1:0", "http://127.0.0.1:0", "shuffle://127.0.0.1:0")) as kafka:
-        tempting = Tempting(kafka)
-        for name, request in kafka_requests(tempting.name):
-            if only in name:
-                yield measure(name, kafka.address, request)
-        host, port = kafka.broker.address("shuffle").rsplit(":", 1)
-        for name, request in shuffle_requests():
-            if only in f"shuffle {name}":
-                yield measure(f"shuffle {name}", (host, int(port)), request, streams=True)
-        host, port = kafka.broker.address("http").rsplit(":", 1)
-        for name, request in http_requests(f"{host}:{port}"):
-            name = f"http {name}"
-            if only in name:
-                yield measure(name, (host, int(port)), request, streams=True)
+def _dearest(options: Options, rows: Iterator[Row]) -> Iterator[Row]:
+    costs = sorted(rows, key=lambda row: -sum(row.figures[f"{kind} ms"] for kind in (*GROUPS, "other")))
+    yield from costs if options.every else costs[: options.most]
+    if costs:
+        yield Row(f"{len(costs)} cases", {"processor ms at most": max(row.figures["processor ms"] for row in costs)})
 
 
-_WORDS: dict[int, str] = {0: "closed", NEVER: "none"}
+def _section(listener: str) -> Section:
+    def section(options: Options) -> Iterator[Row]:
+        listeners = [f"{each}://127.0.0.1:0" for each in dict.fromkeys(("kafka", listener))]
+        with Kafka(listeners=listeners) as kafka:
+            host, port = kafka.broker.address(listener).rsplit(":", 1)
+            if listener == "kafka":
+                requests = kafka_requests(Tempting(kafka).name)
+            else:
+                requests = shuffle_requests() if listener == "shuffle" else http_requests(f"{host}:{port}")
+            wanted = ((name, request) for name, request in requests if options.wants(name))
+            work = partial(measure, address=(host, int(port)), streams=listener != "kafka")
+            chosen = itertools.islice(wanted, options.count(10_000))
+            yield from _dearest(options, (work(name, request=request) for name, request in chosen))
+
+    return section
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose name has this text")
-    parser.add_argument("--most", type=int, default=20, help="how many of the dearest are printed")
-    parser.add_argument("--every", action="store_true", help="print all")
-    arguments = parser.parse_args()
-    costs = sorted(measured(arguments.only), key=lambda cost: -cost.total_ms)
-    print(f"{'':70} {'bytes':>9} {'answer':>9} {'processor':>10} {'handler':>10} {'other':>10}   ms of CPU")
-    for cost in costs if arguments.every else costs[: arguments.most]:
-        spent = " ".join(f"{cost.cpu_ms[kind]:10.1f}" for kind in (*GROUPS, "other"))
-        print(f"{cost.name:70} {cost.size:9} {_WORDS.get(cost.answer, cost.answer):>9} {spent}")
-    print(f"{len(costs)} cases; the processors' most: {max(cost.cpu_ms['processor'] for cost in costs):.1f} ms")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--most", type=int, default=20, help="how many of the dearest are shown")
+    parser.add_argument("--every", action="store_true", help="show all")
 
 
-if __name__ == "__main__":
-    main()
+SECTIONS = {listener: _section(listener) for listener in ("kafka", "shuffle", "http")}

@@ -1,6 +1,6 @@
 """The verdict on a comparison. What is compared is measured by hand: ``make bench-check``."""
 
-from tests.bench.bench_check import verdicts
+from tests.bench.check import verdicts
 
 
 def test_the_median_of_the_rounds_decides() -> None:
