@@ -12,6 +12,7 @@ from protocol.shuffle.frame import frame_size
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.java.java_stream import encode_throwable, read_throwable
+from tests.loops import loop_over
 from tests.protocol.shuffle.golden import GOLDEN, named, vectors
 from tests.protocol.shuffle.strategies import packed
 
@@ -138,7 +139,7 @@ def test_the_data_types_and_their_flags() -> None:
         }
 
 
-@pytest.mark.parametrize("vector", vectors("events"), ids=named)
+@loop_over("vector", vectors("events"))
 def test_an_event(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized)
@@ -150,7 +151,7 @@ def test_an_event(vector: dict[str, Any]) -> None:
     assert ours in (flinks_name, flinks_name.removesuffix("Event"))
 
 
-@pytest.mark.parametrize("vector", vectors("events"), ids=named)
+@loop_over("vector", vectors("events"))
 def test_an_event_with_the_padding_of_a_pipelined_producer(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized.ljust(vector["pipelined_wire_size"], b"\0"))
