@@ -2,28 +2,35 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import pytest
+
+Test = Callable[..., None]
 
 
 def loop_over(
-    names: str | tuple[str, ...], values: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """As ``pytest.mark.parametrize``, but one case of pytest's calls the test with all values in turn.
+    names: str | tuple[str, ...], values: Iterable[Any] | Mapping[str, Iterable[Any]]
+) -> Callable[[Test], Test]:
+    """As ``pytest.mark.parametrize``, but a single case calls the test with all values in turn.
 
-    The first turn that fails ends the test, and a note of its error names the turn's values. Fixtures are set up once for all
-    turns: a turn must not find what another has left.
+    A mapping makes a case of each of its entries: its key is the name of the case, its value what that case loops over.
+
+    The first turn that fails ends its case, and a note of the error names the turn's values. Fixtures are set up once for all
+    turns of a case: a turn must not depend on what another has left.
     """
     keys = [names] if isinstance(names, str) else list(names)
-    turns = [(value,) if isinstance(names, str) else tuple(value) for value in values]
-    assert turns, "a loop without a turn tests nothing"
+    cases = dict(values) if isinstance(values, Mapping) else {"": values}
+    turns = {
+        case: [(value,) if isinstance(names, str) else tuple(value) for value in loop] for case, loop in cases.items()
+    }
+    assert all(turns.values()), "a loop without a turn tests nothing"
 
-    def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(test)
-
+    def decorate(test: Test) -> Test:
         @functools.wraps(test)
-        def run(*args: Any, **fixtures: Any) -> None:
-            for turn in turns:
+        def run(*args: Any, case: str = "", **fixtures: Any) -> None:
+            for turn in turns[case]:
                 named = dict(zip(keys, turn, strict=True))
                 try:
                     test(*args, **fixtures, **named)
@@ -31,8 +38,12 @@ def loop_over(
                     error.add_note("with " + ", ".join(f"{key}={value!r:.200}" for key, value in named.items()))
                     raise
 
-        kept = [parameter for name, parameter in signature.parameters.items() if name not in keys]
-        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-        return run
+        parameters = dict(inspect.signature(test).parameters)
+        for key in keys:
+            del parameters[key]
+        if isinstance(values, Mapping):
+            parameters["case"] = inspect.Parameter("case", inspect.Parameter.KEYWORD_ONLY)
+        run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("case", list(turns))(run) if isinstance(values, Mapping) else run
 
     return decorate
