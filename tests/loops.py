@@ -29,7 +29,8 @@ def loop_over(
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
-        def run(*args: Any, case: str = "", **fixtures: Any) -> None:
+        def run(*args: Any, **fixtures: Any) -> None:
+            case = fixtures.pop("case") if isinstance(values, Mapping) else ""
             for turn in turns[case]:
                 named = dict(zip(keys, turn, strict=True))
                 try:
