@@ -12,6 +12,7 @@ from protocol.kafka.messages import fetch
 from protocol.kafka.messages.fetch import FetchRequest, PartitionData
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
 
 VERSIONS = range(fetch.MIN_VERSION, fetch.MAX_VERSION + 1)
@@ -19,8 +20,8 @@ TOPIC: list[str | bytes] = ["t", b"t" * 16]
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
-every_client_version = pytest.mark.parametrize("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
+every_version = loop_over("version", VERSIONS)
+every_client_version = loop_over("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
 
 
 def id_of(name: str) -> UUID:

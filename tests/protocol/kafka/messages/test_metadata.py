@@ -11,12 +11,13 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import metadata
 from protocol.kafka.messages.metadata import BrokerInfo, PartitionMetadata, TopicMetadata
 from protocol.kafka.schema import control
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
 
 VERSIONS = range(metadata.MIN_VERSION, metadata.MAX_VERSION + 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
+every_version = loop_over("version", VERSIONS)
 
 
 @every_version

@@ -13,16 +13,15 @@ from protocol.kafka.messages import produce
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.messages.produce import PartitionResult, ProduceRequest
 from protocol.kafka.schema import control
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
 
 VERSIONS = range(produce.MIN_VERSION, produce.MAX_VERSION + 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
-every_client_version = pytest.mark.parametrize(
-    "version", range(produce.CLIENT_MIN_VERSION, produce.CLIENT_MAX_VERSION + 1)
-)
+every_version = loop_over("version", VERSIONS)
+every_client_version = loop_over("version", range(produce.CLIENT_MIN_VERSION, produce.CLIENT_MAX_VERSION + 1))
 
 # Around the limits of what one, two, three and four bytes of a length can say.
 SIZES = st.sampled_from([0, 1, 100, 126, 127, 128, 16382, 16383, 16384, 2097150, 2097151, 2097152])
