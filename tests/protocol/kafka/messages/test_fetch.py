@@ -115,8 +115,8 @@ def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic
     same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
 
 
-@pytest.mark.parametrize("version", range(12, fetch.MAX_VERSION + 1))
-@pytest.mark.parametrize("size", [0, 1, 33, 60])
+@loop_over("version", range(12, fetch.MAX_VERSION + 1))
+@loop_over("size", [0, 1, 33, 60])
 def test_a_partition_is_not_read_from_bytes_that_are_the_tags_of_another(version: int, size: int) -> None:
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2}
     frame = control.encode_request(
