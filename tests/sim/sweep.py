@@ -21,8 +21,11 @@ PLANTED_SEEDS = range(1, 101)
 @contextmanager
 def pool() -> Iterator[ProcessPoolExecutor]:
     # Spawned, not forked: the parent may have threads (pytest-timeout's, another test's).
-    with ProcessPoolExecutor(os.cpu_count() or 1, multiprocessing.get_context("spawn")) as executor:
+    executor = ProcessPoolExecutor(os.cpu_count() or 1, multiprocessing.get_context("spawn"))
+    try:
         yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)  # after a failure nobody waits for the others
 
 
 def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> Result:
