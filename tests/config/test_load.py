@@ -12,6 +12,7 @@ from broker.config import BrokerConfig, load, setting_infos
 from broker.config.setting import SettingInfo
 from broker.errors import ConfigError
 from tests.config.sentences import sentence
+from tests.loops import loop_over
 
 
 def test_nothing_set_gives_the_defaults() -> None:
@@ -102,7 +103,7 @@ def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
     assert "geheim" not in repr(config)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("overrides", "words"),
     [
         (["network_thread=1"], ["network_thread'", "did you mean 'network_threads'"]),
@@ -252,7 +253,7 @@ def loaded(name: str, **how: Any) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize("info", setting_infos(BrokerConfig), ids=lambda info: info.name)
+@loop_over("info", setting_infos(BrokerConfig))
 def test_every_setting_can_be_written_as_it_is_documented(info: SettingInfo) -> None:
     """Under both names, in a file and on the command line, and given as an argument: always with the same result."""
     value = example(info)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.delivery import in_flight
 from broker.delivery.in_flight import InFlight, Owner, Record
+from tests.loops import loop_over
 
 FIRST, WEIGHT = 5, 3
 
@@ -64,8 +65,8 @@ EVENTS: dict[str, Callable[[Case], object]] = {
 ROWS = re.findall(r"^\| (-|[A-Z]+) \| ([a-z ]+) \| (-|[A-Z]+) \|", in_flight.__doc__ or "", re.MULTILINE)
 
 
-@pytest.mark.parametrize("state", ["-", "AVAILABLE", "ACQUIRED"])
-@pytest.mark.parametrize("event", EVENTS)
+@loop_over("state", ["-", "AVAILABLE", "ACQUIRED"])
+@loop_over("event", EVENTS)
 def test_every_event_in_every_state_does_what_the_row_says(state: str, event: str) -> None:
     following = [next for from_state, name, next in ROWS if (from_state, name) == (state, event)]
     case = Case(state)

@@ -11,6 +11,7 @@ from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.faults.pulsar_faults import PulsarFaults
 from tests.faults.raw import Faults
 from tests.faults.raw_pulsar import topic
+from tests.loops import loop_over
 from tests.pulsar_frames import command, connect, entry, field_of, metadata, send, send_batch, send_entry, simple
 
 _INT = struct.Struct(">I")
@@ -75,7 +76,7 @@ def _fill(message: Any) -> None:
             setattr(message, field.name, 1)
 
 
-@pytest.mark.parametrize("kind", BaseCommand.Type.keys())
+@loop_over("kind", BaseCommand.Type.keys())
 def test_every_command_with_the_least_that_it_requires(pulsar: PulsarFaults, kind: str) -> None:
     """Of ids that do not exist, also those that only a broker sends."""
     client = pulsar.connect_pulsar()
@@ -86,7 +87,7 @@ def test_every_command_with_the_least_that_it_requires(pulsar: PulsarFaults, kin
     assert pulsar.serves_pulsar()
 
 
-@pytest.mark.parametrize("kind", BaseCommand.Type.keys())
+@loop_over("kind", BaseCommand.Type.keys())
 def test_every_command_without_what_it_requires(pulsar: PulsarFaults, kind: str) -> None:
     for greets in (True, False):
         client = pulsar.connect_pulsar(greets=greets)

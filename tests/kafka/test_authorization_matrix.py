@@ -23,6 +23,7 @@ from tests.kafka.handlers.group_client import commit
 from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka
 from tests.kafka.handlers.txn_client import add_partitions, begin
 from tests.kafka.required_rights import ROWS, Names, Right, Row
+from tests.loops import loop_over
 from tests.security.grants import AclGrants, Grant, Grants
 
 SERVED = load()
@@ -118,15 +119,18 @@ def real_world() -> Iterator[World]:
         yield World(kafka, real=True)
 
 
-def cases(rows: Iterable[Row]) -> list[Any]:
-    return [
-        pytest.param(row, version, id=f"{row.id}-v{version}")
+def cases(rows: Iterable[Row]) -> dict[str, list[tuple[Row, int]]]:
+    """Each row in all its versions."""
+    return {
+        row.id: [
+            (row, version)
+            for version in range(
+                max(row.since, SERVED[row.key].min_version), min(row.until, SERVED[row.key].max_version) + 1
+            )
+        ]
         for row in rows
         if row.key in SERVED
-        for version in range(
-            max(row.since, SERVED[row.key].min_version), min(row.until, SERVED[row.key].max_version) + 1
-        )
-    ]
+    }
 
 
 ALL = cases(ROWS)
@@ -163,8 +167,12 @@ def test_every_api_has_a_row() -> None:
     assert {ApiKey(key) for key in SERVED} <= {row.key for row in ROWS}
 
 
-@pytest.mark.parametrize(("row", "version"), ALL)
+@loop_over(("row", "version"), ALL)
 def test_what_the_table_requires_is_enough(world: World, row: Row, version: int) -> None:
+    what_is_required_is_enough(world, row, version)
+
+
+def what_is_required_is_enough(world: World, row: Row, version: int) -> None:
     allowed = world.ask(row, version, world.make(), None)
     assert not allowed.denials
     for rights in combinations(row):
@@ -175,10 +183,14 @@ def test_what_the_table_requires_is_enough(world: World, row: Row, version: int)
         assert not world.grants.denied
 
 
-@pytest.mark.parametrize(("row", "version"), NEEDY)
+@loop_over(("row", "version"), NEEDY)
 def test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(
     world: World, row: Row, version: int
 ) -> None:
+    without_any_right_the_first_is_missed(world, row, version)
+
+
+def without_any_right_the_first_is_missed(world: World, row: Row, version: int) -> None:
     names = world.make()
     first = row.rights[0]
     answer = world.ask(row, version, names, [])
@@ -188,7 +200,7 @@ def test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(
         assert not shows(row, names, answer)
 
 
-@pytest.mark.parametrize(("row", "version"), NEEDY)
+@loop_over(("row", "version"), NEEDY)
 def test_each_right_of_the_table_is_necessary(world: World, row: Row, version: int) -> None:
     for missing in row.rights:
         names = world.make()
@@ -198,8 +210,12 @@ def test_each_right_of_the_table_is_necessary(world: World, row: Row, version: i
             assert not shows(row, names, answer)
 
 
-@pytest.mark.parametrize(("row", "version"), NEEDY)
+@loop_over(("row", "version"), NEEDY)
 def test_a_right_to_something_else_is_none(world: World, row: Row, version: int) -> None:
+    rights_to_something_else_are_none(world, row, version)
+
+
+def rights_to_something_else_are_none(world: World, row: Row, version: int) -> None:
     if row.key is ApiKey.INIT_PRODUCER_ID and row.label == "idempotent":
         return  # any topic will do
     others = [right for rights in combinations(row) for right in rights]
@@ -212,7 +228,7 @@ def test_a_right_to_something_else_is_none(world: World, row: Row, version: int)
     assert answer.denials == error_of(row, version, row.rights[0])
 
 
-@pytest.mark.parametrize(("row", "version"), NEEDY)
+@loop_over(("row", "version"), NEEDY)
 def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, version: int) -> None:
     if version >= FIRST_BY_ID.get(row.key, version + 1):
         return  # as in Kafka, it is no secret which ids there are: nobody guesses one
@@ -236,10 +252,10 @@ def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, v
         assert frames[0] == frames[1], missing
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS if row.key in SERVED])
+@loop_over("row", [row for row in ROWS if row.key in SERVED])
 def test_so_it_is_with_real_acls(real_world: World, row: Row) -> None:
     version = SERVED[row.key].max_version
-    test_what_the_table_requires_is_enough(real_world, row, version)
+    what_is_required_is_enough(real_world, row, version)
     if row.rights:
-        test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(real_world, row, version)
-        test_a_right_to_something_else_is_none(real_world, row, version)
+        without_any_right_the_first_is_missed(real_world, row, version)
+        rights_to_something_else_are_none(real_world, row, version)

@@ -10,6 +10,7 @@ from broker.kafka.checks import error_fields
 from broker.kafka.error_codes import CODES, code_of
 from broker.storage import refusals
 from protocol.kafka.errors import ErrorCode
+from tests.loops import loop_over
 
 # Refusals of other services, which Kafka's handlers never see, and of expressions and the backup, whose callers have their codes.
 # Other tests of the same process may have imported them.
@@ -61,7 +62,7 @@ def test_the_codes_on_the_wire_are_kafka_s(kind: type[Refusal], code: int) -> No
     assert code_of(an_instance(kind)) == code
 
 
-@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
+@loop_over("kind", CODES)
 def test_a_reply_has_the_code_and_the_message(kind: type[Refusal]) -> None:
     refusal = an_instance(kind)
     assert error_fields(refusal) == (CODES[kind], refusal.message)

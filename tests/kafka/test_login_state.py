@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from broker.kafka import login_state
 from broker.kafka.login_state import ANSWERED, TABLE, LoginEvent, LoginState, next_state
 from protocol.kafka.api_keys import ApiKey
+from tests.loops import loop_over
 
 S, E = LoginState, LoginEvent
 
@@ -41,8 +42,8 @@ def test_the_docstring_lists_what_is_answered() -> None:
             assert apis == {names[word] for word in re.findall(r"[A-Z][a-z]+[A-Z][a-z]+", text)}
 
 
-@pytest.mark.parametrize("state", S)
-@pytest.mark.parametrize("event", E)
+@loop_over("state", S)
+@loop_over("event", E)
 def test_what_is_not_in_the_table_cannot_happen(state: LoginState, event: LoginEvent) -> None:
     if (state, event) in TABLE:
         assert TABLE[state, event] is next_state(state, event)

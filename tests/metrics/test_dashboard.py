@@ -5,11 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker.config import Listener, load
 from broker.metrics import names
 from broker.metrics.metric import Kind
+from tests.loops import loop_over
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "docker/grafana/dashboards/broker.json").read_text())
@@ -75,7 +74,7 @@ def samples() -> dict[str, tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@loop_over("expression", EXPRESSIONS)
 def test_every_metric_and_label_of_an_expression_exists(expression: str) -> None:
     known = samples()
     used = _NAME.findall(expression)

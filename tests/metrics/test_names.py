@@ -2,10 +2,9 @@
 
 import re
 
-import pytest
-
 from broker.metrics import names
 from broker.metrics.metric import Kind, Metric
+from tests.loops import loop_over
 
 # Samples of other kinds end so; a family of such a name would be taken for another one's samples.
 _RESERVED = ("_total", "_created", "_bucket", "_info")
@@ -21,7 +20,7 @@ def test_all_declarations_are_constants_of_the_module() -> None:
     assert names.ALL == constants
 
 
-@pytest.mark.parametrize("metric", names.ALL, ids=lambda metric: metric.name)
+@loop_over("metric", names.ALL)
 def test_a_declaration_is_complete(metric: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
     assert metric.name.startswith(("broker_", "kafka_", "pulsar_"))

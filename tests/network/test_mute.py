@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.network import mute
 from broker.network.mute import TABLE, Hold, MuteEvent, MuteState, mute_state, next_holds
+from tests.loops import loop_over
 
 S, E = MuteState, MuteEvent
 
@@ -62,9 +63,9 @@ def test_every_pair_of_holds_and_event_does_what_the_rows_say(event: MuteEvent) 
             assert next_holds(bits(holds), event) == bits(after)
 
 
-@pytest.mark.parametrize("state", MuteState)
-@pytest.mark.parametrize("event", KAFKAS_EVENTS)
-@pytest.mark.parametrize("other", [Hold(0), *OTHERS])
+@loop_over("state", MuteState)
+@loop_over("event", KAFKAS_EVENTS)
+@loop_over("other", [Hold(0), *OTHERS])
 def test_kafkas_states_follow_kafkas_table(state: MuteState, event: MuteEvent, other: Hold) -> None:
     if (state is S.MUTED) != bool(other) and state in (S.NOT_MUTED, S.MUTED):
         return

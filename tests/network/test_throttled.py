@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from broker.network.mute import RESPONSE_PENDING, THROTTLED, Hold
 from broker.network.service import Outbox
+from tests.loops import loop_over
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench
 
@@ -76,8 +75,8 @@ class Scene:
             self.bench.processor.drain()
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
-@pytest.mark.parametrize("others", SOME_OTHERS, ids="-".join)
+@loop_over("at_once", [False, True])
+@loop_over("others", SOME_OTHERS)
 def test_whatever_the_order_nothing_is_lost_and_nothing_is_taken_from_a_throttled_connection(
     others: tuple[str, ...], at_once: bool
 ) -> None:

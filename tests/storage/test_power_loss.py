@@ -7,13 +7,12 @@ Whatever is there besides is what was appended, in its order and without gaps.
 import contextlib
 from random import Random
 
-import pytest
-
 from broker.errors import Refusal, StorageError
 from broker.storage.config import StorageConfig
 from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
+from tests.loops import loop_over
 from tests.sim.catalogue import SimCatalogue, Tables
 from tests.sim.disk import DiskFaults, Medium, SimDisk
 from tests.sim.world import Killed, World
@@ -183,7 +182,7 @@ class Life:
         assert set(last.values()) <= set(found)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@loop_over("seed", range(SEEDS))
 def test_what_was_promised_survives_any_power_loss(seed: int) -> None:
     life = Life(seed)
     manager = life.boot()

@@ -2,16 +2,15 @@
 
 import pickle
 
-import pytest
-
 from broker.client.kafka import errors
 from broker.client.kafka.errors import RETRIABLE, KafkaClientError, OffsetOutOfRangeError, code_name
 from protocol.kafka.errors import ErrorCode
+from tests.loops import loop_over
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, KafkaClientError)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@loop_over("kind", KINDS)
 def test_an_error_is_the_same_after_pickle(kind: type[KafkaClientError]) -> None:
     error = pickle.loads(pickle.dumps(kind("It did not work.", 6)))
     assert (kind, "It did not work.", 6) == (type(error), str(error), error.code)

@@ -13,6 +13,7 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.http.page.routes import routes
+from tests.loops import loop_over
 from tests.test_floors import ROOT
 
 PAGE = ROOT / "broker" / "http" / "page"
@@ -34,7 +35,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[h
     return reply, body
 
 
-@pytest.mark.parametrize("path", PATHS)
+@loop_over("path", PATHS)
 def test_each_file_is_served_with_its_type_and_under_a_strict_policy(address: str, path: str) -> None:
     reply, body = ask(address, path)
     assert 200 == reply.status
@@ -67,7 +68,7 @@ def test_nothing_in_the_index_is_inline_or_from_elsewhere() -> None:
         assert target in PATHS
 
 
-@pytest.mark.parametrize("path", PATHS)
+@loop_over("path", PATHS)
 def test_a_browser_that_has_the_file_is_not_sent_it_again(address: str, path: str) -> None:
     tag = ask(address, path)[0].headers["etag"]
     reply, body = ask(address, path, if_none_match=f'"other", W/{tag}')

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.kafka.groups import classic_states
 from broker.kafka.groups.classic_states import TABLE, ClassicGroupEvent, ClassicGroupState, next_state
+from tests.loops import loop_over
 
 S, E = ClassicGroupState, ClassicGroupEvent
 
@@ -44,8 +45,8 @@ def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroup
     return S.PREPARING_REBALANCE if begins else None
 
 
-@pytest.mark.parametrize("state", ClassicGroupState)
-@pytest.mark.parametrize("event", ClassicGroupEvent)
+@loop_over("state", ClassicGroupState)
+@loop_over("event", ClassicGroupEvent)
 def test_every_pair_of_state_and_event_does_what_the_event_means(
     state: ClassicGroupState, event: ClassicGroupEvent
 ) -> None:

@@ -17,8 +17,9 @@ from tests.kafka.handlers.changing import (
     replace,
 )
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

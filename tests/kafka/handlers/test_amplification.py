@@ -17,6 +17,7 @@ from protocol.kafka.schema import control
 from protocol.kafka.schema.schema_reader import FieldSpec, Message, field_specs
 from tests.kafka.handlers.group_client import commit, stable
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
 from tests.protocol.kafka.schema.test_budget import arrays
 
@@ -96,18 +97,32 @@ def repeated(cls: Message, path: tuple[str, ...], name: str, nulls: bool, times:
     return made
 
 
-CASES = [
-    pytest.param(key, version, path, id=f"{key.name.lower()}-v{version}-{'.'.join(path)}")
+# By API.
+ARRAYS = {
+    key.name.lower(): [
+        (key, version, path) for version in versions for path in arrays(schema_of(REQUEST, key, version))
+    ]
     for key, versions in SERVED.items()
-    for version in versions
-    for path in arrays(schema_of(REQUEST, key, version))
     if key in load()
-]
+}
+# The outer arrays; the others are charged by the same reader. One version of each way to write them.
+OUTER = {
+    name: [
+        (key, version, path)
+        for key, version, path in every
+        if len(path) == 1 and version in (min(SERVED[key]), max(SERVED[key]))
+    ]
+    for name, every in ARRAYS.items()
+}
 
 
-@pytest.mark.parametrize("group", ["", "-offsets"])
-@pytest.mark.parametrize("nulls", [False, True], ids=["ones", "nulls"])
-@pytest.mark.parametrize(("key", "version", "path"), CASES)
+def without_empty(cases: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: turns for name, turns in cases.items() if turns}
+
+
+@loop_over("group", ["", "-offsets"])
+@loop_over("nulls", [False, True])
+@loop_over(("key", "version", "path"), without_empty(ARRAYS))
 def test_naming_a_thing_again_costs_an_entry(
     tempting: Tempting, key: ApiKey, version: int, path: tuple[str, ...], nulls: bool, group: str
 ) -> None:
@@ -130,15 +145,7 @@ def test_nothing_was_deleted_meanwhile(tempting: Tempting) -> None:
     assert len(group.members) == 1
 
 
-# The outer arrays; the others are charged by the same reader. One version of each way to write them.
-OUTER = [
-    case
-    for case in CASES
-    if len(case.values[2]) == 1 and case.values[1] in (min(SERVED[case.values[0]]), max(SERVED[case.values[0]]))  # type: ignore[index]
-]
-
-
-@pytest.mark.parametrize(("key", "version", "path"), OUTER)
+@loop_over(("key", "version", "path"), without_empty(OUTER))
 def test_too_many_entries_close_the_connection(
     tempting: Tempting, key: ApiKey, version: int, path: tuple[str, ...]
 ) -> None:

@@ -10,9 +10,10 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.consumer_group_client import describe, id_of, join
 from tests.kafka.handlers.group_client import new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 from tests.security.grants import Grants
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

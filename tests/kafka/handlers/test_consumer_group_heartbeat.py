@@ -13,9 +13,10 @@ from protocol.kafka.schema import control
 from tests.kafka.handlers.consumer_group_client import Member, ask_join, assignment, describe, heartbeat, id_of, join
 from tests.kafka.handlers.group_client import Beside, join_fields, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 from tests.security.grants import Grants
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

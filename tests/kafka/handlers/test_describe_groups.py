@@ -10,8 +10,9 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers import consumer_group_client
 from tests.kafka.handlers.group_client import commit, join, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import pytest
 from broker.kafka.handlers.elect_leaders import API
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

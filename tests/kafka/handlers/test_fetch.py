@@ -15,8 +15,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(fetch.API))
+all_versions = loop_over("version", versions(fetch.API))
 VALUE = bytes(1000)
 
 

@@ -21,9 +21,10 @@ from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.test_fetch import ask, results
 from tests.kafka.handlers.test_fetch_waiting import fetch_fields, response
+from tests.loops import loop_over
 from tests.pulsar.entries.messages import batch_of, compressed_batch_of, message
 
-all_versions = pytest.mark.parametrize("version", versions(fetch.API))
+all_versions = loop_over("version", versions(fetch.API))
 NOW_MS = 1_700_000_000_000
 
 

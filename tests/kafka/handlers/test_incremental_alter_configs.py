@@ -25,11 +25,12 @@ from tests.kafka.handlers.changing import (
     replace,
 )
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 
 # Where a value was set.
 DEFAULT, OF_GROUP = 5, 8
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, join_fields, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 from tests.network.harness import wait_for
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 

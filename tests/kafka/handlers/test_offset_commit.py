@@ -8,8 +8,9 @@ from broker.kafka.handlers.offset_commit import API
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import ask_join, commit, join, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

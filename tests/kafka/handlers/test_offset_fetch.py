@@ -10,8 +10,9 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import Beside, commit, new_group
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch, ShareAcknowledgeRequest, SharePartitionRequest
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, GAP, REJECT, RELEASE, RENEW, Member, write
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(share_acknowledge.API))
+all_versions = loop_over("version", versions(share_acknowledge.API))
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, RELEASE, Member, write
+from tests.loops import loop_over
 from tests.security.grants import Grants
 
-all_versions = pytest.mark.parametrize("version", versions(share_fetch.API))
+all_versions = loop_over("version", versions(share_fetch.API))
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from broker.kafka.handlers.sync_group import API
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import Beside, ask_join, ask_sync, heartbeat, join, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.loops import loop_over
 
-all_versions = pytest.mark.parametrize("version", versions(API))
+all_versions = loop_over("version", versions(API))
 
 
 @pytest.fixture(scope="module")

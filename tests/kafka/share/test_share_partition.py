@@ -25,6 +25,7 @@ from broker.kafka.share.share_partition import (
 from broker.kafka.share.share_store import decode, restored, state_of
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRecords
+from tests.loops import loop_over
 
 SETTINGS = ShareSettings(delivery_count_limit=2, max_record_locks=20, record_lock_duration_ms=10_000)
 FOREVER = 1e9
@@ -124,8 +125,8 @@ def test_every_event_does_what_its_row_says(state: str, event: str, following: s
         assert case.partition.version > case.version
 
 
-@pytest.mark.parametrize("state", ["NEW", "AVAILABLE", "ACQUIRED"])
-@pytest.mark.parametrize("event", EVENTS)
+@loop_over("state", ["NEW", "AVAILABLE", "ACQUIRED"])
+@loop_over("event", EVENTS)
 def test_every_other_event_changes_nothing(state: str, event: str) -> None:
     if event.endswith("at the limit") or (state, event) in [row[:2] for row in ROWS]:
         return

@@ -12,6 +12,7 @@ from broker.kafka.transactions.phases import AT_REST, PREPARED, TABLE, Phase, Tr
 from broker.kafka.transactions.transaction import State
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.test_transaction import ME, P0, P1, TIMEOUT_MS, in_phase
+from tests.loops import loop_over
 
 P, E = Phase, TransactionEvent
 
@@ -49,8 +50,8 @@ def happens(phase: Phase, event: TransactionEvent) -> State | ErrorCode | None:
     return transaction.state
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not P.DEAD])
-@pytest.mark.parametrize("event", TransactionEvent)
+@loop_over("phase", [phase for phase in Phase if phase is not P.DEAD])
+@loop_over("event", TransactionEvent)
 def test_a_transaction_does_what_the_table_says_and_refuses_the_rest(phase: Phase, event: TransactionEvent) -> None:
     after = TABLE.get((phase, event))
     result = happens(phase, event)
@@ -61,8 +62,8 @@ def test_a_transaction_does_what_the_table_says_and_refuses_the_rest(phase: Phas
         assert result.phase is after
 
 
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("event", TransactionEvent)
+@loop_over("phase", Phase)
+@loop_over("event", TransactionEvent)
 def test_a_pair_that_is_not_in_the_table_is_a_bug(phase: Phase, event: TransactionEvent) -> None:
     after = TABLE.get((phase, event))
     if after is None:

@@ -7,6 +7,7 @@ import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -57,6 +58,9 @@ SERVED: dict[ApiKey, range] = {
     ApiKey.SHARE_FETCH: range(1, 3),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: range(1),
 }
+
+# Of a test of each of many versions, whose layouts are few. A share of the profile, so that `make fuzz` runs more.
+few_examples = settings(max_examples=settings().max_examples // 3)
 
 REQUEST, RESPONSE = "request", "response"
 MESSAGES = [

@@ -1,8 +1,8 @@
-import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
 from protocol.kafka.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version, response_header_version
+from tests.loops import loop_over
 
 ALL = [(ApiKey(key), version) for key, name in api_key_map.items() for version in schema_name_map[name]]
 
@@ -15,7 +15,7 @@ def test_names_and_numbers_are_kafkas_but_for_two_of_ours() -> None:
     assert {int(key): key.name.lower() for key in ApiKey} == dict(api_key_map) | {20000: "end_txns", 20001: "backup"}
 
 
-@pytest.mark.parametrize(("key", "version"), ALL)
+@loop_over(("key", "version"), ALL)
 def test_header_versions_agree_with_the_schemas(key: ApiKey, version: int) -> None:
     assert header_version(load_request_schema(key, version).__header_schema__) == request_header_version(key, version)
     assert header_version(load_response_schema(key, version).__header_schema__) == response_header_version(key, version)

@@ -13,6 +13,7 @@ from protocol.kafka.messages import api_versions, backup, end_txns, fetch, metad
 from protocol.kafka.schema import control
 from protocol.kafka.schema.schema_reader import field_specs
 from protocol.kafka.throttle_time import with_throttle_time
+from tests.loops import loop_over
 
 APIS = handlers.load().values()
 SERVED = [(api, version) for api in APIS for version in range(api.min_version, api.max_version + 1)]
@@ -40,7 +41,7 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
     return None
 
 
-@pytest.mark.parametrize(("api", "version"), SERVED, ids=lambda each: str(getattr(each, "key", each)))
+@loop_over(("api", "version"), SERVED)
 def test_it_is_as_if_the_response_had_been_encoded_with_it(api: Api, version: int) -> None:
     before = encoded(api, version, 0)
     if before is not None:

@@ -12,6 +12,7 @@ from protocol.pulsar.payload import decompressed, split_batch
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandSend, CommandSubscribe, MessageMetadata
 from protocol.pulsar.sends import Send, _read_any_send, crc_matches, read_send, write_send
 from protocol.translation.to_kafka import to_kafka
+from tests.loops import loop_over
 from tests.protocol.pulsar.golden import COMMANDS, SENDS
 
 ALL = [(name, frame) for name, frames in SENDS.items() for frame in frames]
@@ -32,7 +33,7 @@ def kafka_records(frame: bytes, offset: int = 100) -> list[Record]:
     return list(records(to_kafka(batch[at : at + size], offset, messages)))
 
 
-@pytest.mark.parametrize(("name", "frame"), ALL, ids=[f"{name} {len(frame)}" for name, frame in ALL])
+@loop_over(("name", "frame"), ALL)
 def test_a_send_of_the_client_is_read(name: str, frame: bytes) -> None:
     assert len(frame) == frame_size(frame)
     assert BaseCommand.Type.SEND == command_type(frame)
@@ -44,7 +45,7 @@ def test_a_send_of_the_client_is_read(name: str, frame: bytes) -> None:
     assert send.num_messages == check_batch(metadata, send.end - send.payload, 5 << 20)
 
 
-@pytest.mark.parametrize(("name", "frame"), ALL, ids=[f"{name} {len(frame)}" for name, frame in ALL])
+@loop_over(("name", "frame"), ALL)
 def test_the_stored_part_goes_out_in_a_message_as_it_came_in(name: str, frame: bytes) -> None:
     send, _ = send_of(frame)
     stored = frame[send.start : send.end]

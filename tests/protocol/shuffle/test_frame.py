@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.shuffle.frame import HEADER, MAGIC, frame_size
+from tests.loops import loop_over
 
 
 @given(st.integers(9, 1000), st.integers(0, 255), st.binary(max_size=30))
@@ -25,8 +26,8 @@ def test_what_cannot_begin_a_frame_is_refused_at_its_first_wrong_byte(data: byte
         assert wrong
 
 
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 8, 101])
-@pytest.mark.parametrize("held", [4, 5, 8, 9])
+@loop_over("length", [-(2**31), -1, 0, 8, 101])
+@loop_over("held", [4, 5, 8, 9])
 def test_a_length_that_cannot_be_is_refused(length: int, held: int) -> None:
     with pytest.raises(ProtocolError, match="bytes"):
         frame_size(HEADER.pack(length, MAGIC, 2)[:held], 100)

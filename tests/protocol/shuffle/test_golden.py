@@ -11,6 +11,7 @@ from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.frame import frame_size
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.java_stream import encode_throwable, read_throwable
+from tests.loops import loop_over
 from tests.protocol.shuffle.golden import GOLDEN, named, vectors
 from tests.protocol.shuffle.strategies import packed
 
@@ -137,7 +138,7 @@ def test_the_data_types_and_their_flags() -> None:
         }
 
 
-@pytest.mark.parametrize("vector", vectors("events"), ids=named)
+@loop_over("vector", vectors("events"))
 def test_an_event(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized)
@@ -149,7 +150,7 @@ def test_an_event(vector: dict[str, Any]) -> None:
     assert ours in (flinks_name, flinks_name.removesuffix("Event"))
 
 
-@pytest.mark.parametrize("vector", vectors("events"), ids=named)
+@loop_over("vector", vectors("events"))
 def test_an_event_with_the_padding_of_a_pipelined_producer(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized.ljust(vector["pipelined_wire_size"], b"\0"))

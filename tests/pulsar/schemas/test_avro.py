@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pulsar.schemas.avro import COMPARISONS_MAX, Comparison, InvalidAvro, TooComplex, canonical, parse
+from tests.loops import loop_over
 
 
 def readable(reader: Any, writer: Any) -> bool:
@@ -28,8 +29,8 @@ PROMOTED = {("int", "long"), ("int", "float"), ("int", "double"), ("long", "floa
             ("float", "double"), ("string", "bytes"), ("bytes", "string")}  # fmt: skip
 
 
-@pytest.mark.parametrize("writer", PRIMITIVES)
-@pytest.mark.parametrize("reader", PRIMITIVES)
+@loop_over("writer", PRIMITIVES)
+@loop_over("reader", PRIMITIVES)
 def test_primitives_are_read_as_themselves_and_as_what_they_are_promoted_to(reader: str, writer: str) -> None:
     assert (reader == writer or (writer, reader) in PROMOTED) == readable(reader, writer)
     assert (reader == writer or (writer, reader) in PROMOTED) == readable({"type": reader}, {"type": writer, "doc": ""})
@@ -40,7 +41,7 @@ WIDER = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
 FIXED = {"type": "fixed", "name": "F", "size": 4}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reader", "writer", "expected"),
     [
         (record(field("a", "int")), record(field("a", "int"), field("b", "int")), True),
@@ -95,7 +96,7 @@ def test_a_namespace_is_inherited() -> None:
         parse(json.dumps(record(field("a", ENUM), field("b", "m.E"), name="n.R")).encode())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "schema",
     [
         "nothing",

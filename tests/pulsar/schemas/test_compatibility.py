@@ -10,6 +10,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorS
 from broker.pulsar.refusals import IncompatibleSchema
 from broker.pulsar.schemas.compatibility import Strategy, check, check_definition, identity
 from broker.pulsar.schemas.schema import AVRO, JSON, KEY_VALUE, PROTOBUF, PROTOBUF_NATIVE, STRING, Schema
+from tests.loops import loop_over
 
 S = Strategy
 
@@ -49,9 +50,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [AVRO, JSON, PROTOBUF])
-@pytest.mark.parametrize("strategy", Strategy)
-@pytest.mark.parametrize("case", CASES)
+@loop_over("kind", [AVRO, JSON, PROTOBUF])
+@loop_over("strategy", Strategy)
+@loop_over("case", CASES)
 def test_a_schema_follows_others_as_the_strategy_says(
     case: tuple[Schema, list[Schema], set[Strategy]], strategy: Strategy, kind: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.security.quotas.client_quotas import TokenBucket, Windows
+from tests.loops import loop_over
 
 
 class Model:
@@ -109,9 +110,9 @@ SIZES: list[Callable[[random.Random], int]] = [
 ]
 
 
-@pytest.mark.parametrize("connections", [1, 10])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", range(5))
+@loop_over("connections", [1, 10])
+@loop_over("size", SIZES)
+@loop_over("seed", range(5))
 def test_a_busy_client_gets_its_quota_within_5_percent_over_any_10_s(
     size: Callable[[random.Random], int], connections: int, seed: int
 ) -> None:

@@ -23,6 +23,7 @@ from broker.security.sasl.oauthbearer import (
     identify,
     verified_claims,
 )
+from tests.loops import loop_over
 from tests.tokens import AUDIENCE, ISSUER, claims, jwk, jwks, message, private_key, token, unsigned
 
 NOW_MS = 1_700_000_000_000
@@ -159,7 +160,7 @@ def test_good_claims_say_who_it_is_and_until_when(changes: dict[str, Any]) -> No
     assert expected == identify(good, RULES, NOW_MS)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "reason"),
     [
         ({"exp": None}, "without the time of its end"),

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker.shuffle.partition import life
 from broker.shuffle.partition.life import TABLE, WIRE_STATE, LifeEvent, LifeState, next_state
 from protocol.shuffle.writer_frames import PartitionState
+from tests.loops import loop_over
 
 S, E = LifeState, LifeEvent
 
@@ -29,8 +30,8 @@ def expected(state: LifeState, event: LifeEvent) -> LifeState | None:
     return S.FINISHING if state is S.OPEN else None
 
 
-@pytest.mark.parametrize("state", LifeState)
-@pytest.mark.parametrize("event", LifeEvent)
+@loop_over("state", LifeState)
+@loop_over("event", LifeEvent)
 def test_every_pair_of_state_and_event(state: LifeState, event: LifeEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

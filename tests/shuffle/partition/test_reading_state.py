@@ -10,6 +10,7 @@ from broker.shuffle.partition import reading_state
 from broker.shuffle.partition.reading_state import TABLE, ReadingEvent, ReadingState, next_state
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType
+from tests.loops import loop_over
 
 S, E = ReadingState, ReadingEvent
 
@@ -35,8 +36,8 @@ def expected(state: ReadingState, event: ReadingEvent) -> ReadingState | None:
             return S.ABANDONED if state in WAITING else None
 
 
-@pytest.mark.parametrize("state", ReadingState)
-@pytest.mark.parametrize("event", ReadingEvent)
+@loop_over("state", ReadingState)
+@loop_over("event", ReadingEvent)
 def test_every_pair_of_state_and_event(state: ReadingState, event: ReadingEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.shuffle.spill import spill
 from broker.shuffle.spill.spill import TABLE, SpillEvent, SpillState, next_state
+from tests.loops import loop_over
 
 S, E = SpillState, SpillEvent
 
@@ -33,8 +34,8 @@ def expected(state: SpillState, event: SpillEvent) -> SpillState | None:
     return after if state is before else None
 
 
-@pytest.mark.parametrize("state", SpillState)
-@pytest.mark.parametrize("event", SpillEvent)
+@loop_over("state", SpillState)
+@loop_over("event", SpillEvent)
 def test_every_pair_of_state_and_event(state: SpillState, event: SpillEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

@@ -10,9 +10,10 @@ from broker.client.kafka.columns import columns
 from broker.errors import ConfigError
 from broker.spark.source.batch_source import columns_of, spark_schema
 from broker.spark.source.options import ALL_COLUMNS
+from tests.loops import loop_over
 
 
-@pytest.mark.parametrize("names", [*itertools.permutations(ALL_COLUMNS, 2), ALL_COLUMNS])
+@loop_over("names", [*itertools.permutations(ALL_COLUMNS, 2), ALL_COLUMNS])
 def test_what_a_task_yields_is_what_spark_expects(names: tuple[str, ...]) -> None:
     assert to_arrow_schema(spark_schema(names), timezone="UTC").equals(columns.schema(names))
 

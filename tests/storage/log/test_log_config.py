@@ -8,6 +8,7 @@ from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.config import StorageConfig
 from broker.storage.log.log_config import LogConfig
+from tests.loops import loop_over
 
 
 def test_every_setting_of_the_table_is_a_field_and_the_other_way_round() -> None:
@@ -29,7 +30,7 @@ def test_the_defaults_are_kafka_s() -> None:
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@loop_over("setting", SETTINGS)
 def test_the_text_of_a_value_means_the_value(setting: object) -> None:
     for found in SETTINGS:
         assert found.parse(found.default_text) == found.default

@@ -20,6 +20,7 @@ from protocol.frames import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from protocol.kafka.records.markers import build_marker
 from protocol.kafka.records.records import build_batch, enclose, records
+from tests.loops import loop_over
 
 ALL = (*COLUMNS, "headers")
 Row = dict[str, Any]
@@ -208,8 +209,8 @@ def test_what_compressed_data_holds_is_given_piece_by_piece() -> None:
     assert most < 8_000_000  # of 32 MB
 
 
-@pytest.mark.parametrize("size", [1, 20, 49, 50, 57, 58, 100, 3000, 9000])
-@pytest.mark.parametrize("filling", [b"\x00", b"\x80", b"\x00\x90\x12\x00", b"\x00\x0c\x00", b"text"])
+@loop_over("size", [1, 20, 49, 50, 57, 58, 100, 3000, 9000])
+@loop_over("filling", [b"\x00", b"\x80", b"\x00\x90\x12\x00", b"\x00\x0c\x00", b"text"])
 def test_records_are_found_whatever_they_look_like(size: int, filling: bytes) -> None:
     value = (filling * size)[:size]
     data = bytes(build_batch([(None, value, [], i * 100) for i in range(300)]))
@@ -434,8 +435,8 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-@pytest.mark.parametrize("good", [0, 40, 400])
+@loop_over("body", BODIES.values())
+@loop_over("good", [0, 40, 400])
 def test_a_record_that_is_none_is_an_error(body: bytes, good: int) -> None:
     batch = build_batch([(None, b"good", [], 0)] * (good + 1))
     batch[-11 if good < 64 else -12 :] = body
@@ -443,8 +444,8 @@ def test_a_record_that_is_none_is_an_error(body: bytes, good: int) -> None:
     assert CorruptRecordError.__name__ and message_of(resealed(batch))
 
 
-@pytest.mark.parametrize("codec", [0, 4])
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@loop_over("codec", [0, 4])
+@loop_over("body", BODIES.values())
 def test_a_record_that_is_none_at_the_end_of_a_large_batch_is_an_error(body: bytes, codec: int) -> None:
     """A large batch is divided before its records are read."""
     good = build_batch([(None, bytes(30_000), [], 0)] * 3)[HEADER_SIZE:]

@@ -19,6 +19,7 @@ from broker.client.kafka.share.acquired import (
     RecordEvent,
     RecordState,
 )
+from tests.loops import loop_over
 
 S, E = RecordState, RecordEvent
 FIRST, LAST = 100, 107
@@ -54,8 +55,8 @@ def feed(made: AcquiredRange, event: RecordEvent) -> None:
             made.lose(FIRST, FIRST)
 
 
-@pytest.mark.parametrize("state", RecordState)
-@pytest.mark.parametrize("event", RecordEvent)
+@loop_over("state", RecordState)
+@loop_over("event", RecordEvent)
 def test_every_pair_of_state_and_event_does_what_the_table_says(state: RecordState, event: RecordEvent) -> None:
     made = make({FIRST: state, FIRST + 1: S.SETTLED})
     if (state, event) == (S.BUFFERED, E.RELEASE):  # not a decision of the user

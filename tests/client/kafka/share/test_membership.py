@@ -17,6 +17,7 @@ from broker.client.kafka.share.membership import (
     next_state,
 )
 from protocol.kafka.errors import ErrorCode
+from tests.loops import loop_over
 
 S, E = MembershipState, MembershipEvent
 JOBS = (UUID(int=1), 0)
@@ -38,8 +39,8 @@ def test_the_table_in_the_docstring_is_the_table() -> None:
     assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
 
 
-@pytest.mark.parametrize("state", MembershipState)
-@pytest.mark.parametrize("event", MembershipEvent)
+@loop_over("state", MembershipState)
+@loop_over("event", MembershipEvent)
 def test_a_pair_that_is_not_in_the_table_is_a_bug(state: MembershipState, event: MembershipEvent) -> None:
     if (state, event) in TABLE:
         assert next_state(state, event) is TABLE[state, event]

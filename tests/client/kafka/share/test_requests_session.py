@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from broker.client.kafka.share import requests
 from broker.client.kafka.share.requests import TABLE, SessionEvent, SessionState, ShareSession, next_state
+from tests.loops import loop_over
 
 S, E = SessionState, SessionEvent
 PARTITIONS = [(UUID(int=number), index) for number in (1, 2) for index in (0, 1)]
@@ -20,8 +21,8 @@ def test_the_table_in_the_docstring_is_the_table() -> None:
     assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
 
 
-@pytest.mark.parametrize("state", SessionState)
-@pytest.mark.parametrize("event", SessionEvent)
+@loop_over("state", SessionState)
+@loop_over("event", SessionEvent)
 def test_a_pair_that_is_not_in_the_table_is_a_bug(state: SessionState, event: SessionEvent) -> None:
     if (state, event) in TABLE:
         assert next_state(state, event) is TABLE[state, event]

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.client.shuffle.reading import input_channel
 from broker.client.shuffle.reading.input_channel import TABLE, ChannelEvent, ChannelState, next_state
+from tests.loops import loop_over
 
 S, E = ChannelState, ChannelEvent
 
@@ -18,8 +19,8 @@ def expected(state: ChannelState, event: ChannelEvent) -> ChannelState | None:
     return after if after > state else None
 
 
-@pytest.mark.parametrize("state", ChannelState)
-@pytest.mark.parametrize("event", ChannelEvent)
+@loop_over("state", ChannelState)
+@loop_over("event", ChannelEvent)
 def test_every_pair_of_state_and_event(state: ChannelState, event: ChannelEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.client.shuffle.writing import broker_link
 from broker.client.shuffle.writing.broker_link import TABLE, LinkEvent, LinkState, next_state
+from tests.loops import loop_over
 
 S, E = LinkState, LinkEvent
 WITH_HANDLE = {S.OPEN, S.FINISH_SENT, S.PARTING, S.PARTING_SENT, S.PARTED}
@@ -36,8 +37,8 @@ def expected(state: LinkState, event: LinkEvent) -> LinkState | None:
     return S.UNCONNECTED if state is not S.UNCONNECTED else None
 
 
-@pytest.mark.parametrize("state", LinkState)
-@pytest.mark.parametrize("event", LinkEvent)
+@loop_over("state", LinkState)
+@loop_over("event", LinkEvent)
 def test_every_pair_of_state_and_event(state: LinkState, event: LinkEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

@@ -15,6 +15,7 @@ from broker.client.shuffle.writing.channel_selector import (
     key_group,
     subpartition_of,
 )
+from tests.loops import loop_over
 
 # key, hashCode, key group of 128, subpartition for (parallelism, max parallelism) of 3/128, 16/128, 100/256, 7/32768
 FLINK = [
@@ -47,7 +48,7 @@ FLINK = [
 ]
 
 
-@pytest.mark.parametrize(("key", "code", "group", "of_3", "of_16", "of_100", "of_7"), FLINK)
+@loop_over(("key", "code", "group", "of_3", "of_16", "of_100", "of_7"), FLINK)
 def test_a_key_goes_where_flink_sends_it(
     key: Any, code: int, group: int, of_3: int, of_16: int, of_100: int, of_7: int
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.client.shuffle.writing import writer_state
 from broker.client.shuffle.writing.writer_state import TABLE, WriterEvent, WriterState, next_state
+from tests.loops import loop_over
 
 S, E = WriterState, WriterEvent
 STARTED = {S.WRITING, S.FINISHING, S.COMMITTING, S.DISCARDING}
@@ -42,8 +43,8 @@ def expected(state: WriterState, event: WriterEvent) -> WriterState | None:
     raise AssertionError(event)
 
 
-@pytest.mark.parametrize("state", WriterState)
-@pytest.mark.parametrize("event", WriterEvent)
+@loop_over("state", WriterState)
+@loop_over("event", WriterEvent)
 def test_every_pair_of_state_and_event(state: WriterState, event: WriterEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

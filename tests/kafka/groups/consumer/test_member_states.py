@@ -13,6 +13,7 @@ from broker.kafka.groups.consumer.member_states import (
     group_state,
     next_state,
 )
+from tests.loops import loop_over
 
 S, E, G = MemberState, MemberEvent, GroupState
 
@@ -31,8 +32,8 @@ def expected(state: MemberState, event: MemberEvent) -> tuple[MemberState, bool]
     return (S.STABLE, False) if state is S.STABLE else None
 
 
-@pytest.mark.parametrize("state", MemberState)
-@pytest.mark.parametrize("event", MemberEvent)
+@loop_over("state", MemberState)
+@loop_over("event", MemberEvent)
 def test_every_pair_of_state_and_event_does_what_the_event_means(state: MemberState, event: MemberEvent) -> None:
     after = expected(state, event)
     assert TABLE.get((state, event)) == after

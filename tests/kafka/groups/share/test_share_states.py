@@ -15,6 +15,7 @@ from broker.kafka.groups.share.share_states import (
     next_phase,
     next_state,
 )
+from tests.loops import loop_over
 
 S, E = ShareGroupState, ShareGroupEvent
 P, A = AssignmentPhase, AssignmentEvent
@@ -38,8 +39,8 @@ def expected_phase(phase: AssignmentPhase, event: AssignmentEvent) -> Assignment
     return P.COMPUTING if phase in (P.SCHEDULED, P.INITIALISING) else None
 
 
-@pytest.mark.parametrize("state", S)
-@pytest.mark.parametrize("event", E)
+@loop_over("state", S)
+@loop_over("event", E)
 def test_every_pair_of_state_and_event_does_what_the_event_means(
     state: ShareGroupState, event: ShareGroupEvent
 ) -> None:
@@ -52,8 +53,8 @@ def test_every_pair_of_state_and_event_does_what_the_event_means(
         assert next_state(state, event) is after
 
 
-@pytest.mark.parametrize("phase", P)
-@pytest.mark.parametrize("event", A)
+@loop_over("phase", P)
+@loop_over("event", A)
 def test_every_pair_of_phase_and_event_does_what_the_event_means(
     phase: AssignmentPhase, event: AssignmentEvent
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.kafka.groups.share import simple_assignor
 from broker.kafka.groups.share.simple_assignor import NOTHING, Assignment, assign
+from tests.loops import loop_over
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 5)]
 Subscriptions = dict[str, frozenset[uuid.UUID]]
@@ -90,7 +91,7 @@ def test_with_several_subscriptions_it_comes_to_rest(subscribed: Subscriptions, 
     pytest.fail("it moves for ever")
 
 
-@pytest.mark.parametrize(("members", "partitions"), [*itertools.product([1, 2, 3, 7, 10], [1, 2, 5, 10, 23])])
+@loop_over(("members", "partitions"), [*itertools.product([1, 2, 3, 7, 10], [1, 2, 5, 10, 23])])
 def test_who_comes_or_goes_moves_no_more_than_needed(members: int, partitions: int) -> None:
     counts, topics = {TOPICS[0]: partitions}, frozenset(TOPICS[:1])
     before = assign({f"m{number}": topics for number in range(members)}, counts, {})

@@ -11,6 +11,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.consumer_group_heartbeat import Unchanged, encode_unchanged, parse_unchanged
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
+from tests.loops import loop_over
 
 KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TEXTS = st.text(max_size=40)
@@ -47,8 +48,8 @@ def test_a_heartbeat_that_says_nothing_new_is_read(
     assert read(frame, version) == (expected if is_short else None)
 
 
-@pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize(
+@loop_over("version", [0, 1])
+@loop_over(
     "changed",
     [
         {"rack_id": "r"},

@@ -12,15 +12,24 @@ from protocol.kafka.messages import fetch
 from protocol.kafka.messages.fetch import FetchRequest, PartitionData
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
-from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
+from tests.loops import loop_over
+from tests.protocol.kafka.message_strategies import (
+    REQUEST,
+    few_examples,
+    instance,
+    mappings,
+    read_by_kio,
+    schema_of,
+    written_by_kio,
+)
 
 VERSIONS = range(fetch.MIN_VERSION, fetch.MAX_VERSION + 1)
 TOPIC: list[str | bytes] = ["t", b"t" * 16]
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
-every_client_version = pytest.mark.parametrize("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
+every_version = loop_over("version", VERSIONS)
+every_client_version = loop_over("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
 
 
 def id_of(name: str) -> UUID:
@@ -98,6 +107,7 @@ def one_partition(version: int, topic: str, **more: Any) -> bytes:
 def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
     cls = schema_of(REQUEST, ApiKey.FETCH, version)
 
+    @few_examples
     @given(mappings(cls), st.binary(max_size=5))
     def check(fields: dict[str, Any], before: bytes) -> None:
         body = written_by_kio(instance(cls, fields))
@@ -108,14 +118,15 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
 
 
 @every_version
+@few_examples
 @given(topic=st.text(max_size=200), rack=st.just("") | st.text(max_size=4))
 def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic: str, rack: str) -> None:
     body = one_partition(version, topic, rack_id=rack)
     same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
 
 
-@pytest.mark.parametrize("version", range(12, fetch.MAX_VERSION + 1))
-@pytest.mark.parametrize("size", [0, 1, 33, 60])
+@loop_over("version", range(12, fetch.MAX_VERSION + 1))
+@loop_over("size", [0, 1, 33, 60])
 def test_a_partition_is_not_read_from_bytes_that_are_the_tags_of_another(version: int, size: int) -> None:
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2}
     frame = control.encode_request(
@@ -149,6 +160,7 @@ def test_each_truncation_is_a_protocol_error(version: int) -> None:
 
 
 @every_version
+@few_examples
 @given(st.data())
 def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
     body = bytearray(one_partition(version, "topic"))
@@ -168,6 +180,7 @@ def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.
 
 
 @every_version
+@few_examples
 @given(st.binary(max_size=120))
 def test_any_bytes_raise_nothing_but_protocol_errors(version: int, body: bytes) -> None:
     try:
@@ -219,6 +232,7 @@ def response_fields(topics: list[tuple[str | bytes, list[PartitionData]]]) -> li
 
 
 @every_version
+@few_examples
 @given(TOPICS | st.tuples(st.tuples(st.just("t"), st.tuples(DATA))).map(list), INT32, INT32, INT16, INT32)
 def test_a_response_is_written_as_the_schema_says(
     version: int,
@@ -270,6 +284,7 @@ TOPIC_ID = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
 
 
 @every_client_version
+@few_examples
 @given(st.data())
 def test_a_client_s_request_says_what_kafka_s_schema_reads(version: int, data: st.DataObject) -> None:
     topic: Any = data.draw(TOPIC_ID if version >= 13 else st.text(max_size=200))
@@ -330,6 +345,7 @@ PARTITION = st.fixed_dictionaries(
 
 
 @every_client_version
+@few_examples
 @given(
     st.lists(st.tuples(st.text(max_size=10), TOPIC_ID, st.lists(PARTITION, max_size=3)), max_size=3), COUNT, st.data()
 )
@@ -359,6 +375,7 @@ def test_an_answer_reads_as_it_was_written(
 
 
 @every_client_version
+@few_examples
 @given(st.binary(max_size=64), st.lists(PARTITION, min_size=1, max_size=2), st.data())
 def test_bad_bytes_in_an_answer_are_a_protocol_error_and_nothing_else(
     version: int, noise: bytes, partitions: list[dict[str, Any]], data: st.DataObject

@@ -11,18 +11,28 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import metadata
 from protocol.kafka.messages.metadata import BrokerInfo, PartitionMetadata, TopicMetadata
 from protocol.kafka.schema import control
-from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
+from tests.loops import loop_over
+from tests.protocol.kafka.message_strategies import (
+    REQUEST,
+    few_examples,
+    instance,
+    mappings,
+    read_by_kio,
+    schema_of,
+    written_by_kio,
+)
 
 VERSIONS = range(metadata.MIN_VERSION, metadata.MAX_VERSION + 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
+every_version = loop_over("version", VERSIONS)
 
 
 @every_version
 def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
     cls = schema_of(REQUEST, ApiKey.METADATA, version)
 
+    @few_examples
     @given(mappings(cls), st.binary(max_size=5))
     def check(fields: dict[str, Any], before: bytes) -> None:
         body = written_by_kio(instance(cls, fields))
@@ -50,6 +60,7 @@ def name_or_id(topic: Any) -> str | bytes:
 
 
 @every_version
+@few_examples
 @given(st.binary(max_size=60))
 def test_any_bytes_raise_nothing_but_protocol_errors(version: int, body: bytes) -> None:
     try:
@@ -86,6 +97,7 @@ TOPICS = st.lists(
 
 
 @every_version
+@few_examples
 @given(BROKERS, st.none() | st.text(max_size=5), INT32, TOPICS, INT32, INT32)
 def test_a_response_is_written_as_the_schema_says(
     version: int,

@@ -13,16 +13,23 @@ from protocol.kafka.messages import produce
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.messages.produce import PartitionResult, ProduceRequest
 from protocol.kafka.schema import control
-from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
+from tests.loops import loop_over
+from tests.protocol.kafka.message_strategies import (
+    REQUEST,
+    few_examples,
+    instance,
+    mappings,
+    read_by_kio,
+    schema_of,
+    written_by_kio,
+)
 
 VERSIONS = range(produce.MIN_VERSION, produce.MAX_VERSION + 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
-every_client_version = pytest.mark.parametrize(
-    "version", range(produce.CLIENT_MIN_VERSION, produce.CLIENT_MAX_VERSION + 1)
-)
+every_version = loop_over("version", VERSIONS)
+every_client_version = loop_over("version", range(produce.CLIENT_MIN_VERSION, produce.CLIENT_MAX_VERSION + 1))
 
 # Around the limits of what one, two, three and four bytes of a length can say.
 SIZES = st.sampled_from([0, 1, 100, 126, 127, 128, 16382, 16383, 16384, 2097150, 2097151, 2097152])
@@ -65,6 +72,7 @@ def same_as_kio(request: ProduceRequest, version: int, body: bytes) -> None:
 def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
     cls = schema_of(REQUEST, ApiKey.PRODUCE, version)
 
+    @few_examples
     @given(mappings(cls), st.binary(max_size=5))
     def check(fields: dict[str, Any], before: bytes) -> None:
         body = written_by_kio(instance(cls, fields))
@@ -75,6 +83,7 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
 
 
 @every_version
+@few_examples
 @given(size=SIZES, topic=st.text(min_size=0, max_size=200), partition=INT32)
 def test_a_request_for_one_partition_is_read_as_kio_reads_it(
     version: int, size: int, topic: str, partition: int
@@ -100,6 +109,7 @@ def test_bytes_after_the_request_change_nothing(version: int) -> None:
 
 
 @every_version
+@few_examples
 @given(st.data())
 def test_each_truncation_is_a_protocol_error(version: int, data: st.DataObject) -> None:
     two = data.draw(st.booleans())
@@ -118,6 +128,7 @@ def test_each_truncation_is_a_protocol_error(version: int, data: st.DataObject) 
 
 
 @every_version
+@few_examples
 @given(st.data())
 def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
     body = bytearray(one_partition(version, "topic", bytes(data.draw(st.integers(0, 300)))))
@@ -137,6 +148,7 @@ def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.
 
 
 @every_version
+@few_examples
 @given(st.binary(max_size=80))
 def test_any_bytes_raise_nothing_but_protocol_errors(version: int, body: bytes) -> None:
     try:
@@ -209,6 +221,7 @@ def response_fields(results: list[PartitionResult], throttle_ms: int) -> dict[st
 
 
 @every_version
+@few_examples
 @given(st.lists(RESULTS, max_size=4), INT32, INT32)
 def test_a_response_is_written_as_the_schema_says(
     version: int, results: list[PartitionResult], number: int, throttle_ms: int
@@ -220,6 +233,7 @@ def test_a_response_is_written_as_the_schema_says(
 
 
 @every_version
+@few_examples
 @given(RESULTS)
 def test_a_response_for_one_partition_is_written_as_the_schema_says(version: int, result: PartitionResult) -> None:
     (plain,) = of_version(version, [result._replace(error_message=None, record_errors=())])
@@ -228,6 +242,7 @@ def test_a_response_for_one_partition_is_written_as_the_schema_says(version: int
 
 
 @every_client_version
+@few_examples
 @given(st.lists(RESULTS, min_size=1, max_size=3, unique_by=lambda result: result.topic))
 def test_a_client_reads_what_the_broker_wrote(version: int, results: list[PartitionResult]) -> None:
     number, found = produce.parse_response(memoryview(produce.response(7, version, results)), version)
@@ -260,6 +275,7 @@ BATCHES = st.dictionaries(
 
 
 @every_client_version
+@few_examples
 @given(BATCHES, st.none() | st.text(max_size=20), st.sampled_from([-1, 0, 1]), st.integers(0, 2**31 - 1))
 def test_the_parts_of_a_client_s_request_say_what_kafka_s_schema_reads(
     version: int, batches: dict[tuple[str, int], bytes], name: str | None, acks: int, timeout: int

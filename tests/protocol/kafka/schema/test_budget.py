@@ -12,6 +12,7 @@ from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 from protocol.kafka.schema.control import Counted
 from protocol.kafka.schema.schema_reader import Message, field_specs
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
 
 # Read by hand.
@@ -43,7 +44,7 @@ def smallest(cls: Message, path: tuple[str, ...], count: int) -> dict[str, Any]:
 
 
 CASES = [
-    pytest.param(key, version, path, id=f"{key.name.lower()}-v{version}-{'.'.join(path)}")
+    (key, version, path)
     for key, versions in SERVED.items()
     for version in versions
     for path in arrays(schema_of(REQUEST, key, version))
@@ -57,7 +58,7 @@ def parse(key: ApiKey, version: int, frame: bytes, max_entries: int) -> Any:
     return control.parse_request(key, version, frame[start:], max_entries)
 
 
-@pytest.mark.parametrize(("key", "version", "path"), CASES)
+@loop_over(("key", "version", "path"), CASES)
 def test_more_entries_than_allowed_are_refused_wherever_they_stand(
     key: ApiKey, version: int, path: tuple[str, ...]
 ) -> None:

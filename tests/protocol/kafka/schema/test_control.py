@@ -15,6 +15,7 @@ from protocol.frames import framed
 from protocol.kafka.api_keys import ApiKey, response_header_version
 from protocol.kafka.messages.headers import parse_request_header, response_header
 from protocol.kafka.schema import control
+from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import (
     MESSAGES,
     REQUEST,
@@ -27,8 +28,9 @@ from tests.protocol.kafka.message_strategies import (
     written_by_kio,
 )
 
-every_message = pytest.mark.parametrize(
-    ("kind", "key", "version"), [pytest.param(*m, id=f"{m[1].name.lower()}-v{m[2]}-{m[0]}") for m in MESSAGES]
+every_message = loop_over(
+    ("kind", "key", "version"),
+    {key.name.lower(): [message for message in MESSAGES if message[1] is key] for _, key, _ in MESSAGES},
 )
 
 
