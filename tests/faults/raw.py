@@ -3,8 +3,7 @@
 import itertools
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from broker.client import Broker
@@ -12,19 +11,13 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import backup, end_txns
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from tests.waiting import wait_for
 
 DEADLINE_S = 30.0
 _numbers = itertools.count()
 LENGTH = struct.Struct(">i")
 
 API_VERSIONS = control.encode_request(ApiKey.API_VERSIONS, 0, 77, "good", {})
-
-
-def wait_for(condition: Callable[[], Any], what: str = "") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it never came"
-        time.sleep(0.002)
 
 
 class Raw:

@@ -14,7 +14,8 @@ from broker.network import processor as processor_module
 from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce, wait_for
+from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 

@@ -24,8 +24,9 @@ from tests.faults.logins import (
     log_in_without_headers,
     plain_token,
 )
-from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, produce, wait_for
+from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, produce
 from tests.scram import ScramClient
+from tests.waiting import wait_for
 
 LOGIN = "kafka+sasl"
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0", "shuffle://127.0.0.1:0")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.faults.pulsar_faults import PulsarFaults
-from tests.faults.raw import wait_for
 from tests.faults.raw_pulsar import EARLIEST, EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
 from tests.pulsar_frames import command, send, send_batch
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 MAX = 2**32 - 1

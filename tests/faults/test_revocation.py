@@ -27,13 +27,13 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.writer_frames import WriterErrorCode
-from tests.faults.raw import wait_for
 from tests.kafka.handlers import txn_client
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_client import EARLIEST, Member
 from tests.pulsar.wire import Type, Wire, send_frame
 from tests.shuffle.harness import Client, new_id
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP

@@ -5,7 +5,6 @@ No test measures time: quotas are so small that a throttle outlasts every test, 
 
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -30,6 +29,7 @@ from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.network.harness import ManualClock
+from tests.waiting import wait_for
 
 EVERYBODY = Entity(client_id=DEFAULT)
 VALUE = b"x" * 1000
@@ -54,13 +54,6 @@ def connections(kafka: Kafka) -> list[Any]:
 
 def is_throttled(kafka: Kafka) -> bool:
     return any(connection.holds & THROTTLED for connection in connections(kafka))
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def produce_frame(topic: str, acks: int = 1, version: int = 9, client_id: str | None = "c") -> bytes:
@@ -169,7 +162,7 @@ def test_a_produce_without_an_answer_is_throttled_by_muting_alone(kafka: Kafka) 
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
     send(kafka, produce_frame(topic, acks=0))
-    until(lambda: is_throttled(kafka))
+    wait_for(lambda: is_throttled(kafka))
     send(kafka, produce_frame(topic, acks=1))
     limit(kafka, Kind.PRODUCE, None)
     _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
@@ -242,7 +235,7 @@ def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(ka
     limit(kafka, Kind.REQUEST, 1e-6)
     answer = kafka.exchange(produce_frame(topic))
     assert throttle_of_produce(answer) == 1000
-    until(lambda: is_throttled(kafka))
+    wait_for(lambda: is_throttled(kafka))
 
 
 def test_the_time_of_sending_is_counted_while_there_is_such_a_quota(kafka: Kafka) -> None:
@@ -345,9 +338,9 @@ def test_a_throttled_client_that_leaves_is_forgotten(kafka: Kafka) -> None:
         with socket.create_connection(kafka.address) as other:
             other.sendall(produce_frame(topic))
             assert other.recv(4)
-            until(lambda: len(kafka.inside.throttling) == 1)
+            wait_for(lambda: len(kafka.inside.throttling) == 1)
             other.sendall(produce_frame(topic))
-    until(lambda: len(kafka.inside.throttling) == 0)
+    wait_for(lambda: len(kafka.inside.throttling) == 0)
     assert len(kafka.inside.timer) <= before + 64  # handles that were cancelled go when there are many
 
 

@@ -12,7 +12,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import join_fields
 from tests.kafka.required_rights import ROWS, Names
 from tests.kafka.sasl_client import Connection, SaslBroker
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP

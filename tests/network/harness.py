@@ -34,19 +34,12 @@ from broker.runtime.run_token import RunToken, TokenHolder
 from broker.security.tls_listener import TlsListener
 from tests.network.echo import EchoService, frame
 from tests.open_files import open_files, wait_for_files
+from tests.waiting import wait_for
 
 # Generous: only a hang gets there.
 DEADLINE_S = 20.0
 
 Frames = list[tuple[bytes, bytes]]
-
-
-def wait_for(condition: Callable[[], Any], what: str = "") -> None:
-    """Poll until ``condition`` holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it never came"
-        time.sleep(0.001)
 
 
 def descriptors() -> int:

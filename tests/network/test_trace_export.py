@@ -28,7 +28,7 @@ from broker.network.trace_export import TraceExporter, open_exporter
 from broker.network.traces import LogCall, Note, Traces
 from broker.runtime.clock import SystemClock
 from tests.compat.clients.librdkafka import settings
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from broker.runtime import system_runtime
 from broker.runtime.clock import SystemClock
 from broker.runtime.timers import Timer, TimerHandle
-from tests.network.harness import ManualClock, wait_for
+from tests.network.harness import ManualClock
+from tests.waiting import wait_for
 
 
 def test_what_is_due_is_called_in_the_order_of_deadlines_and_then_of_asking() -> None:

@@ -14,7 +14,8 @@ from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.frame import HEADER, MAGIC
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
-from tests.shuffle.harness import V2_0, Served, new_id, wait_for
+from tests.shuffle.harness import V2_0, Served, new_id
+from tests.waiting import wait_for
 
 
 def frame(kind: int, body: bytes = b"") -> bytes:

@@ -26,8 +26,8 @@ from tests.kafka.handlers.group_client import (
     stable,
 )
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import wait_for
 from tests.security.grants import Grant, Grants
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER

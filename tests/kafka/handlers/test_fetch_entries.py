@@ -16,12 +16,12 @@ from protocol.kafka.records.batch import batches, check_crc
 from protocol.kafka.records.entry import build_entry
 from protocol.kafka.records.records import Record, build_batch, records
 from protocol.pulsar.pulsar_pb2 import CompressionType
-from tests.faults.raw import wait_for
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.test_fetch import ask, results
 from tests.kafka.handlers.test_fetch_waiting import fetch_fields, response
 from tests.pulsar.entries.messages import batch_of, compressed_batch_of, message
+from tests.waiting import wait_for
 
 all_versions = pytest.mark.parametrize("version", versions(fetch.API))
 NOW_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -10,9 +10,9 @@ from broker.kafka.handlers import metadata
 from broker.network.work import BULK
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.faults.raw import wait_for
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.waiting import wait_for
 
 # 1 << the codes of Kafka's AclOperation.
 TOPIC = 0b110111111000  # read, write, create, delete, alter, describe, describe configs, alter configs

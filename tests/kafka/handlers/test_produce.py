@@ -15,7 +15,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka, get, versions
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 TIMESTAMP = 1_000_000

@@ -9,7 +9,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.kafka.handlers.share_group_client import ShareMember, ask_heartbeat, assigned
+from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, assigned
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
-from tests.faults.raw import wait_for
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import wait_for
 from tests.security.grants import Grants
+from tests.waiting import wait_for
 
 FETCH = pytest.mark.parametrize("version", range(13, fetch.API.max_version + 1))
 METADATA = pytest.mark.parametrize("version", range(12, metadata.API.max_version + 1))

@@ -13,8 +13,8 @@ from broker.pulsar.producers import publishing
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
-from tests.network.harness import wait_for
 from tests.pulsar.wire import Type, Wire, send_frame
+from tests.waiting import wait_for
 
 Connect = Callable[..., Wire]
 

@@ -11,9 +11,9 @@ from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.security.quotas.sensors import Windows
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.faults.raw import wait_for
 from tests.pulsar.clients import client as connected_client
 from tests.pulsar.subscriptions.stage import Client, Member, Stage
+from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 60_000), (1000, 1)])

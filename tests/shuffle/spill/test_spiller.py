@@ -27,11 +27,12 @@ from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode
 from tests.network.harness import ManualClock
-from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
+from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving
 from tests.shuffle.test_reading import payloads
 from tests.shuffle.test_writing import read
 from tests.sim.disk import Medium, SimDisk
 from tests.sim.world import Killed, World
+from tests.waiting import wait_for
 
 BUFFERS = [b"first", b"", b"x" * 40_000, b"last"]
 

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from broker.client.kafka.errors import KafkaClientError, UnreachableError, Unsup
 from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
 from broker.errors import ConfigError
 from tests.client.kafka.scripted_broker import ScriptedBroker
+from tests.waiting import wait_for
 
 LIMIT_S = 60.0
 _names = itertools.count()
@@ -64,15 +64,6 @@ def consumer(brokers: Brokers, topic: str, **options: Any) -> ShareConsumer:
         made.close()
         raise
     return made
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(LIMIT_S * 100)):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:

@@ -3,7 +3,7 @@ the errors that say what is wrong."""
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from broker.client.kafka.share.errors import ShareGroupsUnsupportedError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess
+from tests.waiting import wait_for
 
 LIMIT_S = 60.0
 LOCK_S = 1.0
@@ -65,15 +66,6 @@ class Queue:
 
     def consumer(self, **options: Any) -> ShareConsumer:
         return ShareConsumer(self.servers, self.name, [self.name], **options)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(LIMIT_S * 100)):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
