@@ -32,6 +32,7 @@ from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
 from broker.runtime.run_token import RunToken, TokenHolder
 from broker.security.tls_listener import TlsListener
+from tests.clocks import ManualClock
 from tests.network.echo import EchoService, frame
 from tests.open_files import open_files, wait_for_files
 from tests.waiting import wait_for
@@ -157,19 +158,6 @@ def cut(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             return
         yield data[position + 4 : position + 5], data[position + 5 : position + 4 + size]
         position += 4 + size
-
-
-class ManualClock:
-    """Moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
 
 
 class Roles:

@@ -20,7 +20,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.service import Handover, Outbox, Peer, Request
 from broker.runtime.disk import SystemDisk
 from broker.runtime.poller import READ, WRITE
-from tests.network.echo import EchoService, EchoSession, frame
+from tests.network.echo import EchoService, EchoSession, Waking, frame
 from tests.network.harness import Bench, Stage
 
 MIB = 1 << 20
@@ -98,13 +98,6 @@ def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeB
 
 def test_a_request_inline_on_one_connection_may_answer_what_is_parked_on_another(bench: MakeBench) -> None:
     # A produce, inline, wakes a long poll: both connections of the same processor.
-    class Waking(EchoService):
-        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
-            if request.command == b"e" and self.parked:
-                parked, _ = self.parked.pop()
-                outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
-            super().handle(request, outbox)
-
     b = bench(Waking())
     waits, wakes = b.connect(), b.connect()
     waits.send(frame(b"h", b"poll") + frame(b"p", b"next"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.runtime import system_runtime
 from broker.runtime.clock import SystemClock
 from broker.runtime.timers import Timer, TimerHandle
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 from tests.waiting import wait_for
 
 

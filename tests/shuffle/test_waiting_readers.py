@@ -4,7 +4,7 @@ from broker.runtime.timers import Timer
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.waiting_readers import WaitingReader, WaitingReaders, answer
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 from tests.shuffle.harness import PIPELINED, new_id
 
 
