@@ -25,8 +25,8 @@ from broker.security.principal import ANONYMOUS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.kafka.handlers.consumer_group_client import UNCHANGED, Member, ask_join, join
-from tests.kafka.handlers.group_client import Beside, stable
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.group_client import stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 
 CONNECTIONS = 8
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.faults.raw import LENGTH, Raw
+from tests.faults.raw import Raw
+from tests.kafka_connection import LENGTH
 from tests.scram import ScramClient
 
 USER, PASSWORD = "alice", "a password to be recognised"

@@ -24,7 +24,8 @@ from tests.faults.logins import (
     log_in_without_headers,
     plain_token,
 )
-from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, produce
+from tests.faults.raw import API_VERSIONS, Faults, Raw, produce
+from tests.kafka_connection import LENGTH
 from tests.scram import ScramClient
 from tests.waiting import wait_for
 

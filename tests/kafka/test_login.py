@@ -21,6 +21,7 @@ from broker.security.sasl.login_counters import LoginCounters
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.sasl_client import CLIENT, PASSWORD, USER, Connection, SaslBroker
+from tests.kafka_connection import fetch_fields
 from tests.waiting import wait_for
 
 LONG_MS = 600_000
@@ -89,8 +90,8 @@ def test_requests_that_were_sent_before_the_handshake_are_answered_before_it(bro
     with broker.connect() as connection:
         connection.log_in()
         may_log_in_again(broker)
-        connection.send(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
-        connection.send(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+        connection.tell(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
+        connection.tell(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
         assert connection.answer(ApiKey.METADATA, 9).brokers
         assert ErrorCode.none == connection.answer(ApiKey.SASL_HANDSHAKE, 1).error_code
 
@@ -100,7 +101,7 @@ def test_between_the_handshake_and_the_proof_no_request_is_answered(broker: Sasl
         connection.log_in()
         may_log_in_again(broker)
         connection.handshake()
-        connection.send(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
+        connection.tell(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
         assert connection.is_closed()
 
 
@@ -151,9 +152,7 @@ def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
         broker.server.kafka.logs.create_topic("topic", 1, {})
         connection.log_in()
-        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-        fields = {"replica_id": -1, "max_wait": 3000, "min_bytes": 1, "max_bytes": 1000}
-        connection.send(ApiKey.FETCH, 4, **fields, topics=[{"topic": "topic", "partitions": [partition]}])
+        connection.tell(ApiKey.FETCH, 4, **fetch_fields("topic", max_wait=3000))
         wait_for(lambda: inside(connection, broker).busy)  # it waits for records
         expiry = session_of(connection, broker).expiry
         assert expiry is not None
@@ -246,7 +245,7 @@ def test_a_failure_is_answered_after_a_delay_and_nobody_waits_for_it() -> None:
         failures = broker.server.kafka.logins.failures
         with broker.connect() as failed, broker.connect() as other:
             failed.handshake("PLAIN")
-            failed.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+            failed.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
             wait_for(lambda: 1 == failures.waiting)
             assert ErrorCode.none == other.log_in("PLAIN").error_code
             assert 1 == failures.waiting
@@ -257,7 +256,7 @@ def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         failures = broker.server.kafka.logins.failures
         connection.handshake("PLAIN")
-        connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+        connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
         wait_for(lambda: 1 == failures.waiting)
         connection.socket.shutdown(socket.SHUT_WR)
         wait_for(lambda: inside(connection, broker).finished)
@@ -270,7 +269,7 @@ def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
 def test_a_broker_that_stops_does_not_wait_for_the_delay() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         connection.handshake("PLAIN")
-        connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+        connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
         wait_for(lambda: 1 == broker.server.kafka.logins.failures.waiting)
         broker.stop()
         answer = connection.answer(ApiKey.SASL_AUTHENTICATE, 2)
@@ -282,7 +281,7 @@ def test_beyond_the_bound_failures_are_not_answered(monkeypatch: pytest.MonkeyPa
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker:
         connections = [broker.connect() for _ in range(4)]
         for number, connection in enumerate(connections):
-            connection.send(ApiKey.SASL_HANDSHAKE, 1, mechanism="GSSAPI")
+            connection.tell(ApiKey.SASL_HANDSHAKE, 1, mechanism="GSSAPI")
             wait_for(lambda number=number: min(number + 1, 3) == broker.server.kafka.logins.failures.waiting)  # type: ignore[misc]
         assert connections[3].is_closed()
         for connection in connections:

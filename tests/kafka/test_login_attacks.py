@@ -29,8 +29,8 @@ from protocol.sasl.scram import ScramClient
 from tests.certificates import LOCAL, authority
 from tests.kafka.sasl_client import PASSWORD, USER, SaslBroker
 from tests.kafka.test_login import session_of
-from tests.waiting import wait_for
 from tests.tokens import jwk, jwks, message, private_key, token
+from tests.waiting import wait_for
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -183,7 +183,7 @@ def test_a_storm_of_slow_logins_leaves_handlers_for_everybody_else(monkeypatch: 
         connections = [broker.connect() for _ in range(60)]
         for connection in connections:
             connection.handshake("PLAIN")
-            connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"x")
+            connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"x")
         wait_for(lambda: len(gate.computed) == 1)
         with broker.connect() as other:
             assert ErrorCode.none == other.log_in("SCRAM-SHA-256").error_code
@@ -201,9 +201,9 @@ def test_a_login_whose_client_has_gone_is_not_computed(monkeypatch: pytest.Monke
         first, second = broker.connect(), broker.connect()
         for connection in (first, second):
             connection.handshake("PLAIN")
-        first.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"first")
+        first.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"first")
         wait_for(lambda: gate.computed == [b"first"])
-        second.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"second")
+        second.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"second")
         processors = broker.server.sockets.processors
         wait_for(lambda: 2 == sum(each.busy for processor in processors for each in processor.connections.copy()))
         # A reset, which is noticed at once: an end-of-file may come from somebody who waits for the answer.

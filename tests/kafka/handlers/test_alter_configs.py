@@ -1,7 +1,5 @@
 """AlterConfigs: all of a resource's own settings at once."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.alter_configs import API
@@ -19,12 +17,6 @@ from tests.kafka.handlers.changing import (
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

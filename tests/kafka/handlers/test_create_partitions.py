@@ -1,6 +1,5 @@
 """CreatePartitions: a topic grows, and never shrinks."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +10,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def grow(

@@ -1,7 +1,6 @@
 """DeleteTopics, by name and by id."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def delete(kafka: Kafka, *names: str, version: int = API.max_version) -> Any:

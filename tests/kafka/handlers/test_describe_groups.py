@@ -1,7 +1,5 @@
 """DescribeGroups over the wire, in every version."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.describe_groups import API
@@ -12,12 +10,6 @@ from tests.kafka.handlers.group_client import commit, join, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

@@ -1,7 +1,6 @@
 """DescribeLogDirs: what the partitions take on disk."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def describe(kafka: Kafka, topics: dict[str, list[int]] | None, version: int = API.max_version) -> Any:

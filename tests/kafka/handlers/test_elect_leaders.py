@@ -1,7 +1,5 @@
 """ElectLeaders: there is nothing to elect."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.elect_leaders import API
@@ -9,12 +7,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

@@ -1,6 +1,5 @@
 """OffsetForLeaderEpoch: how a consumer finds out that its log was cut under it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +10,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def ask(kafka: Kafka, topic: str, epoch: int, version: int, current: int = -1, partition: int = 0) -> Any:

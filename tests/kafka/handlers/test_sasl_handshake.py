@@ -64,14 +64,14 @@ def test_after_the_handshake_nothing_but_tokens_is_answered(broker: SaslBroker) 
     for key in (ApiKey.METADATA, ApiKey.SASL_HANDSHAKE):
         with broker.connect() as connection:
             connection.handshake()
-            connection.send(key, 1, **({"topics": []} if key is ApiKey.METADATA else {"mechanism": "PLAIN"}))
+            connection.tell(key, 1, **({"topics": []} if key is ApiKey.METADATA else {"mechanism": "PLAIN"}))
             assert connection.is_closed()
 
 
 def test_api_versions_are_told_once_before_the_login(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.ask(ApiKey.API_VERSIONS, 0)
-        connection.send(ApiKey.API_VERSIONS, 0)
+        connection.tell(ApiKey.API_VERSIONS, 0)
         assert connection.is_closed()
 
 

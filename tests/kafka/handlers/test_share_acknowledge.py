@@ -1,6 +1,5 @@
 """ShareAcknowledge: what is durable when it is answered, what is refused, and what a restart finds."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,16 +18,10 @@ from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, GAP, REJECT, REL
 all_versions = pytest.mark.parametrize("version", versions(share_acknowledge.API))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Kafka:
-    broker.inside.share.settings = lambda _: EARLIEST
-    return broker
+def kafka(kafka: Kafka) -> Kafka:
+    kafka.inside.share.settings = lambda _: EARLIEST
+    return kafka
 
 
 @all_versions

@@ -1,6 +1,5 @@
 """ShareFetch waits: for new records, for records that others give back, for locks that end; and what ends the wait."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import attrs
@@ -18,16 +17,10 @@ from tests.waiting import wait_for
 LONG = 60_000
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Kafka:
-    broker.inside.share.settings = lambda _: EARLIEST
-    return broker
+def kafka(kafka: Kafka) -> Kafka:
+    kafka.inside.share.settings = lambda _: EARLIEST
+    return kafka
 
 
 def parked(kafka: Kafka, group: str) -> int:

@@ -91,7 +91,7 @@ def test_partitions_whose_turn_comes_too_late_are_not_made(kafka: Kafka) -> None
     answer = kafka.ask(
         ApiKey.CREATE_PARTITIONS,
         3,
-        topics=[{"name": name, "count": 20, "assignments": None} for name in names],
+        topics=[{"name": name, "count": 20} for name in names],
         timeout=5,
     )
     errors = {result.name: result.error_code for result in answer.results}

@@ -14,7 +14,7 @@ from broker.security.quotas import client_quotas
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind
 from broker.security.quotas.sensors import Windows
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 
 
 class Stored:

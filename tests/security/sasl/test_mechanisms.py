@@ -9,9 +9,9 @@ from broker.client import Broker
 from broker.errors import ConfigError
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.sasl_client import SaslBroker
-from tests.waiting import wait_for
 from tests.runtime.test_web import server
 from tests.tokens import jwk, jwks, message, private_key, token
+from tests.waiting import wait_for
 
 LISTENERS = ("kafka+sasl://127.0.0.1:0",)
 
