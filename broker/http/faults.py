@@ -1,6 +1,6 @@
 """Why a request cannot be read.
 
-Tests: tests/http/test_hostile.py.
+Tests: tests/faults/test_http.py.
 """
 
 from typing import Final

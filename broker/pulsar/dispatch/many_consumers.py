@@ -25,7 +25,7 @@ and they are read again: they take no memory.
 When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
 
 Tests: tests/pulsar/dispatch/test_shared.py, tests/pulsar/dispatch/test_key_shared.py,
-tests/pulsar/dispatch/test_known_bugs.py, tests/pulsar/dispatch/test_hostile.py.
+tests/pulsar/dispatch/test_known_bugs.py, tests/faults/test_pulsar_dispatch.py.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence

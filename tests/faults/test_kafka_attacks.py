@@ -12,9 +12,7 @@ import pytest
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.compression import GZIP, compress
 from protocol.kafka.schema import control
-from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
-from tests.process.broker_process import PATIENCE_S, BrokerProcess
-from tests.process.hostile import (
+from tests.faults.attacks import (
     ATTACKS,
     QUIET,
     RSS_MAX,
@@ -26,6 +24,8 @@ from tests.process.hostile import (
     repeated_fetch,
     unknown_topics,
 )
+from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
 from tests.process.test_bombs import batch_of, with_body
 from tests.protocol.kafka.records.test_compression import UNITS
 
