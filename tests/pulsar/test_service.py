@@ -44,8 +44,6 @@ def test_the_version_is_the_smaller_one_of_the_clients_and_the_brokers(broker: B
         pytest.param(write_command(Type.PING, pb.CommandPing()), id="a command"),
         pytest.param(send_frame(), id="a SEND"),
         pytest.param(b"\x00\x00\x00\x02ab", id="no frame"),
-        pytest.param(b"\xff\xff\xff\xff", id="an impossible size"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
     ],
 )
 def test_whatever_comes_before_connect_closes_the_connection(broker: Broker, frame: bytes) -> None:
