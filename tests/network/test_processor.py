@@ -32,6 +32,11 @@ def answer_parked(bench: Bench, index: int = 0) -> None:
     outbox.send(request, [request.copy])
 
 
+def answer_all_parked(b: Bench) -> None:
+    while b.service.parked:
+        answer_parked(b)
+
+
 # -- order and muting -------------------------------------------------------------------------------------------------
 
 
@@ -752,12 +757,7 @@ def test_a_peer_that_closes_its_side_while_requests_are_out_gets_their_answers_i
     b.step(3)
     client.finish()
 
-    def answered() -> bool:
-        while b.service.parked:
-            answer_parked(b)
-        return client.eof
-
-    b.until(answered)
+    b.until(lambda: answer_all_parked(b) or client.eof)
     expected = [b"1", b"2", b"3", b"4"] if behind else [b"1"]
     assert [payload for _, payload in client.frames] == expected
     assert not client.reset
@@ -773,12 +773,7 @@ def test_a_peer_that_closes_its_side_gets_answers_to_large_requests_that_came_wh
     b.until(lambda: b.service.parked)
     client.finish()
 
-    def answered() -> bool:
-        while b.service.parked:
-            answer_parked(b)
-        return client.eof
-
-    b.until(answered)
+    b.until(lambda: answer_all_parked(b) or client.eof)
     assert [payload for _, payload in client.frames] == [b"1" * 300_000, b"2" * 300_000, b"3"]
 
 
