@@ -22,7 +22,7 @@ from tests import certificates
 from tests.certificates import authority
 from tests.kafka.handlers.changing import BROKER, DELETE, SET, broker_values, change
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (3, 1), (3, 6), (8, 4), (8, 16), (9, 4)])

@@ -25,8 +25,8 @@ from broker.storage.data_directory import LOCK
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.network.harness import wait_for
 from tests.storage.helpers import FaultyDisk, append
+from tests.waiting import wait_for
 
 
 def server(

@@ -8,7 +8,7 @@ Pure.
 
 Why a request cannot be read.
 
-Tests: tests/http/test_hostile.py.
+Tests: tests/faults/test_http.py.
 """
 
 import re

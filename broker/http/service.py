@@ -4,7 +4,7 @@ What is wrong with a request, and what a route answers that does not block, is h
 routes go to the handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in
 order. Errors are JSON: ``{"reason": "..."}``, Pulsar's form.
 
-Tests: tests/http/test_service.py, tests/http/test_hostile.py.
+Tests: tests/http/test_service.py, tests/faults/test_http.py.
 """
 
 from collections.abc import Collection

@@ -26,8 +26,8 @@ from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_values import MAX_SUBPARTITIONS, PartitionType
 from tests.bench.frame import Options, Row, Section
+from tests.faults.test_kafka_entries import Tempting, repeated
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.kafka.handlers.test_amplification import Tempting, repeated
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
 from tests.protocol.kafka.schema.test_budget import arrays, smallest
 

@@ -15,7 +15,7 @@ from broker.cli.top import Sample, view
 from broker.client import Broker
 from tests.cli.conftest import Run, command_line
 from tests.cli.test_groups import commit, group, read_some
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 __all__ = ["group", "read_some"]  # fixtures
 

@@ -12,8 +12,8 @@ class Gate:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
+        self.host, self.port = self._listener.getsockname()
+        self.address = f"{self.host}:{self.port}"
         self._threads: list[threading.Thread] = []
         self.sockets: list[socket.socket] = []
 

@@ -1,10 +1,6 @@
 """Clients push their metrics where somebody has subscribed to them (KIP-714), and ``/metrics`` has them."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -12,8 +8,8 @@ from confluent_kafka import Producer
 from broker.client import Broker
 from broker.metrics import names
 from broker.metrics.text import render
+from tests.compat.clients import java
 from tests.compat.clients.librdkafka import settings
-from tests.compat.clients.node import cache
 
 
 @pytest.fixture
@@ -49,14 +45,7 @@ def test_librdkafka_pushes_what_is_subscribed_to(broker: Broker) -> None:
 
 
 def test_java_s_clients_push_and_its_admin_subscribes(broker: Broker) -> None:
-    jars = Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
-    if shutil.which("java") is None or not list(jars.glob("kafka-clients-*.jar")):
-        pytest.skip(f"java is not installed, or Kafka's jars are not in {jars}: `make java-clients` gets them")
-    source = Path(__file__).parent / "java" / "ClientMetrics.java"
-    command = ["java", "-cp", f"{jars}/*", str(source), broker.bootstrap_servers, "java"]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)
-    assert result.returncode == 0, result.stderr[-5000:]
-    producer_id, consumer_id = result.stdout.split()
+    producer_id, consumer_id = java.run(java.jars_or_skip(), "ClientMetrics", broker.bootstrap_servers, "java")
     # Both push a last time when they are closed.
     (of_producer,), (of_consumer,) = pushed(broker, "java-producer").items(), pushed(broker, "java-consumer").items()
     assert (of_producer[0], of_consumer[0]) == (producer_id, consumer_id)

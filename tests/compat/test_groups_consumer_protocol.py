@@ -2,7 +2,6 @@
 expressions, fencing, a broker that is killed, and groups that change from the classic protocol and back one member after the
 other."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compat.clients import java
 from tests.compat.clients.librdkafka import settings
-from tests.compat.clients.node import cache
 from tests.compat.conftest import new_name
 from tests.process.broker_process import BrokerProcess
 
@@ -272,11 +271,4 @@ JAVA = ["rebalance", "static", "regex", "admin", "upgrade", "settings"]
 
 
 def test_java(broker: BrokerProcess) -> None:
-    jars = cache() / "java"
-    if shutil.which("java") is None or not list(jars.glob("kafka-clients-*.jar")):
-        pytest.skip("there is no Java, or no jars of Kafka's: `make java-clients` gets them")
-    source = Path(__file__).parent / "java" / "ConsumerGroups.java"
-    command = ["java", "-cp", f"{jars}/*", str(source), broker.address, new_name("java")]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)
-    assert result.stdout.split() == JAVA, result.stderr[-5000:]
-    assert result.returncode == 0
+    assert java.run(java.jars_or_skip(), "ConsumerGroups", broker.address, new_name("java")) == JAVA

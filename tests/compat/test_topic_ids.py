@@ -4,13 +4,13 @@ The clients ask for metadata only when an answer makes them. Without ids a consu
 and a producer would write to the new topic as if it were the old one.
 """
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.compat.clients import java
 from tests.compat.clients.librdkafka import consume, settings
 from tests.compat.test_java import jars  # noqa: F401  # a fixture
 from tests.kafka.handlers.kafka_client import Kafka
@@ -35,10 +35,7 @@ def refused(kafka: Kafka) -> set[str]:
 
 
 def test_java_s_clients_see_another_topic(jars: Path, kafka: Kafka) -> None:  # noqa: F811
-    source = Path(__file__).parent / "java" / "TopicIds.java"
-    command = ["java", "-cp", f"{jars}/*", str(source), servers(kafka), "ids"]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=180)
-    assert SCENARIOS == result.stdout.split(), result.stderr[-5000:]
+    assert SCENARIOS == java.run(jars, "TopicIds", servers(kafka), "ids")
     assert "Fetch" in refused(kafka)
     assert ("Produce" in refused(kafka)) == (jars.name == "java")  # 3.9 knows no Produce by id
 

@@ -108,11 +108,16 @@ class RealWorld:
         return client
 
     def until(self, condition: Callable[[], Any]) -> None:
-        for _ in range(2000):
-            if condition():
-                return
-            self.runtime.threads.pause(0.005)
-        raise AssertionError("it does not come about")
+        until(self.runtime, condition)
+
+
+def until(runtime: Runtime, condition: Callable[[], Any]) -> None:
+    """Let the threads of ``runtime`` go on until ``condition`` holds."""
+    for _ in range(2000):
+        if condition():
+            return
+        runtime.threads.pause(0.005)
+    raise AssertionError("it does not come about")
 
 
 class _SimulatedClient:
@@ -180,11 +185,7 @@ class SimulatedWorld:
         return client
 
     def until(self, condition: Callable[[], Any]) -> None:
-        for _ in range(2000):
-            if condition():
-                return
-            self.runtime.threads.pause(0.005)
-        raise AssertionError("it does not come about")
+        until(self.runtime, condition)
 
 
 WORLDS: dict[str, Callable[[], World]] = {

@@ -66,7 +66,7 @@ ROWS = re.findall(r"^\| (-|[A-Z]+) \| ([a-z ]+) \| (-|[A-Z]+) \|", in_flight.__d
 
 
 @loop_over("state", ["-", "AVAILABLE", "ACQUIRED"])
-@loop_over("event", EVENTS)
+@loop_over("event", list(EVENTS))
 def test_every_event_in_every_state_does_what_the_row_says(state: str, event: str) -> None:
     following = [next for from_state, name, next in ROWS if (from_state, name) == (state, event)]
     case = Case(state)

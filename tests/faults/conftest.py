@@ -24,9 +24,9 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def settings() -> dict[str, Any]:
-    """Override in a module or class for another broker."""
-    return {}
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """``with_settings`` says others. Override in a module or class for another broker."""
+    return getattr(request, "param", {})
 
 
 def _attacked(broker: Broker, errors: list[str]) -> Iterator[Faults]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.faults.raw import LENGTH, Raw
+from tests.faults.raw import Raw
 from tests.scram import ScramClient
 
 USER, PASSWORD = "alice", "a password to be recognised"
@@ -36,19 +36,6 @@ def log_in(raw: Raw, mechanism: str = "SCRAM-SHA-256", user: str = USER, passwor
     answer = authenticate(raw, scram.final(answer.auth_bytes))
     assert answer.error_code or scram.is_genuine(answer.auth_bytes)
     return answer
-
-
-def log_in_without_headers(raw: Raw, user: str = USER, password: str = PASSWORD) -> None:
-    """As clients before Kafka 1.0 do it: tokens alone, each after its length."""
-    assert handshake(raw, "SCRAM-SHA-256", 0).error_code == 0
-    scram = ScramClient("SCRAM-SHA-256", user, password, "nonce")
-    raw.send(_sized(scram.first()))
-    raw.send(_sized(scram.final(raw.frame()[4:])))
-    assert scram.is_genuine(raw.frame()[4:])
-
-
-def _sized(token: bytes) -> bytes:
-    return LENGTH.pack(len(token)) + token
 
 
 def is_in(raw: Raw) -> bool:

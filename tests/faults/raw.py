@@ -1,144 +1,53 @@
 """Raw Kafka connections for clients that do not behave, and a look at what they leave behind in the broker."""
 
 import itertools
-import socket
-import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from broker.client import Broker
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import backup, end_txns
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
+from tests.waiting import wait_for
 
-DEADLINE_S = 30.0
 _numbers = itertools.count()
-LENGTH = struct.Struct(">i")
 
 API_VERSIONS = control.encode_request(ApiKey.API_VERSIONS, 0, 77, "good", {})
 
 
-def wait_for(condition: Callable[[], Any], what: str = "") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it never came"
-        time.sleep(0.002)
+def with_settings(**values: Any) -> Any:
+    """A decorator of a test whose broker has these settings."""
+    return pytest.mark.parametrize("settings", [values], indirect=True, ids=["-".join(values)])
 
 
-class Raw:
-    """A blocking socket to the broker; reads end at the deadline."""
+class Raw(KafkaConnection):
+    """A connection to one of the broker's listeners; ``listener``: its name."""
 
     def __init__(self, broker: Broker, *, listener: str = "kafka", receive_buffer: int = 0) -> None:
         host, port = broker.server.sockets.address(listener)
-        self.socket = socket.socket()
-        if receive_buffer:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(DEADLINE_S)
-        self.socket.connect((host, int(port)))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def try_send(self, data: bytes) -> None:
-        """The broker may close in the middle of it."""
-        try:
-            self.socket.sendall(data)
-        except OSError:
-            pass
-
-    def frame(self) -> bytes:
-        """The next whole response, its length included."""
-        head = self.exactly(4)
-        return head + self.exactly(LENGTH.unpack(head)[0])
-
-    def exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self.socket.recv(min(size - len(data), 1 << 20))
-            assert piece, "the broker closed the connection"
-            data += piece
-        return bytes(data)
-
-    def rest(self) -> bytes:
-        """All that comes until the broker closes."""
-        data = bytearray()
-        try:
-            while piece := self.socket.recv(1 << 20):
-                data += piece
-        except ConnectionError:
-            pass
-        return bytes(data)
-
-    def finish(self) -> None:
-        """Close our side only."""
-        try:
-            self.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the broker has closed already
-
-    def abort(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        self.send(control.encode_request(key, version, 5, "good", fields))
-        correlation_id, response = control.parse_response(key, version, self.frame())
-        assert correlation_id == 5
-        return response
+        super().__init__((host, int(port)), receive_buffer=receive_buffer)
 
     def asks_for_versions(self, version: int) -> bool:
         """Whether they are told."""
         software = {"client_software_name": "raw", "client_software_version": "1"}
         return not self.ask(ApiKey.API_VERSIONS, version, **software).error_code
 
-    def __enter__(self) -> "Raw":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def produce(topic: str, value: bytes, *, partition: int = 0, acks: int = 1, correlation_id: int = 1) -> bytes:
     """A whole Produce request of one record."""
-    batch = bytes(build_batch([(b"key", value, [], 1_700_000_000_000)]))
-    return control.encode_request(
-        ApiKey.PRODUCE,
-        7,
-        correlation_id,
-        "raw",
-        {
-            "acks": acks,
-            "timeout": 30_000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
-        },
-    )
+    batch = build_batch([(b"key", value, [], 1_700_000_000_000)])
+    fields = produce_fields(topic, batch, partition, acks=acks)
+    return control.encode_request(ApiKey.PRODUCE, 7, correlation_id, "raw", fields)
 
 
 def fetch(topic: str, *, offset: int = 0, max_wait_ms: int = 0, max_bytes: int = 1 << 20, min_bytes: int = 1) -> bytes:
     """A whole Fetch request of one partition."""
-    return control.encode_request(
-        ApiKey.FETCH,
-        11,
-        2,
-        "raw",
-        {
-            "max_wait": max_wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "topics": [
-                {
-                    "topic": topic,
-                    "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": max_bytes}],
-                }
-            ],
-        },
-    )
+    fields = fetch_fields(topic, offset=offset, max_bytes=max_bytes, max_wait=max_wait_ms, min_bytes=min_bytes)
+    return control.encode_request(ApiKey.FETCH, 11, 2, "raw", fields)
 
 
 class Faults:

@@ -6,21 +6,13 @@ from typing import Any
 import pytest
 
 from tests.faults.pulsar_faults import PulsarFaults
-from tests.faults.raw import wait_for
+from tests.faults.raw import with_settings
 from tests.faults.raw_pulsar import EARLIEST, EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
 from tests.pulsar_frames import command, send, send_batch
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 MAX = 2**32 - 1
-
-
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return getattr(request, "param", {})
-
-
-def with_settings(**values: Any) -> Any:
-    return pytest.mark.parametrize("settings", [values], indirect=True, ids=["-".join(values)])
 
 
 def outgoing(pulsar: PulsarFaults) -> int:

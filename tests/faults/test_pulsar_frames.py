@@ -97,25 +97,6 @@ def test_every_command_without_what_it_requires(pulsar: PulsarFaults, kind: str)
     assert pulsar.serves_pulsar()
 
 
-def test_a_second_connect_ends_the_connection_or_changes_nothing(pulsar: PulsarFaults) -> None:
-    client = pulsar.connect_pulsar()
-    client.try_send(connect())
-    client.finish()
-    client.rest()
-    assert pulsar.serves_pulsar()
-
-
-def test_a_checksum_that_does_not_fit_is_said_so_and_the_producer_goes_on(pulsar: PulsarFaults) -> None:
-    client = pulsar.connect_pulsar().produce_to(topic())
-    damaged = bytearray(send(0, 0, b"value"))
-    damaged[-1] ^= 1
-    client.send(bytes(damaged))
-    error = client.expect("SEND_ERROR")
-    assert (error.producer_id, error.sequence_id) == (0, 0)
-    assert error.error == 9  # ChecksumError
-    assert client.publish(b"value", first=1)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -301,9 +282,3 @@ def test_topics_with_names_that_are_none(pulsar: PulsarFaults, name: str) -> Non
         client.request(kind, topic=name, **fields)
     client.request("GET_TOPICS_OF_NAMESPACE", namespace=name)
     assert pulsar.serves_pulsar()
-
-
-def test_it_is_not_asked_for_transactions(pulsar: PulsarFaults) -> None:
-    client = pulsar.connect_pulsar()
-    assert client.error_of("TC_CLIENT_CONNECT_REQUEST") == "NotAllowedError"
-    assert client.error_of("NEW_TXN") == "NotAllowedError"

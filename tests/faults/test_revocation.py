@@ -27,13 +27,13 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.writer_frames import WriterErrorCode
-from tests.faults.raw import wait_for
 from tests.kafka.handlers import txn_client
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.kafka.handlers.share_client import EARLIEST, Member
+from tests.kafka_connection import fetch_fields
 from tests.pulsar.wire import Type, Wire, send_frame
 from tests.shuffle.harness import Client, new_id
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -90,23 +90,13 @@ def kafka() -> Iterator[Kafka]:
 # -- Kafka --------------------------------------------------------------------------------------------------------------
 
 
-def fetch_fields(topic: str, min_bytes: int = 1) -> dict[str, Any]:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-    return {
-        "max_wait": LONG_MS,
-        "min_bytes": min_bytes,
-        "max_bytes": 1 << 20,
-        "topics": [{"topic": topic, "partitions": [partition]}],
-    }
-
-
 def parked_fetch(world: World, version: int) -> Iterator[None]:
     with Beside(world.kafka) as client:
-        client.tell(ApiKey.FETCH, version, **fetch_fields(world.topic))
+        client.tell(ApiKey.FETCH, version, **fetch_fields(world.topic, max_wait=LONG_MS))
         wait_for(lambda: world.kafka.inside.watches.taken == 1)
         yield
         world.write()
-        frame = client.answer()
+        frame = client.frame()
         assert SECRET not in frame
         [topic] = control.parse_response(ApiKey.FETCH, version, frame)[1].responses
         assert [world.refused] == [one.error_code for one in topic.partitions]
@@ -172,11 +162,10 @@ def member_of_a_group(world: World) -> Iterator[None]:
         "group_id": world.topic,
         "generation_id_or_member_epoch": first.member_epoch,
         "member_id": "m",
-        "group_instance_id": None,
         "topics": [
             {
                 "name": world.topic,
-                "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": None}],
+                "partitions": [{"partition_index": 0, "committed_offset": 0}],
             }
         ],
     }

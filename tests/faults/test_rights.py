@@ -130,7 +130,6 @@ def test_a_member_of_a_group_that_loses_its_right_is_told_with_its_next_heartbea
             group_id="group",
             session_timeout=30_000,
             rebalance_timeout=30_000,
-            member_id="",
             protocol_type="consumer",
             protocols=[{"name": "range", "metadata": b""}],
         )

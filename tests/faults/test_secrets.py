@@ -1,7 +1,6 @@
 """Secrets that were planted to be recognised: in no event, error, repr, DescribeConfigs or answer, whatever is done with them."""
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 from broker.config import BrokerConfig, load, setting_infos
 from broker.errors import ConfigError
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema import control
 from tests import certificates
+from tests.kafka_connection import KafkaConnection
 from tests.process.broker_process import BrokerProcess
 
 SECRET = "Planted-Secret-4711"
@@ -64,16 +63,9 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def test_a_running_broker_does_not_show_its_secrets(broker: BrokerProcess) -> None:
-    host, port = broker.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), 30) as client:
-
-        def ask(key: ApiKey, version: int, **fields: object) -> object:
-            client.sendall(control.encode_request(key, version, 1, "raw", fields))
-            head = _exactly(client, 4)
-            return control.parse_response(key, version, head + _exactly(client, int.from_bytes(head, "big")))[1]
-
+    with KafkaConnection(broker.address) as client:
         node = "0"
-        described = ask(
+        described = client.ask(
             ApiKey.DESCRIBE_CONFIGS,
             4,
             resources=[{"resource_type": 4, "resource_name": node, "configuration_keys": None}],
@@ -84,14 +76,13 @@ def test_a_running_broker_does_not_show_its_secrets(broker: BrokerProcess) -> No
         for name in ("ssl.key.password", "ssl_key_password"):
             change = {"name": name, "config_operation": 0, "value": SECRET}
             resource = {"resource_type": 4, "resource_name": node, "configs": [change]}
-            answer = ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+            answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
             assert SECRET not in repr(answer)
-        described = ask(
+        described = client.ask(
             ApiKey.DESCRIBE_CONFIGS,
             4,
             resources=[{"resource_type": 4, "resource_name": node, "configuration_keys": ["ssl.key.password"]}],
             include_synonyms=True,
-            include_documentation=False,
         )
         assert SECRET not in repr(described)
     assert broker.stop() == 0
@@ -110,12 +101,3 @@ def test_a_wrong_password_of_a_key_is_not_in_the_message(tmp_path: Path) -> None
     assert SECRET not in broker.output
     assert "password" in broker.output.lower()
     assert "Traceback" not in json.dumps(broker.output)
-
-
-def _exactly(client: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = client.recv(size - len(data))
-        assert piece, "the broker closed the connection"
-        data += piece
-    return data

@@ -16,8 +16,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests import certificates
-from tests.faults.raw import API_VERSIONS, Faults, Raw, fetch, produce, wait_for
+from tests.faults.raw import API_VERSIONS, Faults, Raw, fetch, produce
 from tests.open_files import open_files, wait_for_files
+from tests.waiting import wait_for
 
 TLS, MUTUAL = "kafka+ssl", "mutual"
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=mutual")

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocol.kafka.errors import ErrorCode
 from tests.faults.logins import asks_in_vain, authenticate, handshake, is_in
-from tests.faults.raw import API_VERSIONS, Faults, Raw, wait_for
+from tests.faults.raw import API_VERSIONS, Faults, Raw
+from tests.waiting import wait_for
 
 LOGIN = "kafka+sasl"
 

@@ -12,7 +12,7 @@ import pytest
 from broker.client.embedded import Broker
 from broker.config import load
 from broker.server import BrokerServer
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

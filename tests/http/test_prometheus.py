@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 
 from broker.client.embedded import Broker
 from tests.compat.clients.librdkafka import settings
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 DOCKER = Path(__file__).parents[2] / "docker"
 LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")

@@ -97,7 +97,9 @@ def test_no_mutation_raises_or_stops_the_session(
     assert not reactor.buffer or reactor.session.deadline == 130.0
     for taken in reactor.taken:
         if taken.fault is None and not taken.dropped and not taken.proceed:
-            with suppress(Unreadable):  # of a trailer that is none, which is answered with 400 (test_hostile.py)
+            with suppress(
+                Unreadable
+            ):  # of a trailer that is none, which is answered with 400 (tests/faults/test_http.py)
                 assert len(taken.body()) <= BODY_MAX
 
 

@@ -17,6 +17,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
+from tests.kafka_connection import fetch_fields, produce_fields
 from tests.security.grants import Grant
 
 _BATCH = bytes(build_batch([(b"key", b"value", [], 1_000_000)]))
@@ -102,48 +103,24 @@ class Row:
 
 
 def _produce(names: Names) -> Mapping[str, Any]:
-    data = [{"index": 0, "records": _BATCH}]
-    return {"acks": 1, "timeout": 30_000, "topic_data": [{"name": names.topic, "partition_data": data}]}
+    return produce_fields(names.topic, _BATCH, acks=1)
 
 
 def _produce_in_transaction(names: Names) -> Mapping[str, Any]:
     batch = build_batch([(b"key", b"value", [], 1_000_000)], producer_id=_NOBODY, attributes=TRANSACTIONAL)
-    data = [{"index": 0, "records": bytes(batch)}]
-    fields = {"acks": 1, "timeout": 30_000, "topic_data": [{"name": names.topic, "partition_data": data}]}
-    return fields | {"transactional_id": names.txn}
+    return produce_fields(names.topic, batch, acks=1, transactional_id=names.txn)
 
 
 def _fetch(names: Names) -> Mapping[str, Any]:
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": 0,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
-    return {
-        "cluster_id": None,
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 0,
-        "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": names.topic, "partitions": [partition]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
+    return fetch_fields(names.topic, min_bytes=0)
 
 
 def _share_session(names: Names, epoch: int) -> dict[str, Any]:
-    partition = {"partition_index": 0, "acknowledgement_batches": []}
+    partition = {"partition_index": 0}
     return {
         "group_id": names.group,
         "member_id": "a-member",
         "share_session_epoch": epoch,
-        "is_renew_ack": False,
         "topics": [{"topic": names.topic, "partitions": [partition]}],
     }
 
@@ -161,12 +138,8 @@ def _share_fetch(names: Names) -> Mapping[str, Any]:
 
 
 def _list_offsets(names: Names) -> Mapping[str, Any]:
-    partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
-    return {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [{"name": names.topic, "partitions": partitions}],
-    }
+    partitions = [{"partition_index": 0, "timestamp": -1}]
+    return {"replica_id": -1, "topics": [{"name": names.topic, "partitions": partitions}]}
 
 
 def _metadata(names: Names) -> Mapping[str, Any]:
@@ -183,23 +156,11 @@ def _all_metadata(_: Names) -> dict[str, Any]:
 
 
 def _offset(offset: int = 5) -> dict[str, Any]:
-    return {
-        "partition_index": 0,
-        "committed_offset": offset,
-        "committed_leader_epoch": -1,
-        "committed_metadata": None,
-    }
+    return {"partition_index": 0, "committed_offset": offset}
 
 
 def _offset_commit(names: Names) -> Mapping[str, Any]:
-    return {
-        "group_id": names.group,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "retention_time": -1,
-        "topics": [{"name": names.topic, "partitions": [_offset()]}],
-    }
+    return {"group_id": names.group, "topics": [{"name": names.topic, "partitions": [_offset()]}]}
 
 
 def _offset_fetch(names: Names) -> Mapping[str, Any]:
@@ -224,7 +185,6 @@ def _join(names: Names) -> Mapping[str, Any]:
         "rebalance_timeout": 60_000,
         # Of a member that is not there: the answer comes at once and leaves the group as it is.
         "member_id": "nobody",
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
@@ -235,40 +195,21 @@ def _sync(names: Names) -> Mapping[str, Any]:
         "group_id": names.group,
         "generation_id": 1,
         "member_id": "nobody",
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocol_name": "range",
-        "assignments": [],
     }
 
 
 def _share_heartbeat(names: Names) -> Mapping[str, Any]:
-    return {
-        "group_id": names.group,
-        "member_id": "m",
-        "member_epoch": 0,
-        "rack_id": None,
-        "subscribed_topic_names": [names.topic],
-    }
+    return {"group_id": names.group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [names.topic]}
 
 
 def _heartbeat(names: Names) -> Mapping[str, Any]:
-    return {"group_id": names.group, "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
+    return {"group_id": names.group, "generation_id": 1, "member_id": "nobody"}
 
 
 def _unchanged_heartbeat(names: Names) -> Mapping[str, Any]:
-    return {
-        "group_id": names.group,
-        "member_id": "nobody",
-        "member_epoch": 3,
-        "instance_id": None,
-        "rack_id": None,
-        "rebalance_timeout": -1,
-        "subscribed_topic_names": None,
-        "subscribed_topic_regex": None,
-        "server_assignor": None,
-        "topic_partitions": None,
-    }
+    return {"group_id": names.group, "member_id": "nobody", "member_epoch": 3}
 
 
 def _consumer_heartbeat(names: Names) -> Mapping[str, Any]:
@@ -276,12 +217,12 @@ def _consumer_heartbeat(names: Names) -> Mapping[str, Any]:
 
 
 def _leave(names: Names) -> Mapping[str, Any]:
-    members = [{"member_id": "nobody", "group_instance_id": None, "reason": None}]
+    members = [{"member_id": "nobody"}]
     return {"group_id": names.group, "member_id": "nobody", "members": members}
 
 
 def _create_topics(names: Names) -> Mapping[str, Any]:
-    one = {"name": names.topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    one = {"name": names.topic, "num_partitions": 1, "replication_factor": 1}
     return {"topics": [one], "timeout": 30_000, "validate_only": True}
 
 
@@ -308,7 +249,7 @@ def _producer(transactional_id: str | None) -> Mapping[str, Any]:
 
 
 def _leader_epoch(names: Names) -> Mapping[str, Any]:
-    partitions = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
+    partitions = [{"partition": 0, "leader_epoch": 0}]
     return {"replica_id": -1, "topics": [{"topic": names.topic, "partitions": partitions}]}
 
 
@@ -350,7 +291,7 @@ def _markers(names: Names) -> Mapping[str, Any]:
 
 def _describe_configs(kind: int, name: str) -> Mapping[str, Any]:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    return {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    return {"resources": [resource]}
 
 
 def _push(_: Names) -> Mapping[str, Any]:
@@ -370,7 +311,7 @@ def _alter_configs(kind: int, name: str, setting: str, value: str, **how: int) -
 
 
 def _partitions(names: Names) -> Mapping[str, Any]:
-    one = {"name": names.topic, "count": 2, "assignments": None}
+    one = {"name": names.topic, "count": 2}
     return {"topics": [one], "timeout": 30_000, "validate_only": True}
 
 

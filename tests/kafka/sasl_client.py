@@ -1,20 +1,16 @@
 """A broker whose clients log in, and raw connections to it that may send anything in any order."""
 
-import socket
-import struct
-from types import TracebackType
 from typing import Any, Self
 
 from broker.client import Broker
 from broker.runtime.entropy import SystemEntropy
 from broker.security.credentials import make_row
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema import control
 from protocol.sasl.scram import ScramClient
+from tests.kafka_connection import LENGTH, KafkaConnection
 
 USER, PASSWORD = "alice", "s3cret-Ä"
 CLIENT = {"client_software_name": "test", "client_software_version": "1"}
-_LENGTH = struct.Struct(">i")
 
 
 class SaslBroker(Broker):
@@ -48,49 +44,13 @@ class SaslBroker(Broker):
         return counted
 
 
-class Connection:
+class Connection(KafkaConnection):
     """``with broker.connect() as connection``."""
-
-    def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), 30)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.socket.close()
-
-    def send(self, key: ApiKey, version: int, **fields: Any) -> None:
-        self.socket.sendall(control.encode_request(key, version, 7, "test", fields))
-
-    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        self.send(key, version, **fields)
-        return self.answer(key, version)
-
-    def answer(self, key: ApiKey, version: int) -> Any:
-        correlation_id, response = control.parse_response(key, version, self.frame())
-        assert 7 == correlation_id
-        return response
-
-    def frame(self) -> bytes:
-        """With its length. AssertionError if the broker closes the connection."""
-        length = self._receive(_LENGTH.size)
-        return length + self._receive(_LENGTH.unpack(length)[0])
 
     def token(self, token: bytes) -> bytes:
         """After version 0 of SaslHandshake."""
-        self.socket.sendall(_LENGTH.pack(len(token)) + token)
+        self.send(LENGTH.pack(len(token)) + token)
         return self.frame()[4:]
-
-    def is_closed(self) -> bool:
-        """Waits for the end. True if nothing else comes before it."""
-        try:
-            return not self.socket.recv(1)
-        except ConnectionResetError:
-            return True
 
     def handshake(self, mechanism: str = "SCRAM-SHA-256", version: int = 1) -> Any:
         return self.ask(ApiKey.SASL_HANDSHAKE, version, mechanism=mechanism)
@@ -118,11 +78,3 @@ class Connection:
     def metadata(self) -> Any:
         """A request that needs a login."""
         return self.ask(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
-
-    def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            assert piece, "the broker closed the connection"
-            data += piece
-        return data

@@ -2,7 +2,7 @@
 
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.runtime.timers import Timer
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 
 
 class Produce:

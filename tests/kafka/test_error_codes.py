@@ -62,7 +62,7 @@ def test_the_codes_on_the_wire_are_kafka_s(kind: type[Refusal], code: int) -> No
     assert code_of(an_instance(kind)) == code
 
 
-@loop_over("kind", CODES)
+@loop_over("kind", list(CODES))
 def test_a_reply_has_the_code_and_the_message(kind: type[Refusal]) -> None:
     refusal = an_instance(kind)
     assert error_fields(refusal) == (CODES[kind], refusal.message)

@@ -1,8 +1,7 @@
 """Logins over their time: how long they are valid, how they are renewed, and what failed ones wait for."""
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -20,6 +19,8 @@ from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.sasl_client import CLIENT, PASSWORD, USER, Connection, SaslBroker
+from tests.kafka_connection import fetch_fields
+from tests.waiting import wait_for
 
 LONG_MS = 600_000
 
@@ -29,16 +30,6 @@ def broker() -> Iterator[SaslBroker]:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker:
         broker.add("bob", "SCRAM-SHA-256", PASSWORD)
         yield broker
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for it, with a generous limit."""
-    pause = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it did not happen within 30 s")
 
 
 def inside(connection: Connection, broker: SaslBroker) -> ProcessorConnection:
@@ -97,8 +88,8 @@ def test_requests_that_were_sent_before_the_handshake_are_answered_before_it(bro
     with broker.connect() as connection:
         connection.log_in()
         may_log_in_again(broker)
-        connection.send(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
-        connection.send(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+        connection.tell(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
+        connection.tell(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
         assert connection.answer(ApiKey.METADATA, 9).brokers
         assert ErrorCode.none == connection.answer(ApiKey.SASL_HANDSHAKE, 1).error_code
 
@@ -108,7 +99,7 @@ def test_between_the_handshake_and_the_proof_no_request_is_answered(broker: Sasl
         connection.log_in()
         may_log_in_again(broker)
         connection.handshake()
-        connection.send(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
+        connection.tell(ApiKey.METADATA, 9, topics=[], allow_auto_topic_creation=False)
         assert connection.is_closed()
 
 
@@ -159,10 +150,8 @@ def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
         broker.server.kafka.logs.create_topic("topic", 1, {})
         connection.log_in()
-        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-        fields = {"replica_id": -1, "max_wait": 3000, "min_bytes": 1, "max_bytes": 1000}
-        connection.send(ApiKey.FETCH, 4, **fields, topics=[{"topic": "topic", "partitions": [partition]}])
-        eventually(lambda: inside(connection, broker).busy)  # it waits for records
+        connection.tell(ApiKey.FETCH, 4, **fetch_fields("topic", max_wait=3000))
+        wait_for(lambda: inside(connection, broker).busy)  # it waits for records
         expiry = session_of(connection, broker).expiry
         assert expiry is not None
         expiry.deadline = 0.0  # as if the time were over
@@ -219,7 +208,7 @@ def test_a_client_that_renews_its_login_stays() -> None:
 def test_who_sends_nothing_is_closed() -> None:
     with SaslBroker(handshake_timeout_ms=100) as broker, broker.connect() as connection:
         assert connection.is_closed()
-        eventually(lambda: {"unfinished": 1} == broker.logins())
+        wait_for(lambda: {"unfinished": 1} == broker.logins())
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -254,21 +243,21 @@ def test_a_failure_is_answered_after_a_delay_and_nobody_waits_for_it() -> None:
         failures = broker.server.kafka.logins.failures
         with broker.connect() as failed, broker.connect() as other:
             failed.handshake("PLAIN")
-            failed.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
-            eventually(lambda: 1 == failures.waiting)
+            failed.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+            wait_for(lambda: 1 == failures.waiting)
             assert ErrorCode.none == other.log_in("PLAIN").error_code
             assert 1 == failures.waiting
-        eventually(lambda: 0 == failures.waiting)  # closed by the client
+        wait_for(lambda: 0 == failures.waiting)  # closed by the client
 
 
 def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         failures = broker.server.kafka.logins.failures
         connection.handshake("PLAIN")
-        connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
-        eventually(lambda: 1 == failures.waiting)
+        connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+        wait_for(lambda: 1 == failures.waiting)
         connection.socket.shutdown(socket.SHUT_WR)
-        eventually(lambda: inside(connection, broker).finished)
+        wait_for(lambda: inside(connection, broker).finished)
         connection.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
             connection.socket.recv(1)
@@ -278,8 +267,8 @@ def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
 def test_a_broker_that_stops_does_not_wait_for_the_delay() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         connection.handshake("PLAIN")
-        connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
-        eventually(lambda: 1 == broker.server.kafka.logins.failures.waiting)
+        connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+        wait_for(lambda: 1 == broker.server.kafka.logins.failures.waiting)
         broker.stop()
         answer = connection.answer(ApiKey.SASL_AUTHENTICATE, 2)
         assert ErrorCode.sasl_authentication_failed == answer.error_code
@@ -290,12 +279,12 @@ def test_beyond_the_bound_failures_are_not_answered(monkeypatch: pytest.MonkeyPa
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker:
         connections = [broker.connect() for _ in range(4)]
         for number, connection in enumerate(connections):
-            connection.send(ApiKey.SASL_HANDSHAKE, 1, mechanism="GSSAPI")
-            eventually(lambda number=number: min(number + 1, 3) == broker.server.kafka.logins.failures.waiting)  # type: ignore[misc]
+            connection.tell(ApiKey.SASL_HANDSHAKE, 1, mechanism="GSSAPI")
+            wait_for(lambda number=number: min(number + 1, 3) == broker.server.kafka.logins.failures.waiting)  # type: ignore[misc]
         assert connections[3].is_closed()
         for connection in connections:
             connection.socket.close()
-        eventually(lambda: 0 == broker.server.kafka.logins.failures.waiting)
+        wait_for(lambda: 0 == broker.server.kafka.logins.failures.waiting)
 
 
 class Clock:

@@ -28,8 +28,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.sasl.scram import ScramClient
 from tests.certificates import LOCAL, authority
 from tests.kafka.sasl_client import PASSWORD, USER, SaslBroker
-from tests.kafka.test_login import eventually, session_of
+from tests.kafka.test_login import session_of
 from tests.tokens import jwk, jwks, message, private_key, token
+from tests.waiting import wait_for
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -62,7 +63,7 @@ def test_confluent_kafka(broker: SaslBroker, mechanism: str) -> None:
             failed.set()
 
     wrong = Producer(server | login | {"sasl.password": "wrong", "error_cb": error})
-    eventually(lambda: bool(wrong.poll(0.01)) or failed.is_set())
+    wait_for(lambda: bool(wrong.poll(0.01)) or failed.is_set())
     with pytest.raises(KafkaException):
         wrong.list_topics(timeout=0.1)
 
@@ -153,7 +154,7 @@ def test_over_tls_the_login_says_who_the_client_is_and_not_its_certificate(tmp_p
             processors = broker.server.sockets.processors
             return {str(each.principal) for processor in processors for each in processor.connections.copy()}
 
-        eventually(lambda: "User:alice" in principals())
+        wait_for(lambda: "User:alice" in principals())
 
 
 # Attacks ------------------------------------------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ def test_a_storm_of_slow_logins_leaves_handlers_for_everybody_else(monkeypatch: 
         connections = [broker.connect() for _ in range(60)]
         for connection in connections:
             connection.handshake("PLAIN")
-            connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"x")
-        eventually(lambda: len(gate.computed) == 1)
+            connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"x")
+        wait_for(lambda: len(gate.computed) == 1)
         with broker.connect() as other:
             assert ErrorCode.none == other.log_in("SCRAM-SHA-256").error_code
             assert ErrorCode.none == other.ask(ApiKey.LIST_GROUPS, 4, states_filter=[]).error_code  # needs a handler
@@ -200,15 +201,15 @@ def test_a_login_whose_client_has_gone_is_not_computed(monkeypatch: pytest.Monke
         first, second = broker.connect(), broker.connect()
         for connection in (first, second):
             connection.handshake("PLAIN")
-        first.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"first")
-        eventually(lambda: gate.computed == [b"first"])
-        second.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"second")
+        first.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"first")
+        wait_for(lambda: gate.computed == [b"first"])
+        second.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"second")
         processors = broker.server.sockets.processors
-        eventually(lambda: 2 == sum(each.busy for processor in processors for each in processor.connections.copy()))
+        wait_for(lambda: 2 == sum(each.busy for processor in processors for each in processor.connections.copy()))
         # A reset, which is noticed at once: an end-of-file may come from somebody who waits for the answer.
         second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         second.socket.close()
-        eventually(lambda: 1 == sum(len(processor.connections) for processor in processors))
+        wait_for(lambda: 1 == sum(len(processor.connections) for processor in processors))
         gate.go.set()
         assert ErrorCode.sasl_authentication_failed == first.answer(ApiKey.SASL_AUTHENTICATE, 2).error_code
         first.socket.close()
@@ -278,7 +279,7 @@ def test_thousands_of_unfinished_logins_hinder_nobody_and_end() -> None:
             assert other.metadata().brokers
         for connection in connections:
             connection.socket.close()
-        eventually(lambda: 300 == broker.logins()["unfinished"])
+        wait_for(lambda: 300 == broker.logins()["unfinished"])
 
 
 def test_unknown_users_take_the_same_steps(broker: SaslBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 No test measures time: quotas are so small that a throttle outlasts every test, or so large that nothing is throttled.
 """
 
-import socket
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -27,8 +25,9 @@ from protocol.kafka.messages import fetch, produce
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
-from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
+from tests.kafka.handlers.kafka_client import Beside, Kafka
+from tests.waiting import wait_for
 
 EVERYBODY = Entity(client_id=DEFAULT)
 VALUE = b"x" * 1000
@@ -55,13 +54,6 @@ def is_throttled(kafka: Kafka) -> bool:
     return any(connection.holds & THROTTLED for connection in connections(kafka))
 
 
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def produce_frame(topic: str, acks: int = 1, version: int = 9, client_id: str | None = "c") -> bytes:
     batch = build_batch([(None, VALUE, [], 1)])
     return b"".join(produce.request_parts(7, client_id, version, None, acks, 30_000, [(topic, 0, batch)]))
@@ -71,10 +63,6 @@ def throttle_of_produce(frame: bytes, version: int = 9) -> int:
     end = len(frame) - (version >= 9)
     (ms,) = struct.unpack(">i", frame[end - 4 : end])
     return int(ms)
-
-
-def send(kafka: Kafka, frame: bytes) -> None:
-    kafka._socket.sendall(frame)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -88,11 +76,11 @@ def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_ne
     assert (result.error, result.base_offset) == (0, 0)
     assert throttle_of_produce(answer) == pytest.approx((len(produce_frame(topic, acks)) - 4 - 0.2) * 1000, rel=0.1)
     assert is_throttled(kafka)
-    send(kafka, produce_frame(topic))
+    kafka.send(produce_frame(topic))
     # Another connection of the same client is still answered once, and nothing was taken from the first.
-    with socket.create_connection(kafka.address) as other:
-        other.sendall(control.encode_request(ApiKey.METADATA, 9, 1, "c", {}))
-        assert other.recv(4)
+    with Beside(kafka) as other:
+        other.send(control.encode_request(ApiKey.METADATA, 9, 1, "c", {}))
+        assert other.exactly(4)
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None
     assert log.log_end_offset == 1
@@ -120,7 +108,7 @@ def test_no_more_requests_are_handled_together_than_the_smallest_quota_allows_at
     limit(kafka, Kind.PRODUCE, 3.5 * len(frame) / kafka.inside.quotas.windows.ahead_s)
     limit(kafka, Kind.PRODUCE, HUGE, Entity(client_id="another"))
     for round_ in range(50):  # the network may still divide what was sent at once
-        send(kafka, frame * 9)
+        kafka.send(frame * 9)
         for number in range(9):
             _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
             assert (result.error, result.base_offset) == (0, 9 * round_ + number)
@@ -136,8 +124,8 @@ def test_the_last_answer_to_requests_that_were_handled_together_has_the_throttle
         assert kafka.inside.metering is not None
         kafka.inside.metering.run_max_bytes = 1 << 20
         frame = produce_frame(topic, client_id=f"c{number}")
-        with kafka.another_connection() as other:
-            send(other, frame * 3)
+        with Beside(kafka) as other:
+            other.send(frame * 3)
             throttles = [throttle_of_produce(other.exchange(b""))]
             if not throttles[0]:
                 throttles += [throttle_of_produce(other.exchange(b""))]
@@ -167,9 +155,9 @@ def test_a_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None
 def test_a_produce_without_an_answer_is_throttled_by_muting_alone(kafka: Kafka) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
-    send(kafka, produce_frame(topic, acks=0))
-    until(lambda: is_throttled(kafka))
-    send(kafka, produce_frame(topic, acks=1))
+    kafka.send(produce_frame(topic, acks=0))
+    wait_for(lambda: is_throttled(kafka))
+    kafka.send(produce_frame(topic, acks=1))
     limit(kafka, Kind.PRODUCE, None)
     _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
     assert result.base_offset == 1
@@ -241,14 +229,14 @@ def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(ka
     limit(kafka, Kind.REQUEST, 1e-6)
     answer = kafka.exchange(produce_frame(topic))
     assert throttle_of_produce(answer) == 1000
-    until(lambda: is_throttled(kafka))
+    wait_for(lambda: is_throttled(kafka))
 
 
 def test_the_time_of_sending_is_counted_while_there_is_such_a_quota(kafka: Kafka) -> None:
     limit(kafka, Kind.REQUEST, HUGE)
     topic = kafka.topic()
     kafka.exchange(produce_frame(topic))
-    (connection,) = [one for one in connections(kafka) if one.peer.port == kafka._socket.getsockname()[1]]
+    (connection,) = [one for one in connections(kafka) if one.peer.port == kafka.socket.getsockname()[1]]
     meter = kafka.inside.quotas.meters("ANONYMOUS", "c").request
     assert meter is not None
     assert connection.on_flushed is not None
@@ -341,12 +329,12 @@ def test_a_throttled_client_that_leaves_is_forgotten(kafka: Kafka) -> None:
     limit(kafka, Kind.PRODUCE, TINY)
     before = len(kafka.inside.timer)
     for _ in range(3):
-        with socket.create_connection(kafka.address) as other:
-            other.sendall(produce_frame(topic))
-            assert other.recv(4)
-            until(lambda: len(kafka.inside.throttling) == 1)
-            other.sendall(produce_frame(topic))
-    until(lambda: len(kafka.inside.throttling) == 0)
+        with Beside(kafka) as other:
+            other.send(produce_frame(topic))
+            assert other.exactly(4)
+            wait_for(lambda: len(kafka.inside.throttling) == 1)
+            other.send(produce_frame(topic))
+    wait_for(lambda: len(kafka.inside.throttling) == 0)
     assert len(kafka.inside.timer) <= before + 64  # handles that were cancelled go when there are many
 
 
@@ -354,7 +342,7 @@ def test_the_broker_stops_while_clients_are_throttled(kafka: Kafka) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
     kafka.exchange(produce_frame(topic))
-    send(kafka, produce_frame(topic))
+    kafka.send(produce_frame(topic))
     assert kafka.broker.server.stop(10.0)
 
 

@@ -14,7 +14,7 @@ from broker.kafka.metering import AnsweredErrors
 from broker.metrics import Labels, names
 from broker.metrics.metric import Metric
 from broker.metrics.names import OTHER
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

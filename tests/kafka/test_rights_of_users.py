@@ -12,7 +12,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import join_fields
 from tests.kafka.required_rights import ROWS, Names
 from tests.kafka.sasl_client import Connection, SaslBroker
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -156,7 +156,7 @@ def join(connection: Connection, group: str, member_id: str = "") -> Any:
 
 
 def heartbeat(connection: Connection, group: str, member_id: str, generation: int) -> int:
-    fields = {"group_id": group, "generation_id": generation, "member_id": member_id, "group_instance_id": None}
+    fields = {"group_id": group, "generation_id": generation, "member_id": member_id}
     return int(connection.ask(ApiKey.HEARTBEAT, 4, **fields).error_code)
 
 
@@ -165,7 +165,6 @@ def sync(connection: Connection, group: str, member_id: str, generation: int) ->
         "group_id": group,
         "generation_id": generation,
         "member_id": member_id,
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocol_name": "range",
         "assignments": [{"member_id": member_id, "assignment": b"all"}],
@@ -184,7 +183,7 @@ def test_a_member_that_loses_its_right_drops_out_and_the_others_go_on(users: Use
     assert sync(carol, group, carols, 1) == 0
     daves = join(dave, group).member_id
     # Dave's join is answered when Carol has joined again. His session ends soon after that.
-    dave.send(ApiKey.JOIN_GROUP, 9, **join_fields(group, daves, session_timeout=3_000))
+    dave.tell(ApiKey.JOIN_GROUP, 9, **join_fields(group, daves, session_timeout=3_000))
     wait_for(lambda: heartbeat(carol, group, carols, 1) == ErrorCode.rebalance_in_progress)
     assert join(carol, group, carols).generation_id == 2
     assert dave.answer(ApiKey.JOIN_GROUP, 9).generation_id == 2

@@ -15,7 +15,7 @@ from broker.metrics.text import render
 from broker.server import BrokerServer
 from tests import certificates
 from tests.certificates import Files
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ from tests.network.harness import settings as reactor_settings
 from tests.shuffle.harness import Client as ShuffleClient
 from tests.shuffle.harness import new_id
 from tests.storage.helpers import Storage, append
+from tests.waiting import wait_for
 
 DEADLINE_S = 30.0
 AGAIN_S = 5.0
@@ -71,13 +72,6 @@ def shape(registry: Registry, metric: Metric) -> dict[tuple[str, ...], float]:
     return dict(registry.values(metric))
 
 
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
-
-
 class World:
     """A broker with all services, and clients of it. What is closed with the test is put on ``stack``."""
 
@@ -94,7 +88,7 @@ class World:
         before, count = shape(registry, self.metric), total(registry, self.metric)
         act()
         if self.metric.kind is not Kind.GAUGE:
-            until(lambda: total(registry, self.metric) > count)
+            wait_for(lambda: total(registry, self.metric) > count)
             return
         # What an earlier test has left may close at the same time, so that the gauge is where it was: then it happens again.
         moved, again_at = False, time.monotonic() + AGAIN_S
@@ -125,14 +119,14 @@ class World:
             self.topic, bootstrap_servers=self.broker.bootstrap_servers, auto_offset_reset="earliest"
         )
         self.stack.callback(consumer.close)
-        until(lambda: consumer.poll(100))
+        wait_for(lambda: consumer.poll(100))
 
     def join(self) -> Any:
         self.create()
         group = f"group-{self.metric.name}"
         consumer = KafkaConsumer(self.topic, bootstrap_servers=self.broker.bootstrap_servers, group_id=group)
         self.stack.callback(consumer.close)
-        until(lambda: consumer.poll(500) is not None and consumer.assignment())
+        wait_for(lambda: consumer.poll(500) is not None and consumer.assignment())
         return consumer
 
     def commit(self, offset: int = 0) -> None:
@@ -163,7 +157,7 @@ class World:
             self.topic, bootstrap_servers=self.broker.bootstrap_servers, fetch_max_wait_ms=5_000, fetch_min_bytes=10**6
         )
         self.stack.callback(consumer.close)
-        until(lambda: consumer.poll(500) is not None and consumer.assignment())
+        wait_for(lambda: consumer.poll(500) is not None and consumer.assignment())
         consumer.poll(100)
 
     def push_metrics(self) -> None:
@@ -737,7 +731,7 @@ def _rates(world: World) -> None:
         consumer.acknowledge(consumer.receive(int(DEADLINE_S * 1000)))
         assert rate() > 0
         time.sleep(0.01)  # nothing happens
-        until(lambda: rate() == 0)
+        wait_for(lambda: rate() == 0)
 
 
 @itself(names.PULSAR_SUBSCRIPTION_BLOCKED)

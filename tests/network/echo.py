@@ -109,3 +109,13 @@ class EchoService:
 
     def disconnected(self, connection: Connection) -> None:
         self.gone.append(connection)
+
+
+class Waking(EchoService):
+    """A request "e" also answers a request that is parked, on another connection."""
+
+    def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
+        if request.command == b"e" and self.parked:
+            parked, _ = self.parked.pop()
+            outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
+        super().handle(request, outbox)

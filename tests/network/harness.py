@@ -29,21 +29,15 @@ from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
 from broker.runtime.run_token import RunToken, TokenHolder
 from broker.security.tls_listener import TlsListener
+from tests.clocks import ManualClock
 from tests.network.echo import EchoService, frame
 from tests.open_files import open_files, wait_for_files
+from tests.waiting import wait_for
 
 # Generous: only a hang gets there.
 DEADLINE_S = 20.0
 
 Frames = list[tuple[bytes, bytes]]
-
-
-def wait_for(condition: Callable[[], Any], what: str = "") -> None:
-    """Poll until ``condition`` holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it never came"
-        time.sleep(0.001)
 
 
 def descriptors() -> int:
@@ -161,19 +155,6 @@ def cut(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             return
         yield data[position + 4 : position + 5], data[position + 5 : position + 4 + size]
         position += 4 + size
-
-
-class ManualClock:
-    """Moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
 
 
 class Roles:

@@ -12,7 +12,8 @@ from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.runtime import system_runtime
 from broker.runtime.net import Exhausted
 from broker.runtime.poller import SelectorPoller
-from tests.network.harness import ManualClock, wait_for
+from tests.clocks import ManualClock
+from tests.waiting import wait_for
 
 HERE = ("127.0.0.1", 9092)
 

@@ -20,7 +20,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.service import Handover, Outbox, Peer, Request
 from broker.runtime.disk import SystemDisk
 from broker.runtime.poller import READ, WRITE
-from tests.network.echo import EchoService, EchoSession, frame
+from tests.network.echo import EchoService, EchoSession, Waking, frame
 from tests.network.harness import Bench, Stage
 
 MIB = 1 << 20
@@ -30,6 +30,11 @@ MakeBench = Callable[..., Bench]
 def answer_parked(bench: Bench, index: int = 0) -> None:
     request, outbox = bench.service.parked.pop(index)
     outbox.send(request, [request.copy])
+
+
+def answer_all_parked(b: Bench) -> None:
+    while b.service.parked:
+        answer_parked(b)
 
 
 # -- order and muting -------------------------------------------------------------------------------------------------
@@ -98,13 +103,6 @@ def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeB
 
 def test_a_request_inline_on_one_connection_may_answer_what_is_parked_on_another(bench: MakeBench) -> None:
     # A produce, inline, wakes a long poll: both connections of the same processor.
-    class Waking(EchoService):
-        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
-            if request.command == b"e" and self.parked:
-                parked, _ = self.parked.pop()
-                outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
-            super().handle(request, outbox)
-
     b = bench(Waking())
     waits, wakes = b.connect(), b.connect()
     waits.send(frame(b"h", b"poll") + frame(b"p", b"next"))
@@ -759,12 +757,7 @@ def test_a_peer_that_closes_its_side_while_requests_are_out_gets_their_answers_i
     b.step(3)
     client.finish()
 
-    def answered() -> bool:
-        while b.service.parked:
-            answer_parked(b)
-        return client.eof
-
-    b.until(answered)
+    b.until(lambda: answer_all_parked(b) or client.eof)
     expected = [b"1", b"2", b"3", b"4"] if behind else [b"1"]
     assert [payload for _, payload in client.frames] == expected
     assert not client.reset
@@ -780,12 +773,7 @@ def test_a_peer_that_closes_its_side_gets_answers_to_large_requests_that_came_wh
     b.until(lambda: b.service.parked)
     client.finish()
 
-    def answered() -> bool:
-        while b.service.parked:
-            answer_parked(b)
-        return client.eof
-
-    b.until(answered)
+    b.until(lambda: answer_all_parked(b) or client.eof)
     assert [payload for _, payload in client.frames] == [b"1" * 300_000, b"2" * 300_000, b"3"]
 
 

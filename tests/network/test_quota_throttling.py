@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.network.mute import MuteEvent, next_holds
 from broker.network.quota import Throttling
 from broker.runtime.timers import Timer
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 
 
 class Connection:

@@ -7,8 +7,7 @@ import pytest
 
 from broker.network import expiry
 from broker.network.mute import MEMORY_SHORT
-from broker.network.service import Outbox
-from tests.network.echo import EchoService, frame
+from tests.network.echo import EchoService, Waking, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
 
 MakeBench = Callable[..., Bench]
@@ -514,13 +513,6 @@ def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_b
 
 def test_what_lies_in_memory_is_served_before_more_is_asked_for(bench: MakeBench) -> None:
     # A parked request is answered in the same round in which more arrives behind it, and its connection's memory is full.
-    class Waking(EchoService):
-        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
-            if request.command == b"e" and self.parked:
-                parked, _ = self.parked.pop()
-                outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
-            super().handle(request, outbox)
-
     b = bench(Waking(), memory=1024)
     wakes, client = b.connect(), b.connect()
     client.send(frame(b"h") + frame(b"n", b"x" * 123) * 6)

@@ -18,8 +18,10 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.service import Outbox
 from broker.network.socket_server import Binding, SocketServer
 from broker.runtime import system_runtime
+from tests.clocks import ManualClock
 from tests.network.echo import EchoService, frame
-from tests.network.harness import Client, ManualClock, descriptors, serving, settings, wait_for
+from tests.network.harness import Client, descriptors, serving, settings
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 

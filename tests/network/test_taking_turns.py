@@ -10,7 +10,8 @@ from broker.network import processor as processor_module
 from broker.runtime import system_runtime
 from broker.runtime.run_token import RunToken, TokenHolder
 from tests.network.echo import EchoService, frame
-from tests.network.harness import Bench, Client, serving, wait_for
+from tests.network.harness import Bench, Client, serving
+from tests.waiting import wait_for
 
 SMALL, LARGE = b"small", bytes(65 * 1024)
 

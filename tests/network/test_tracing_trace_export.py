@@ -27,7 +27,7 @@ from broker.errors import ConfigError
 from broker.network.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
 from broker.runtime.clock import SystemClock
 from tests.compat.clients.librdkafka import settings
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -100,9 +101,24 @@ class BrokerProcess:
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Not running inside of the ``with``."""
+        self.suspend()
+        try:
+            yield
+        finally:
+            self.resume()
+
     def resume(self) -> None:
         """SIGCONT. Does nothing if it was not suspended."""
         self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process has ever had (VmHWM)."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":

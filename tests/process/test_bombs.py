@@ -1,9 +1,8 @@
 """Batches of a few kilobytes that are gigabytes, or millions of records, inside."""
 
-import socket
-import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -14,8 +13,8 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.compression import compress
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import settings
+from tests.kafka_connection import KafkaConnection, produce_fields
 from tests.process.broker_process import BrokerProcess
 from tests.storage.helpers import lying
 
@@ -24,21 +23,9 @@ AT_ONCE = 8  # as many as there are handlers
 MOST_RESIDENT = 500_000_000
 
 
-def resident_peak(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
-
-
-def ask(address: str, key: ApiKey, version: int, **fields: object) -> object:
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=300) as connection:
-        connection.sendall(control.encode_request(key, version, 1, "bomb", fields))
-        frame = b""
-        while len(frame) < 4 or len(frame) < 4 + struct.unpack_from(">i", frame)[0]:
-            piece = connection.recv(1 << 20)
-            assert piece, "the broker closed the connection"
-            frame += piece
-    return control.parse_response(key, version, frame)[1]
+def ask(address: str, key: ApiKey, version: int, **fields: object) -> Any:
+    with KafkaConnection(address, timeout_s=300) as connection:
+        return connection.ask(key, version, **fields)
 
 
 def at_once(run: object) -> list[int]:
@@ -53,8 +40,7 @@ def at_once(run: object) -> list[int]:
 
 
 def produce(address: str, topic: str, batch: bytes) -> int:
-    topics = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
-    answer = ask(address, ApiKey.PRODUCE, 9, acks=1, timeout=30_000, topic_data=topics)
+    answer = ask(address, ApiKey.PRODUCE, 9, **produce_fields(topic, batch, acks=1))
     return answer.responses[0].partition_responses[0].error_code
 
 
@@ -101,7 +87,7 @@ def test_what_a_batch_is_inside_does_not_cost_more_than_the_bounds(codec: int, t
             assert [0] * AT_ONCE == at_once(lambda batch=batch: produce(broker.address, "plain", batch))
             at_once(lambda: list_offsets(broker.address, "plain", 500))
             at_once(lambda: list_offsets(broker.address, "plain", -3))
-        assert resident_peak(broker.process.pid) < MOST_RESIDENT
+        assert broker.peak_bytes < MOST_RESIDENT
         producer = Producer(settings(broker.address))
         for topic in ("compacted", "recoded", "plain"):
             producer.produce(topic, b"value", b"key")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema import control
-from tests.faults.raw import LENGTH, fetch, produce
-from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.faults.raw import fetch, produce
+from tests.kafka_connection import KafkaConnection
+from tests.process.broker_process import BrokerProcess
 
 DESCRIPTORS = 256
 CLIENTS = 1000
@@ -26,29 +26,15 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def dial(broker: BrokerProcess) -> socket.socket:
-    host, port = broker.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-
-
-def answer(connection: socket.socket) -> bytes:
-    head = connection.recv(4, socket.MSG_WAITALL)
-    assert len(head) == 4, "the broker closed the connection"
-    return connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-
-
-def write(connection: socket.socket, partition: int, value: bytes) -> None:
-    connection.sendall(produce("topic", value, partition=partition, acks=-1))
-    reply = answer(connection)
-    (error,) = struct.unpack_from(">h", reply, 4 + 4 + 2 + len("topic") + 4 + 4)
+def write(connection: KafkaConnection, partition: int, value: bytes) -> None:
+    connection.send(produce("topic", value, partition=partition, acks=-1))
+    (error,) = struct.unpack_from(">h", connection.frame(), 4 + 4 + 4 + 2 + len("topic") + 4 + 4)
     assert error == 0
 
 
-def create(connection: socket.socket) -> None:
-    topic = {"name": "topic", "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": [], "configs": []}
-    fields = {"topics": [topic], "timeout": 30_000, "validate_only": False}
-    connection.sendall(control.encode_request(ApiKey.CREATE_TOPICS, 2, 1, "raw", fields))
-    _, reply = control.parse_response(ApiKey.CREATE_TOPICS, 2, LENGTH.pack(0) + answer(connection))
+def create(connection: KafkaConnection) -> None:
+    topics = [{"name": "topic", "num_partitions": PARTITIONS, "replication_factor": 1}]
+    reply = connection.ask(ApiKey.CREATE_TOPICS, 2, topics=topics, timeout=30_000)
     assert [each.error_code for each in reply.topics] == [0]
 
 
@@ -66,26 +52,26 @@ def crowd(broker: BrokerProcess) -> list[socket.socket]:
 
 
 def test_partitions_are_written_and_read_while_there_are_more_clients_than_descriptors(broker: BrokerProcess) -> None:
-    with dial(broker) as served:
+    with KafkaConnection(broker.address) as served:
         create(served)
         clients = crowd(broker)
         for partition in range(PARTITIONS):
             write(served, partition, b"first")
         for partition in range(PARTITIONS):
             write(served, partition, b"second")
-        served.sendall(fetch("topic"))
-        assert b"second" in answer(served)
+        served.send(fetch("topic"))
+        assert b"second" in served.frame()
         for client in clients:
             client.close()
-        with dial(broker) as late:
+        with KafkaConnection(broker.address) as late:
             for partition in range(PARTITIONS):
                 write(late, partition, b"third")
     assert broker.stop() == 0
     assert broker.errors == []
     broker.start()
-    with dial(broker) as after:
-        after.sendall(fetch("topic"))
-        assert b"third" in answer(after)
+    with KafkaConnection(broker.address) as after:
+        after.send(fetch("topic"))
+        assert b"third" in after.frame()
 
 
 def test_when_the_crowd_has_left_who_comes_is_served(broker: BrokerProcess) -> None:
@@ -95,7 +81,6 @@ def test_when_the_crowd_has_left_who_comes_is_served(broker: BrokerProcess) -> N
             if leave == "reset":
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-        with dial(broker) as late:
-            late.sendall(control.encode_request(ApiKey.API_VERSIONS, 0, 1, "raw", {}))
-            assert answer(late)
+        with KafkaConnection(broker.address) as late:
+            assert not late.ask(ApiKey.API_VERSIONS, 0).error_code
     assert broker.errors == []

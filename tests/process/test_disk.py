@@ -15,10 +15,10 @@ from broker.client import Broker
 from broker.runtime.disk import SystemDisk
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.http.api.harness import LISTENERS, Api
-from tests.network.harness import wait_for
 from tests.process.broker_process import BrokerProcess
 from tests.process.failing_disk import FailingDisk
 from tests.process.test_kill import inspect
+from tests.waiting import wait_for
 
 # Some of the broker's files are larger than they look: of an index, its place is taken at once.
 DISK_BYTES = 16_000_000

@@ -1,7 +1,5 @@
 """Stopping, made slow at the moments that matter: the system may take a thread off the processor between any two steps."""
 
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,42 +13,30 @@ from broker.client import Broker
 from broker.network.service import Handover
 from broker.network.socket_server import ProcessorOutbox
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema import control
+from tests.kafka_connection import KafkaConnection, fetch_fields
 
 WAIT_MS = 300_000
 
 
-def fetch(connection: socket.socket) -> None:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-    request = {
-        "replica_id": -1,
-        "max_wait": WAIT_MS,
-        "min_bytes": 1,
-        "max_bytes": 1000,
-        "isolation_level": 0,
-        "topics": [{"topic": "topic", "partitions": [partition]}],
-    }
-    connection.sendall(control.encode_request(ApiKey.FETCH, 4, 1, "eager", request))
-
-
 @contextmanager
-def eager_reader(broker: Broker) -> Iterator[socket.socket]:
+def eager_reader(broker: Broker) -> Iterator[None]:
     """It asks again, and is ready to wait for minutes, the moment it is answered: as every consumer does."""
-    host, port = broker.bootstrap_servers.split(":")
-    with socket.create_connection((host, int(port))) as connection:
+    with KafkaConnection(broker.bootstrap_servers, timeout_s=WAIT_MS / 1000) as connection:
+
+        def fetch() -> None:
+            connection.tell(ApiKey.FETCH, 4, **fetch_fields("topic", max_wait=WAIT_MS))
 
         def read() -> None:
             try:
-                while head := connection.recv(4, socket.MSG_WAITALL):
-                    connection.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
-                    fetch(connection)
+                while connection.frame():
+                    fetch()
             except OSError:
                 pass  # the broker has gone
 
         thread = threading.Thread(target=read)
-        fetch(connection)
+        fetch()
         thread.start()
-        yield connection
+        yield
         thread.join()
 
 

@@ -5,7 +5,6 @@
 
 import os
 import random
-import socket
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from protocol.kafka.messages import end_txns
 from protocol.kafka.messages.end_txns import Member
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
+from tests.kafka_connection import KafkaConnection
 from tests.process.broker_process import BrokerProcess
 
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "5"))
@@ -53,19 +53,12 @@ def ask(address: str, request: bytes) -> int:
     """EndTxns until it is no more being carried out; the error."""
     deadline = time.monotonic() + 30
     while True:
-        with socket.create_connection(parts(address), timeout=30) as connection:
-            connection.sendall(request)
-            stream = connection.makefile("rb")
-            length = stream.read(4)
-            _, answer = end_txns.parse_response(length + stream.read(int.from_bytes(length, "big")))
+        with KafkaConnection(address) as connection:
+            connection.send(request)
+            _, answer = end_txns.parse_response(connection.frame())
         if answer.error != ErrorCode.concurrent_transactions:
             return answer.error
         assert time.monotonic() < deadline, "it is never carried out"
-
-
-def parts(address: str) -> tuple[str, int]:
-    host, port = address.rsplit(":", 1)
-    return host, int(port)
 
 
 def test_what_is_ended_together_is_committed_as_a_whole_over_kills(tmp_path: Path) -> None:
@@ -80,8 +73,8 @@ def test_what_is_ended_together_is_committed_as_a_whole_over_kills(tmp_path: Pat
                 members = write(cluster, cycle)
             listed = [Member(one.transactional_id, one.producer_id, one.epoch) for one in members]
             request = end_txns.request(1, "kill", listed, True)
-            with socket.create_connection(parts(broker.address)) as connection:
-                connection.sendall(request)
+            with KafkaConnection(broker.address) as connection:
+                connection.send(request)
                 time.sleep(rng.random() * 0.006)  # the answer comes after about 2 ms on an idle machine
                 broker.kill()
             broker.start()

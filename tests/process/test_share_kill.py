@@ -15,8 +15,8 @@ import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
 from tests.kafka.handlers.share_client import ACCEPT, REJECT, RELEASE, Member
+from tests.kafka_connection import produce_fields
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "5"))
@@ -51,7 +51,7 @@ class Client(threading.Thread):
                 with Member(self.address, self.topic_id, PARTITIONS, "group", self.name) as member:
                     member.socket.settimeout(20)
                     self.converse(member)
-            except (OSError, AssertionError):  # the broker is gone
+            except OSError:  # the broker is gone
                 time.sleep(0.02)
             except Exception as error:
                 self.log.wrong.append(f"{self.name}: {error!r}")
@@ -67,11 +67,8 @@ class Writer(Client):
         while not self.stopping.is_set():
             number += 1
             partition = number % len(PARTITIONS)
-            records = bytes(build_batch([(None, b"%d" % number, [], 1_000_000)] * 7))
-            data = [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}]
-            fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": data}
-            member.send(control.encode_request(ApiKey.PRODUCE, 9, 7, "test", fields))
-            response: Any = control.parse_response(ApiKey.PRODUCE, 9, member.receive())[1]
+            records = build_batch([(None, b"%d" % number, [], 1_000_000)] * 7)
+            response = member.ask(ApiKey.PRODUCE, 9, **produce_fields(TOPIC, records, partition))
             ((answer,),) = [topic.partition_responses for topic in response.responses]
             if not answer.error_code:
                 with self.log.lock:
@@ -127,16 +124,8 @@ class Consumer(Client):
 
 def make_topic(address: tuple[str, int]) -> UUID:
     with Member(address, UUID(int=1)) as client:
-        topic = {
-            "name": TOPIC,
-            "num_partitions": len(PARTITIONS),
-            "replication_factor": 1,
-            "assignments": [],
-            "configs": [],
-        }
-        fields = {"topics": [topic], "timeout": 10_000, "validate_only": False}
-        client.send(control.encode_request(ApiKey.CREATE_TOPICS, 7, 7, "test", fields))
-        response: Any = control.parse_response(ApiKey.CREATE_TOPICS, 7, client.receive())[1]
+        topics = [{"name": TOPIC, "num_partitions": len(PARTITIONS), "replication_factor": 1}]
+        response = client.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=10_000)
         assert not response.topics[0].error_code
         found = response.topics[0].topic_id
         assert isinstance(found, UUID)

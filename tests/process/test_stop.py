@@ -5,7 +5,6 @@ import os
 import platform
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import Librdkafka, settings
+from tests.kafka_connection import LENGTH, KafkaConnection, fetch_fields
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 # Docker kills after 10 s; `shutdown_timeout_ms` stays well below by default.
@@ -107,24 +107,17 @@ def test_a_client_that_never_reads_does_not_hold_it_up(tmp_path: Path) -> None:
         for _ in range(50):
             producer.produce("topic", b"v" * 900_000)
         assert 0 == producer.flush(30)
-        host, port = broker.address.split(":")
-        with socket.create_connection((host, int(port))) as connection:
+        with KafkaConnection(broker.address) as connection:
             # Far more than fits into the sockets' buffers.
-            partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}
-            fetch = {
-                "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 50_000_000, "isolation_level": 0,
-                "topics": [{"topic": "topic", "partitions": [partition]}],
-            }  # fmt: skip
-            connection.sendall(control.encode_request(ApiKey.FETCH, 4, 1, "slow", fetch))
-            (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+            connection.tell(ApiKey.FETCH, 4, **fetch_fields("topic", max_bytes=50_000_000))
+            (size,) = LENGTH.unpack(connection.exactly(LENGTH.size))
             assert size > 40_000_000
             ends_in_time(broker, unfinished=True)
 
 
 def test_a_frame_that_never_comes_whole_does_not_hold_it_up(broker: BrokerProcess) -> None:
-    host, port = broker.address.split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(struct.pack(">i", 1000) + b"the beginning of a request")
+    with KafkaConnection(broker.address) as connection:
+        connection.send(LENGTH.pack(1000) + b"the beginning of a request")
         write(broker.address, "topic", 1)
         ends_in_time(broker)
 

@@ -8,7 +8,6 @@ added a partition, stored a batch, decided or wrote markers, the copy of the req
 
 import os
 import random
-import socket
 import threading
 import time
 from pathlib import Path
@@ -21,8 +20,8 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
 from tests.client.kafka.logs import values
+from tests.kafka_connection import KafkaConnection, produce_fields
 from tests.process.broker_process import BrokerProcess
 
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "5"))
@@ -43,12 +42,11 @@ class Producer:
     """Commits the transactions 0, 1, 2, ... until it is told to stop: a record in each of some partitions, and an offset."""
 
     def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self.address = host, int(port)
+        self.address = address
         self.stop = threading.Event()
         self.committed = 0
         self.failure: BaseException | None = None
-        self._connection: socket.socket | None = None
+        self._connection: KafkaConnection | None = None
 
     def run(self) -> None:
         try:
@@ -76,29 +74,22 @@ class Producer:
                 base_sequence=0,
                 attributes=TRANSACTIONAL,
             )
-            data = [{"index": partition, "records": bytes(batch)}]
-            topics = [{"name": TOPIC, "partition_data": data}]
-            self.ask(ApiKey.PRODUCE, 12, transactional_id=NAME, acks=-1, timeout=30_000, topic_data=topics)
-        one = {
-            "partition_index": 0,
-            "committed_offset": number,
-            "committed_leader_epoch": -1,
-            "committed_metadata": None,
-        }
+            self.ask(ApiKey.PRODUCE, 12, **produce_fields(TOPIC, batch, partition, transactional_id=NAME))
         me = {"transactional_id": NAME, "producer_id": self.id, "producer_epoch": self.epoch}
-        group = {"group_id": GROUP, "generation_id": -1, "member_id": "", "group_instance_id": None}
-        self.ask(ApiKey.TXN_OFFSET_COMMIT, 5, **me, **group, topics=[{"name": TOPIC, "partitions": [one]}])
+        topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": number}]}]
+        self.ask(ApiKey.TXN_OFFSET_COMMIT, 5, **me, group_id=GROUP, topics=topics)
         answer = self.ask(ApiKey.END_TXN, 5, **me, committed=True)
         self.id, self.epoch = answer.producer_id, answer.producer_epoch
 
     def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
         """Until it is answered without an error that passes."""
-        request = control.encode_request(key, version, 7, "kill", fields)
         deadline = time.monotonic() + 60
         while True:
             assert time.monotonic() < deadline, f"no answer to {key.name}"
             try:
-                _, answer = control.parse_response(key, version, self.exchange(request))
+                if self._connection is None:
+                    self._connection = KafkaConnection(self.address)
+                answer = self._connection.ask(key, version, **fields)
             except OSError:
                 self.disconnect()
                 time.sleep(0.01)
@@ -108,17 +99,6 @@ class Producer:
                 return answer
             assert error in _AGAIN, f"{ErrorCode(error).name} for {key.name}"
             time.sleep(0.01)
-
-    def exchange(self, request: bytes) -> bytes:
-        if self._connection is None:
-            self._connection = socket.create_connection(self.address, timeout=60)
-        self._connection.sendall(request)
-        with self._connection.makefile("rb") as stream:
-            length = stream.read(4)
-            frame = length + stream.read(int.from_bytes(length, "big"))
-        if len(frame) < 8:
-            raise ConnectionResetError
-        return frame
 
 
 def error_of(key: ApiKey, answer: Any) -> int:

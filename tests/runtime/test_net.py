@@ -12,7 +12,7 @@ import pytest
 
 from broker.runtime.disk import FileRegion, SystemDisk
 from broker.runtime.net import WOULD_BLOCK, Exhausted, Listener, Socket, SystemNetwork, SystemSocket, address_in_use
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 def listen(host: str = "127.0.0.1", port: int = 0, send_buffer: int = -1, receive_buffer: int = -1) -> Listener:

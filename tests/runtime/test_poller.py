@@ -13,7 +13,8 @@ import pytest
 
 from broker.runtime import poller as poller_module
 from broker.runtime.poller import READ, WRITE, SelectorPoller
-from tests.network.harness import descriptors, wait_for
+from tests.network.harness import descriptors
+from tests.waiting import wait_for
 
 
 class Descriptor(NamedTuple):

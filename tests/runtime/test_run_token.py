@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.runtime.run_token import BLIND_LOOKS, LOOKS, RunToken, TokenHolder, new_run_token
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 # Of tests in which nobody is to wait in vain. Only a hang takes so long.
 PATIENCE_S = 60.0

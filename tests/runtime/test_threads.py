@@ -3,7 +3,7 @@
 import threading
 
 from broker.runtime.threads import SystemThreads
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 class Counting:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from broker.runtime import system_runtime
 from broker.runtime.clock import SystemClock
 from broker.runtime.timers import Timer, TimerHandle
-from tests.network.harness import ManualClock, wait_for
+from tests.clocks import ManualClock
+from tests.waiting import wait_for
 
 
 def test_what_is_due_is_called_in_the_order_of_deadlines_and_then_of_asking() -> None:
@@ -139,6 +140,32 @@ def test_only_a_deadline_before_that_for_which_the_thread_waits_wakes_it(monkeyp
     assert len(woken) == 2
     timer.at(clock.now + 29.5, lambda: None)
     assert len(woken) == 2, "it has been woken for an earlier one"
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "timeout", "waits"),
+    [
+        pytest.param([], None, [None], id="no deadline"),
+        pytest.param([], 5.0, [5.0], id="only a timeout"),
+        pytest.param([], 0, [], id="no wait at all"),
+        pytest.param([30.0, 20.0], None, [20.0], id="the earliest deadline"),
+        pytest.param([20.0], 5.0, [5.0], id="a timeout before it"),
+        pytest.param([20.0], 25.0, [20.0], id="a timeout after it"),
+        pytest.param([20.0], 0, [], id="no wait in spite of a deadline"),
+        pytest.param([-1.0], None, [], id="a deadline that has passed"),
+    ],
+)
+def test_step_waits_as_long_as_nothing_is_due(
+    deadlines: list[float], timeout: float | None, waits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    waited: list[float | None] = []
+    monkeypatch.setattr(timer._changed, "wait", waited.append)
+    for deadline in deadlines:
+        timer.at(clock.now + deadline, lambda: None)
+    timer.step(timeout)
+    assert waited == waits
 
 
 @given(

@@ -8,8 +8,7 @@ import os
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +31,7 @@ from protocol.shuffle.errors import ErrorResponse
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 from tests.open_files import open_files, wait_for_files
+from tests.waiting import wait_for
 
 V1_16, V1_19, V2_0 = Generation.V1_16, Generation.V1_19, Generation.V2_0
 PIPELINED, BLOCKING = PartitionType.PIPELINED, PartitionType.BLOCKING
@@ -43,13 +43,6 @@ END_OF_DATA = DataType.END_OF_DATA
 DEADLINE_S = 20.0
 
 T = TypeVar("T")
-
-
-def wait_for(condition: Callable[[], Any], what: str = "") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it never came"
-        time.sleep(0.002)
 
 
 def new_id(attempt: int = 0) -> ResultPartitionID:

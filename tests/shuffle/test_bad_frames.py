@@ -13,7 +13,8 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.frame import HEADER, MAGIC
 from protocol.shuffle.ids import Generation, IndexSet
-from tests.shuffle.harness import V2_0, Served, new_id, wait_for
+from tests.shuffle.harness import V2_0, Served, new_id
+from tests.waiting import wait_for
 
 
 def frame(kind: int, body: bytes = b"") -> bytes:

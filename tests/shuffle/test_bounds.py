@@ -14,8 +14,9 @@ from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse
 from protocol.shuffle.writer_frames import WriterErrorCode
-from tests.shuffle.harness import BLOCKING, Writer, new_id, wait_for
+from tests.shuffle.harness import BLOCKING, Writer, new_id
 from tests.shuffle.test_writing import KINDS, read
+from tests.waiting import wait_for
 
 MiB = 1 << 20
 

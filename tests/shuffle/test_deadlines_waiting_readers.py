@@ -4,7 +4,7 @@ from broker.runtime.timers import Timer
 from broker.shuffle.deadlines import WaitingReader, WaitingReaders, answer
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 from tests.shuffle.harness import PIPELINED, new_id
 
 

@@ -23,9 +23,10 @@ from broker.shuffle.serving.writers import Writers, WriterSettings
 from broker.shuffle.spill.spiller import Spiller
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.writer_frames import WriterErrorCode
-from tests.network.harness import ManualClock
-from tests.shuffle.harness import BLOCKING, DATA, PIPELINED, Client, Served, Writer, new_id, wait_for
+from tests.clocks import ManualClock
+from tests.shuffle.harness import BLOCKING, DATA, PIPELINED, Client, Served, Writer, new_id
 from tests.shuffle.test_writing import read
+from tests.waiting import wait_for
 
 KINDS = [PIPELINED, BLOCKING]
 SUBPARTITIONS = 2

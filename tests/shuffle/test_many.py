@@ -12,7 +12,8 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
-from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id, wait_for
+from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id
+from tests.waiting import wait_for
 
 
 def test_256_receivers_of_one_connection_one_of_which_never_gives_credit(server: Served) -> None:

@@ -10,7 +10,8 @@ from broker.shuffle.partition.budget import IN_MEMORY_BYTES, PARTITION_BYTES, PL
 from broker.shuffle.partition.result_partition import ResultPartition
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.writer_frames import PartitionState, WriterErrorCode
-from tests.shuffle.harness import CLEAR_END, DATA, END, EVENT, PIPELINED, Client, Served, new_id, wait_for
+from tests.shuffle.harness import CLEAR_END, DATA, END, EVENT, PIPELINED, Client, Served, new_id
+from tests.waiting import wait_for
 
 SUBPARTITIONS = 3
 # (subpartition, distance from the right number, type, payload): most are right.

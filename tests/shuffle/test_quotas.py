@@ -8,7 +8,8 @@ from broker.client import Broker
 from broker.security.quotas.entities import Entity, Kind
 from broker.shuffle.assembly import ShufflePart
 from protocol.shuffle.buffer_response import BufferResponse
-from tests.shuffle.harness import Client, new_id, wait_for
+from tests.shuffle.harness import Client, new_id
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from tests.shuffle.harness import (
     Served,
     new_id,
     serving,
-    wait_for,
 )
+from tests.waiting import wait_for
 
 BARRIER = DataType.ALIGNED_CHECKPOINT_BARRIER
 PRIORITY = DataType.PRIORITIZED_EVENT_BUFFER

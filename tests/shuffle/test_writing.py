@@ -14,8 +14,9 @@ from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import PARTITION_NOT_FOUND_EXCEPTION, PRODUCER_FAILED_EXCEPTION
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionState, WriterErrorCode
-from tests.shuffle.harness import BLOCKING, END, PIPELINED, Client, Served, Writer, new_id, wait_for
+from tests.shuffle.harness import BLOCKING, END, PIPELINED, Client, Served, Writer, new_id
 from tests.shuffle.test_reading import payloads
+from tests.waiting import wait_for
 
 KINDS = [PIPELINED, BLOCKING]
 

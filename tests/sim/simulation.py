@@ -20,7 +20,7 @@ from tests.sim.clients.offsets import Keeper
 from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.reader import Reader
 from tests.sim.clients.stream import StreamClient
-from tests.sim.clients.vandal import Vandal
+from tests.sim.clients.vandal import KafkaVandal
 from tests.sim.consumer_scene import ConsumerScene
 from tests.sim.disk import DiskFaults
 from tests.sim.history import History
@@ -245,7 +245,9 @@ class Simulation:
             *self.keepers,
         ]
         self.vandals: list[Any] = (
-            [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
+            [KafkaVandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])]
+            if rng.random() < 0.4
+            else []
         )
         if self.world.rng("greedy").random() < 0.25:
             self.vandals.append(Greedy("greedy", *common, [*main, *side]))

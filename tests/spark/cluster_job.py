@@ -15,6 +15,8 @@ def main(bootstrap_servers: str, topic: str, directory: str) -> None:
     java.provide()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The executors' directory would be made among pyspark's own files.
+    from tests.spark.spark_home import home
+
     os.environ["SPARK_HOME"] = home(directory)
     from pyspark.sql import SparkSession
 
@@ -54,19 +56,6 @@ def main(bootstrap_servers: str, topic: str, directory: str) -> None:
 def who(_rows: Any) -> Any:
     """The executor that runs this."""
     yield os.environ.get("SPARK_EXECUTOR_DIRS", "")
-
-
-def home(directory: str) -> str:
-    """A SPARK_HOME with all that pyspark brings, and room for what Spark writes there."""
-    import pyspark
-
-    installed = os.path.dirname(pyspark.__file__)
-    made = os.path.join(directory, "spark")
-    os.mkdir(made)
-    for name in ("bin", "sbin", "jars", "python"):
-        if os.path.exists(os.path.join(installed, name)):
-            os.symlink(os.path.join(installed, name), os.path.join(made, name))
-    return made
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ def main(address: str, directory: str, when: str) -> None:
     java.provide()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The executors' directory would be made among pyspark's own files.
+    from tests.spark.spark_home import home
+
     os.environ["SPARK_HOME"] = home(directory)
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
@@ -126,19 +128,6 @@ def placed(df: Any) -> list[str]:
     from pyspark.sql import functions as sf
 
     return sorted(map(repr, df.select("*", sf.spark_partition_id().alias("partition")).collect()))
-
-
-def home(directory: str) -> str:
-    """A SPARK_HOME with all that pyspark brings, and room for what Spark writes there."""
-    import pyspark
-
-    installed = os.path.dirname(pyspark.__file__)
-    made = os.path.join(directory, "spark")
-    os.mkdir(made)
-    for name in ("bin", "sbin", "jars", "python"):
-        if os.path.exists(os.path.join(installed, name)):
-            os.symlink(os.path.join(installed, name), os.path.join(made, name))
-    return made
 
 
 if __name__ == "__main__":

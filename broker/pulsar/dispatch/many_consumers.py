@@ -37,7 +37,7 @@ which they came.
 Tests: tests/pulsar/dispatch/test_round_robin_shared.py,
 tests/pulsar/dispatch/test_by_key.py,
 tests/pulsar/dispatch/test_known_bugs.py,
-tests/pulsar/dispatch/test_hostile.py,
+tests/faults/test_pulsar_dispatch.py,
 tests/delivery/test_chores.py.
 """
 

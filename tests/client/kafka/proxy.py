@@ -2,11 +2,11 @@
 
 import contextlib
 import socket
-import threading
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from tests.client.gate import Gate
 
 
 class Cut(NamedTuple):
@@ -16,55 +16,29 @@ class Cut(NamedTuple):
     from_broker: int | None = None
 
 
-class CuttingProxy:
+class CuttingProxy(Gate):
     """Each connection takes the next of ``cuts``; when none is left, connections are not cut."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.cuts: deque[Cut] = deque()
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._listener.getsockname())
         self._target: tuple[str, int] | None = None
-        self._threads: list[threading.Thread] = []
-        self._sockets: list[socket.socket] = []
-        self._closed = False
 
     def forward_to(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._target = host, int(port)
-        self._run(self._accept)
+        self.start()
 
     def cut(self, cuts: Iterable[Cut]) -> None:
         self.cuts = deque(cuts)
 
     def cut_all(self) -> None:
         """End all open connections."""
-        for one in list(self._sockets):
-            _end(one)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closed = True
-        _end(self._listener)
-        self._listener.close()
-        self.cut_all()
-        for thread in self._threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        for one in self._sockets:
-            one.close()
-
-    def _run(self, function: object, *arguments: object) -> None:
-        thread = threading.Thread(target=function, args=arguments, name="proxy")  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
+        self.break_connections()
 
     def _accept(self) -> None:
-        while not self._closed:
+        while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
@@ -80,9 +54,9 @@ class CuttingProxy:
             cut = self.cuts.popleft() if self.cuts else Cut()
             for one in (client, server):
                 one.settimeout(None)
-                self._sockets.append(one)
-            self._run(self._copy, client, server, cut.to_broker)
-            self._run(self._copy, server, client, cut.from_broker)
+                self.sockets.append(one)
+            self.run(self._copy, client, server, cut.to_broker)
+            self.run(self._copy, server, client, cut.from_broker)
 
     @staticmethod
     def _copy(source: socket.socket, target: socket.socket, limit: int | None) -> None:

@@ -7,10 +7,8 @@ It keeps what is produced in memory, in one partition, and answers by Kafka's ow
 import contextlib
 import socket
 import struct
-import threading
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
@@ -19,6 +17,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.records.batch import batches, read_header, stamp
 from protocol.kafka.schema import control
+from tests.client.gate import Gate
 
 TOPIC, TOPIC_ID = "topic", UUID(int=7)
 _LENGTH = struct.Struct(">i")
@@ -33,10 +32,11 @@ DEFAULT_VERSIONS = {
 }
 
 
-class ScriptedBroker:
+class ScriptedBroker(Gate):
     """``script``: the answers to the next fetches in place of records, as fields of the partition or raw bytes."""
 
     def __init__(self, versions: Mapping[ApiKey, tuple[int, int]] | None = None, tears: bool = False) -> None:
+        super().__init__()
         self.versions = DEFAULT_VERSIONS | dict(versions or {})
         self.tears = tears  # cuts at max_bytes, wherever that is, as Kafka did before KIP-74
         self.log = bytearray()
@@ -46,30 +46,10 @@ class ScriptedBroker:
         self.leader = self  # of the one partition
         self.script: deque[dict[str, Any] | bytes] = deque()
         self.asked: list[tuple[ApiKey, int]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.host, self.port = self._listener.getsockname()
-        self._threads = [threading.Thread(target=self._accept, name="scripted")]
-        self._sockets: list[socket.socket] = []
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for one in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
-            thread.join(30)
-            assert not thread.is_alive()
-        for one in [self._listener, *self._sockets]:
-            one.close()
 
     def append(self, data: bytes | bytearray) -> int:
         """The base offset."""
@@ -86,18 +66,7 @@ class ScriptedBroker:
         other.log, other.end, other.next_sequence = self.log, self.end, self.next_sequence
         self.leader = other
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(client)
-            thread = threading.Thread(target=self._serve, args=(client,), name="scripted")
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client.makefile("rb") as stream:
             while length := stream.read(4):
                 frame = length + stream.read(_LENGTH.unpack(length)[0])

@@ -5,7 +5,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
@@ -39,15 +38,6 @@ def config(process: BrokerProcess, call_ms: int = CALL_MS) -> ClientConfig:
         "fetch.max.wait.ms": 100,
     }
     return ClientConfig.from_properties(properties)
-
-
-@contextmanager
-def stopped(process: BrokerProcess) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
 
 
 def fails_in_time(call: Callable[[], object]) -> None:
@@ -85,7 +75,7 @@ def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object
     with Cluster(config(process)) as cluster:
         if known:
             ask_well(process, cluster, ask)
-        with stopped(process):
+        with process.suspended():
             fails_in_time(lambda: ask(cluster))
 
 
@@ -108,7 +98,7 @@ def test_reading_ends(process: BrokerProcess) -> None:
         fetcher = cluster.fetcher("topic", 0, 0)
         next(fetcher)
         cluster.routing.config = config(process)
-        with stopped(process):
+        with process.suspended():
             fails_in_time(lambda: [next(fetcher) for _ in range(3)])
         fetcher.close()
 
@@ -119,7 +109,7 @@ def test_flushing_ends(process: BrokerProcess, acks: str) -> None:
         producer.send("topic", 0, *batch())
         producer.flush()
         cluster.routing.config = config(process)
-        with stopped(process):
+        with process.suspended():
             producer.send("topic", 0, *batch())
             fails_in_time(producer.flush)
             fails_in_time(producer.flush)
@@ -130,7 +120,7 @@ def test_sending_ends(process: BrokerProcess) -> None:
         producer.send("topic", 0, *batch())
         producer.flush()
         cluster.routing.config = config(process)
-        with stopped(process):
+        with process.suspended():
             fails_in_time(lambda: [producer.send("topic", 0, *batch(bytes(900_000))) for _ in range(50)])
 
 
@@ -151,7 +141,7 @@ def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], obje
         properties = {"bootstrap.servers": process.address, "request.timeout.ms": 1000}
         properties |= {"default.api.timeout.ms": CALL_MS, "delivery.timeout.ms": CALL_MS}
         cluster.routing.config = ClientConfig.from_properties(properties)
-        with stopped(process):
+        with process.suspended():
             producer.send("topic", 0, *batch())
             fails_in_time(lambda: end(producer))
 

@@ -1,13 +1,11 @@
 """The table of a producer's transaction against two booleans, which is all it means."""
 
-import re
-
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker.client.kafka import transaction
 from broker.client.kafka.transaction import TABLE, TransactionEvent, TransactionState, next_state
+from tests.transitions import check_docstring, check_pairs
 
 S, E = TransactionState, TransactionEvent
 
@@ -24,23 +22,12 @@ def expected(state: TransactionState, event: TransactionEvent) -> TransactionSta
     return next(s for s in TransactionState if MEANS[s] == after)
 
 
-@pytest.mark.parametrize("state", TransactionState)
-@pytest.mark.parametrize("event", TransactionEvent)
-def test_every_pair_of_state_and_event_does_what_the_booleans_say(
-    state: TransactionState, event: TransactionEvent
-) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_booleans_say() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", transaction.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(transaction.__doc__, TABLE, S, E)
 
 
 class TransactionMachine(RuleBasedStateMachine):

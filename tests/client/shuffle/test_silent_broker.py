@@ -5,7 +5,6 @@ The times here are short, and far shorter than what a call would take that does 
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def goes_on(process: BrokerProcess) -> Iterator[None]:
     process.resume()
 
 
-@contextmanager
-def stopped(process: BrokerProcess) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
-
-
 @pytest.fixture
 def ends(in_thread: InThread) -> Callable[[Callable[[], object]], None]:
     """The call comes back."""
@@ -82,7 +72,7 @@ def test_opening_gives_up(process: BrokerProcess, partition: ResultPartitionID, 
             pass
 
     address = process.address
-    with stopped(process):
+    with process.suspended():
         ends(use)
 
 
@@ -98,7 +88,7 @@ def test_committing_gives_up(process: BrokerProcess, partition: ResultPartitionI
             writer.push(0, b"more")
         writer.close()
 
-    with stopped(process):
+    with process.suspended():
         ends(use)
 
 
@@ -116,7 +106,7 @@ def test_pushing_gives_up(process: BrokerProcess, partition: ResultPartitionID, 
         writer.fail("it was not to be")
         writer.close()
 
-    with stopped(process):
+    with process.suspended():
         ends(use)
 
 
@@ -136,7 +126,7 @@ def test_the_time_that_a_caller_gives_comes_first(
         with pytest.raises(ShuffleTimeoutError, match=r"was not finished within 0\.1 s"):
             patient.commit(timeout=0.1)
 
-    with stopped(process):
+    with process.suspended():
         ends(use)
     late.close()
     patient.close()
@@ -153,7 +143,7 @@ def test_a_broker_that_goes_on_in_time_is_written_to_as_if_nothing_had_been(
             for _ in range(2):
                 writer.push(0, b"meanwhile", timeout=3 * ANSWER_S)
 
-        with stopped(process), pytest.raises(ShuffleTimeoutError):
+        with process.suspended(), pytest.raises(ShuffleTimeoutError):
             meanwhile()
         writer.push(0, b"after")
     with InputGate([(process.address, partition, 0)]) as gate:
@@ -177,7 +167,7 @@ def test_reading_blocks_gives_up(process: BrokerProcess, partition: ResultPartit
         with pytest.raises(RemoteTransportError, match="has not answered for"):
             read()
 
-    with stopped(process):
+    with process.suspended():
         ends(use)
 
 
@@ -213,7 +203,7 @@ def test_a_gate_waits_as_long_as_it_is_told_to(
                 gate.poll()
             assert patient.poll(0.1) is None
 
-        with stopped(process):
+        with process.suspended():
             ends(use)
 
 
@@ -223,7 +213,7 @@ def test_questions_give_up(process: BrokerProcess, ends: Ends) -> None:
             with ShuffleAdmin(process.address, timeout=0.2) as admin, pytest.raises(ShuffleTimeoutError):
                 admin.partitions()
 
-    with stopped(process):
+    with process.suspended():
         ends(use)
 
 

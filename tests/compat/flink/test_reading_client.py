@@ -17,7 +17,8 @@ from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.compat.flink.flink_reader import FlinkReader, Gate, Sum, record
 from tests.compat.flink.jars import RELEASES, missing
-from tests.shuffle.harness import new_id, wait_for
+from tests.shuffle.harness import new_id
+from tests.waiting import wait_for
 
 # As Flink's defaults, but impatient.
 SETTINGS = {

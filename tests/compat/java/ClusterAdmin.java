@@ -1,4 +1,4 @@
-// What Kafka's own administration client asks about the cluster: run by test_java_cluster_admin.py as
+// What Kafka's own administration client asks about the cluster: run by test_java.py as
 //   java -cp JARS ClusterAdmin.java SERVERS PREFIX
 // Prints the name of each scenario that went well.
 

@@ -1,4 +1,4 @@
-// Kafka's own administration of share groups against the broker: run by test_java_share_admin.py as
+// Kafka's own administration of share groups against the broker: run by test_java.py as
 //   java -cp JARS ShareAdmin.java SERVERS PREFIX
 // Prints the name of each scenario that went well.
 

@@ -2,13 +2,14 @@
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pulsar
+
+from tests.waiting import wait_for
 
 # Far longer than it ever takes.
 PATIENCE_MS = 30_000
@@ -102,13 +103,6 @@ def subscribe_when_free(client: pulsar.Client, topic: str, subscription: str) ->
 def acknowledge(consumer: Any, messages: Iterable[Any]) -> None:
     for message in messages:
         consumer.acknowledge(message)
-
-
-def wait_for(condition: Callable[[], Any], what: str = "it never came") -> None:
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def wait_for_backlog(rest: "Admin", topic: str, subscription: str, count: int) -> None:

@@ -6,7 +6,8 @@ import pulsar
 import pytest
 from pulsar import InitialPosition, MessageId
 
-from tests.compat.pulsar.helpers import Admin, is_silent, receive, send_batch, texts, wait_for
+from tests.compat.pulsar.helpers import Admin, is_silent, receive, send_batch, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 

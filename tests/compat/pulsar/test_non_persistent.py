@@ -8,7 +8,8 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, RegexSubscriptionMode
 
-from tests.compat.pulsar.helpers import Admin, drain, is_silent, numbered, receive, send, send_batch, texts, wait_for
+from tests.compat.pulsar.helpers import Admin, drain, is_silent, numbered, receive, send, send_batch, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 

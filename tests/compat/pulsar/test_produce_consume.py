@@ -12,17 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from pulsar import CompressionType, ConsumerType, InitialPosition
 
-from tests.compat.pulsar.helpers import (
-    PATIENCE_MS,
-    acknowledge,
-    is_silent,
-    numbered,
-    receive,
-    send,
-    send_batch,
-    texts,
-    wait_for,
-)
+from tests.compat.pulsar.helpers import PATIENCE_MS, acknowledge, is_silent, numbered, receive, send, send_batch, texts
+from tests.waiting import wait_for
 
 CODECS = [CompressionType.NONE, CompressionType.LZ4, CompressionType.ZLib, CompressionType.ZSTD, CompressionType.SNAPPY]
 

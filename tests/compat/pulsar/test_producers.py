@@ -9,7 +9,8 @@ import pulsar
 import pytest
 from pulsar import InitialPosition, ProducerAccessMode
 
-from tests.compat.pulsar.helpers import Admin, is_silent, numbered, receive, send, send_batch, texts, wait_for
+from tests.compat.pulsar.helpers import Admin, is_silent, numbered, receive, send, send_batch, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 DEDUPLICATION = "/admin/v2/namespaces/public/other/deduplication"

@@ -8,16 +8,8 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, MessageId
 
-from tests.compat.pulsar.helpers import (
-    acknowledge,
-    is_silent,
-    numbered,
-    receive,
-    send,
-    send_batch,
-    texts,
-    wait_for,
-)
+from tests.compat.pulsar.helpers import acknowledge, is_silent, numbered, receive, send, send_batch, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 

@@ -11,8 +11,9 @@ import pytest
 from pulsar import ConsumerType, InitialPosition, MessageId
 
 from tests.compat.pulsar.conftest import quiet_logger
-from tests.compat.pulsar.helpers import acknowledge, is_silent, numbered, receive, send, send_batch, texts, wait_for
+from tests.compat.pulsar.helpers import acknowledge, is_silent, numbered, receive, send, send_batch, texts
 from tests.process.broker_process import BrokerProcess
+from tests.waiting import wait_for
 
 
 @pytest.fixture

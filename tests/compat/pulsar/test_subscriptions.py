@@ -10,17 +10,8 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, KeySharedMode
 
-from tests.compat.pulsar.helpers import (
-    acknowledge,
-    drain,
-    is_silent,
-    numbered,
-    receive,
-    send,
-    send_batch,
-    texts,
-    wait_for,
-)
+from tests.compat.pulsar.helpers import acknowledge, drain, is_silent, numbered, receive, send, send_batch, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 

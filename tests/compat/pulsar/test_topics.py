@@ -7,16 +7,8 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, PartitionsRoutingMode
 
-from tests.compat.pulsar.helpers import (
-    Admin,
-    acknowledge,
-    is_silent,
-    numbered,
-    receive,
-    send,
-    texts,
-    wait_for,
-)
+from tests.compat.pulsar.helpers import Admin, acknowledge, is_silent, numbered, receive, send, texts
+from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
 

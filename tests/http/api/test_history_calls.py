@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from broker.web.history import STEP_S
 from tests.http.api.harness import Api, api_broker, differences, documented
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 def grown(api: Api) -> None:

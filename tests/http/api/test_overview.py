@@ -6,7 +6,7 @@ from broker.http.assembly import Sampler
 from broker.runtime import system_runtime
 from broker.web.history import Figures
 from tests.http.api.harness import api_broker, differences, documented
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 def test_the_overview_has_the_figures_of_the_broker() -> None:

@@ -1,8 +1,5 @@
 """Settings of groups: what is checked before it is kept, and what is in force."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from broker.config import BrokerConfig
@@ -16,13 +13,6 @@ from protocol.kafka.errors import ErrorCode
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 CONFIG = BrokerConfig()
 WIDE = BrokerConfig(group_consumer_min_session_timeout_ms=6_000, group_consumer_max_heartbeat_interval_ms=60_000)
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[SqliteCatalogue]:
-    catalogue = SqliteCatalogue(str(tmp_path / "catalogue"))
-    yield catalogue
-    catalogue.close()
 
 
 def configs(catalogue: SqliteCatalogue, config: BrokerConfig = CONFIG) -> GroupConfigs:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.kafka.groups.classic_group_driver import ClassicGroupDriver
 from tests.kafka.groups.group_harness import GroupHarness
 
 
@@ -24,3 +25,8 @@ def new_harness(tmp_path: Path) -> Iterator[Callable[..., GroupHarness]]:
 @pytest.fixture
 def harness(new_harness: Callable[..., GroupHarness]) -> GroupHarness:
     return new_harness()
+
+
+@pytest.fixture
+def group() -> ClassicGroupDriver:
+    return ClassicGroupDriver()

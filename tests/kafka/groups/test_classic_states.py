@@ -2,14 +2,13 @@
 
 import re
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker.kafka.groups import classic_states
 from broker.kafka.groups.classic_states import TABLE, ClassicGroupEvent, ClassicGroupState, next_state
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = ClassicGroupState, ClassicGroupEvent
 
@@ -45,23 +44,12 @@ def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroup
     return S.PREPARING_REBALANCE if begins else None
 
 
-@loop_over("state", ClassicGroupState)
-@loop_over("event", ClassicGroupEvent)
-def test_every_pair_of_state_and_event_does_what_the_event_means(
-    state: ClassicGroupState, event: ClassicGroupEvent
-) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", classic_states.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(classic_states.__doc__, TABLE, S, E)
 
 
 def test_the_docstring_explains_every_event() -> None:

@@ -1,7 +1,5 @@
 """How members join a group: ids, generations, protocols and refusals."""
 
-import pytest
-
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.values import JoinMember
@@ -9,11 +7,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.classic_group_driver import REBALANCE_MS, ClassicGroupDriver
 
 BOTH = (("cooperative-sticky", b"c"), ("range", b"r"))
-
-
-@pytest.fixture
-def group() -> ClassicGroupDriver:
-    return ClassicGroupDriver()
 
 
 def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: ClassicGroupDriver) -> None:

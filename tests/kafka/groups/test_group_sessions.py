@@ -11,11 +11,6 @@ from tests.kafka.groups.classic_group_driver import REBALANCE_MS, SESSION_MS, Cl
 SESSION_S = SESSION_MS / 1000
 
 
-@pytest.fixture
-def group() -> ClassicGroupDriver:
-    return ClassicGroupDriver()
-
-
 def test_a_member_that_is_silent_for_its_session_timeout_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.wait(SESSION_S - 1)

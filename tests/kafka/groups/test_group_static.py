@@ -1,7 +1,5 @@
 """Static members (KIP-345): they come back under a new member id and keep their place."""
 
-import pytest
-
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
@@ -9,11 +7,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.classic_group_driver import REBALANCE_MS, SESSION_MS, ClassicGroupDriver, Parked
 
 LONG = 1_800_000
-
-
-@pytest.fixture
-def group() -> ClassicGroupDriver:
-    return ClassicGroupDriver()
 
 
 def stable_pair(group: ClassicGroupDriver) -> tuple[str, str]:

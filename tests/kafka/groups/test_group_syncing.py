@@ -7,11 +7,6 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.classic_group_driver import REBALANCE_MS, ClassicGroupDriver
 
 
-@pytest.fixture
-def group() -> ClassicGroupDriver:
-    return ClassicGroupDriver()
-
-
 def two_joined(group: ClassicGroupDriver) -> tuple[str, str]:
     """Leader and follower of generation 2, neither of which has synced."""
     (leader,) = group.stable()

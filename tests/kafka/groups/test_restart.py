@@ -4,8 +4,8 @@ from pathlib import Path
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.group_client import Beside, ask_join, ask_sync, commit, heartbeat, join, join_fields, stable
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.group_client import ask_join, ask_sync, commit, heartbeat, join, join_fields, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 
 
 def test_members_go_on_in_their_generation_and_commit_in_it(tmp_path: Path) -> None:

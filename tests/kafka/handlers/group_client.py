@@ -1,35 +1,15 @@
 """Consumer groups over a raw connection, in any version."""
 
 import itertools
-import socket
 from collections.abc import Sequence
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
-from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
 
 _names = itertools.count()
-
-
-class Beside(Kafka):
-    """Another connection to the same broker."""
-
-    def __init__(self, kafka: Kafka) -> None:
-        self.broker, self.inside, self.address = kafka.broker, kafka.inside, kafka.address
-        self._socket = socket.create_connection(self.address)
-
-    def tell(self, key: ApiKey, version: int, **fields: Any) -> None:
-        """Ask, and do not wait for the answer."""
-        self._socket.sendall(control.encode_request(key, version, 7, "test", self.by_id(key, version, fields)))
-
-    def __enter__(self) -> "Beside":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._socket.close()
 
 
 def new_group() -> str:
@@ -43,7 +23,6 @@ def join_fields(group: str, member_id: str = "", *, topics: Sequence[str] = ("or
         "session_timeout": 30_000,
         "rebalance_timeout": 60_000,
         "member_id": member_id,
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": bytes(encode_subscription(topics))}],
     } | how
@@ -67,10 +46,8 @@ def ask_sync(kafka: Kafka, group: str, member_id: str, generation: int, *, versi
         "group_id": group,
         "generation_id": generation,
         "member_id": member_id,
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocol_name": "range",
-        "assignments": [],
     }
     return kafka.ask(ApiKey.SYNC_GROUP, version, **fields | how)
 
@@ -87,13 +64,13 @@ def stable(kafka: Kafka, group: str, **how: Any) -> str:
 
 
 def heartbeat(kafka: Kafka, group: str, member_id: str, generation: int, *, version: int = 4, **how: Any) -> ErrorCode:
-    fields = {"group_id": group, "member_id": member_id, "generation_id": generation, "group_instance_id": None}
+    fields = {"group_id": group, "member_id": member_id, "generation_id": generation}
     error: ErrorCode = kafka.ask(ApiKey.HEARTBEAT, version, **fields | how).error_code
     return error
 
 
 def leave(kafka: Kafka, group: str, member_id: str) -> None:
-    members = [{"member_id": member_id, "group_instance_id": None, "reason": None}]
+    members = [{"member_id": member_id}]
     assert kafka.ask(ApiKey.LEAVE_GROUP, 5, group_id=group, members=members).error_code == ErrorCode.none
 
 
@@ -104,14 +81,7 @@ def commit(kafka: Kafka, group: str, topic: str, *offsets: int, version: int = 8
         {"partition_index": index, "committed_offset": offset, **partition_fields}
         for index, offset in enumerate(offsets)
     ]
-    fields = {
-        "group_id": group,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "retention_time": -1,
-        "topics": [{"name": topic, "partitions": partitions}],
-    }
+    fields = {"group_id": group, "topics": [{"name": topic, "partitions": partitions}]}
     answer = kafka.ask(ApiKey.OFFSET_COMMIT, version, **fields | how)
     (of_topic,) = answer.topics
     assert kafka.name_of(of_topic) in (topic, None)

@@ -1,22 +1,16 @@
 """A broker and a raw connection to it, to ask any served version of any API and to see the whole answer."""
 
 import itertools
-import socket
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 from uuid import uuid4
 
 from broker.client import Broker
 from broker.kafka.api import Api
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
+from tests.kafka_connection import KafkaConnection, parts
 
-_LENGTH = struct.Struct(">i")
 _names = itertools.count()
 
 # From which version on topics are named by their ids, in which field of the request, and how they are named before.
@@ -43,35 +37,26 @@ def versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
 
 
-class Kafka:
+class Kafka(KafkaConnection):
     """``with Kafka() as kafka``: a broker of its own, on disk, over a socket."""
 
     def __init__(self, **settings: Any) -> None:
         self.broker = Broker(**settings)
 
-    def __enter__(self) -> "Kafka":
+    def __enter__(self) -> Self:
         self.broker.start()
         self.inside = self.broker.server.kafka
-        host, port = self.broker.bootstrap_servers.rsplit(":", 1)
-        self.address = host, int(port)
-        self._socket = socket.create_connection(self.address)
+        self.address = parts(self.broker.bootstrap_servers)
+        super().__init__(self.address)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
         self.broker.close()
 
-    def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
-        """The parsed response. Fields that the version does not know are left out of the request.
-
-        Where the version names topics by id, a topic's name stands for its id."""
-        fields = self.by_id(key, version, fields)
-        frame = self.exchange(control.encode_request(key, version, 7, "test", fields))
-        correlation_id, response = control.parse_response(key, version, frame)
-        assert correlation_id == 7
-        return response
+    def tell(self, key: ApiKey, version: int, /, **fields: Any) -> None:
+        """Where the version names topics by id, a topic's name stands for its id."""
+        super().tell(key, version, **self.by_id(key, version, fields))
 
     def by_id(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a request with the ids of its topics. A topic that is not there has an id that nobody knows."""
@@ -96,13 +81,6 @@ class Kafka:
         others = {key: value for key, value in topic.items() if key != name}
         return {**others, "topic_id": uuid4() if info is None else info.topic_id}
 
-    @contextmanager
-    def another_connection(self) -> Iterator["Kafka"]:
-        """The same broker over a connection of its own."""
-        other = copy(self)
-        with socket.create_connection(self.address) as other._socket:
-            yield other
-
     def name_of(self, topic: Any) -> str | None:
         """The name of a topic in an answer. None: it is given by an id that nobody has."""
         if hasattr(topic, "name"):
@@ -112,21 +90,8 @@ class Kafka:
 
     def exchange(self, request: bytes) -> bytes:
         """The whole response frame."""
-        self._socket.sendall(request)
-        return self.answer()
-
-    def answer(self) -> bytes:
-        """To a request that was sent before: the whole response frame."""
-        length = self._receive(_LENGTH.size)
-        return length + self._receive(_LENGTH.unpack(length)[0])
-
-    def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            assert piece, "the broker closed the connection"
-            data += piece
-        return data
+        self.send(request)
+        return self.frame()
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
         """Make a topic of a name not used before; its name. Settings are written with underscores."""
@@ -149,6 +114,20 @@ class Kafka:
         log = self.inside.logs.get(topic, partition)
         assert log is not None
         log.go_offline("the disk is gone")
+
+
+class Beside(Kafka):
+    """Another connection to the same broker."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.broker, self.inside, self.address = kafka.broker, kafka.inside, kafka.address
+        KafkaConnection.__init__(self, self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def get(message: Any, field: str, default: Any = None) -> Any:

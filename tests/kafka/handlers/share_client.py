@@ -1,9 +1,6 @@
 """A member of a share group, on a connection of its own, that sends what a test wants."""
 
-import socket
-import struct
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +8,9 @@ from broker.kafka.share.share_partition import ShareSettings
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka_connection import KafkaConnection
 
-_LENGTH = struct.Struct(">i")
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 EARLIEST = ShareSettings(auto_offset_reset="earliest")
 
@@ -62,7 +58,7 @@ class Fetched:
                     yield partition, offset
 
 
-class Member:
+class Member(KafkaConnection):
     """``with Member(kafka, topic) as member``. It keeps the epoch of its session. Its group is made, and it does not join it."""
 
     def __init__(
@@ -76,44 +72,29 @@ class Member:
         if isinstance(kafka, Kafka):
             info = kafka.inside.logs.topic(topic) if isinstance(topic, str) else None
             self.topic_id = topic if isinstance(topic, UUID) else UUID(int=5) if info is None else info.topic_id
-            self._address = kafka.address
+            address = kafka.address
         else:
             assert isinstance(topic, UUID)
             self.topic_id = topic
-            self._address = kafka
+            address = kafka
         self.partitions = list(partitions)
         self.group, self.member_id = group, member_id
         self.epoch = 0
-        self.socket = socket.create_connection(self._address)
+        super().__init__(address)
         try:
             if isinstance(kafka, Kafka):
                 kafka.inside.groups.share.begin_alter(group)
             else:
                 self._make_group()
         except BaseException:
-            self.socket.close()
+            super().close()
             raise
 
     def _make_group(self) -> None:
         """Somebody joins it and leaves it."""
         for epoch, names in ((0, ["topic"]), (-1, None)):
-            heartbeat = {
-                "group_id": self.group,
-                "member_id": f"maker-{self.member_id}",
-                "member_epoch": epoch,
-                "rack_id": None,
-                "subscribed_topic_names": names,
-            }
-            self.send(control.encode_request(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 7, "test", heartbeat))
-            assert not control.parse_response(ApiKey.SHARE_GROUP_HEARTBEAT, 1, self.receive())[1].error_code
-
-    def __enter__(self) -> "Member":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.socket.close()
+            who = {"group_id": self.group, "member_id": f"maker-{self.member_id}", "member_epoch": epoch}
+            assert not self.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, **who, subscribed_topic_names=names).error_code
 
     def _topics(self, partitions: Sequence[int], acks: Acks) -> list[Any]:
         return [
@@ -144,17 +125,14 @@ class Member:
             "max_bytes": 1 << 20,
             "max_records": 500,
             "batch_size": 500,
-            "share_acquire_mode": 0,
-            "is_renew_ack": False,
             "topics": self._topics(sorted({*new, *acks}), acks),
-            "forgotten_topics_data": [],
         } | fields
         if self.epoch >= 0:
             self.epoch += 1
-        self.send(control.encode_request(ApiKey.SHARE_FETCH, version, 7, "test", request))
+        self.tell(ApiKey.SHARE_FETCH, version, **request)
 
     def receive_fetch(self, version: int = 2) -> Fetched:
-        return Fetched(control.parse_response(ApiKey.SHARE_FETCH, version, self.receive())[1])
+        return Fetched(self.answer(ApiKey.SHARE_FETCH, version))
 
     def fetch(self, acks: Acks | None = None, version: int = 2, **fields: Any) -> Fetched:
         self.send_fetch(acks, version, **fields)
@@ -166,13 +144,11 @@ class Member:
             "group_id": self.group,
             "member_id": self.member_id,
             "share_session_epoch": self.epoch,
-            "is_renew_ack": False,
             "topics": self._topics(sorted(acks), acks),
         } | fields
         if self.epoch >= 0:
             self.epoch += 1
-        self.send(control.encode_request(ApiKey.SHARE_ACKNOWLEDGE, version, 7, "test", request))
-        return control.parse_response(ApiKey.SHARE_ACKNOWLEDGE, version, self.receive())[1]
+        return self.ask(ApiKey.SHARE_ACKNOWLEDGE, version, **request)
 
     def acknowledged(self, acks: Acks, version: int = 2, **fields: Any) -> dict[int, int]:
         """The error of each partition."""
@@ -180,22 +156,7 @@ class Member:
         assert not response.error_code
         return {one.partition_index: int(one.error_code) for topic in response.responses for one in topic.partitions}
 
-    def close(self) -> Fetched:
+    def close_session(self) -> Fetched:
         """The session."""
         self.epoch = -1
         return self.fetch(topics=[])
-
-    def send(self, request: bytes) -> None:
-        self.socket.sendall(request)
-
-    def receive(self) -> bytes:
-        length = self._receive(_LENGTH.size)
-        return length + self._receive(_LENGTH.unpack(length)[0])
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            assert piece, "the broker closed the connection"
-            data += piece
-        return bytes(data)

@@ -14,13 +14,7 @@ Assigned = dict[uuid.UUID, list[int]]
 def ask_heartbeat(
     kafka: Kafka, group: str, member_id: str, epoch: int, topics: Sequence[str] | None = None, **how: Any
 ) -> Any:
-    fields = {
-        "group_id": group,
-        "member_id": member_id,
-        "member_epoch": epoch,
-        "rack_id": None,
-        "subscribed_topic_names": topics,
-    }
+    fields = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "subscribed_topic_names": topics}
     return kafka.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, **fields | how)
 
 

@@ -42,12 +42,6 @@ with warnings.catch_warnings():
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
 def librdkafka(kafka: Kafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.broker.bootstrap_servers})
 

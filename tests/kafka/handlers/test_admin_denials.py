@@ -35,7 +35,7 @@ def grants(kafka: Kafka) -> Grants:
 
 
 def create(kafka: Kafka, *names: str, validate_only: bool = False) -> list[Any]:
-    rest = {"num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+    rest = {"num_partitions": 2, "replication_factor": 1}
     topics = [{"name": name, **rest} for name in names]
     answer = kafka.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=30_000, validate_only=validate_only)
     return list(answer.topics)

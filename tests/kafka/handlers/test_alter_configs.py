@@ -1,7 +1,5 @@
 """AlterConfigs: all of a resource's own settings at once."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.alter_configs import API
@@ -20,12 +18,6 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

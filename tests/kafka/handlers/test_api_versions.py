@@ -2,7 +2,6 @@
 
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,12 +14,6 @@ from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka, versions
 
 CLIENT = {"client_software_name": "test", "client_software_version": "1"}
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @pytest.mark.parametrize("version", versions(API))

@@ -1,21 +1,12 @@
 """Backup over a socket: who may, what is refused, and that it is released."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import backup
 from protocol.kafka.messages.backup import Action, BackupResponse
 from tests.kafka.handlers.kafka_client import Kafka
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def ask(kafka: Kafka, action: Action, backup_id: str = "") -> BackupResponse:

@@ -16,12 +16,6 @@ from tests.security.grants import Grants
 all_versions = loop_over("version", versions(API))
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
 def grants(kafka: Kafka) -> Iterator[Grants]:
     grants = kafka.inside.authorizer = Grants()  # type: ignore[assignment]

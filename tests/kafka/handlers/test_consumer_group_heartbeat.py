@@ -11,18 +11,12 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from tests.kafka.handlers.consumer_group_client import Member, ask_join, assignment, describe, heartbeat, id_of, join
-from tests.kafka.handlers.group_client import Beside, join_fields, new_group, stable
-from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.kafka.handlers.group_client import join_fields, new_group, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka, versions
 from tests.loops import loop_over
 from tests.security.grants import Grants
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @pytest.fixture
@@ -179,17 +173,9 @@ def test_a_classic_member_in_the_same_group_is_told_to_join_again(kafka: Kafka) 
     fields = join_fields(group, topics=[topic])
     with Beside(kafka) as old:
         first = old.ask(ApiKey.JOIN_GROUP, 3, **fields)
-        old.ask(
-            ApiKey.SYNC_GROUP,
-            3,
-            group_id=group,
-            generation_id=1,
-            member_id=first.member_id,
-            group_instance_id=None,
-            assignments=[],
-        )
+        old.ask(ApiKey.SYNC_GROUP, 3, group_id=group, generation_id=1, member_id=first.member_id)
         join(kafka, group, "new", [topic])
-        beat = {"group_id": group, "generation_id": 1, "member_id": first.member_id, "group_instance_id": None}
+        beat = {"group_id": group, "generation_id": 1, "member_id": first.member_id}
         assert old.ask(ApiKey.HEARTBEAT, 3, **beat).error_code == ErrorCode.rebalance_in_progress
         again = old.ask(ApiKey.JOIN_GROUP, 5, **join_fields(group, first.member_id, topics=[topic]))
         assert again.error_code == ErrorCode.none

@@ -1,7 +1,5 @@
 """DeleteGroups over the wire, in every version."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.delete_groups import API
@@ -9,12 +7,6 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import commit, leave, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, versions
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @pytest.mark.parametrize("version", versions(API))

@@ -1,10 +1,7 @@
 """DeleteTopics, by name and by id."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from broker.kafka.handlers.delete_topics import API
 from protocol.kafka.api_keys import ApiKey
@@ -13,12 +10,6 @@ from tests.kafka.handlers.kafka_client import Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def delete(kafka: Kafka, *names: str, version: int = API.max_version) -> Any:

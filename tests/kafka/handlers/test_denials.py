@@ -1,6 +1,5 @@
 """What a client without permission is told by the handlers of data: as Kafka tells it, and nothing of what exists."""
 
-import socket
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -15,19 +14,10 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
-from tests.kafka.handlers.group_client import (
-    Beside,
-    ask_join,
-    ask_sync,
-    commit,
-    heartbeat,
-    join_fields,
-    new_group,
-    stable,
-)
-from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import wait_for
+from tests.kafka.handlers.group_client import ask_join, ask_sync, commit, heartbeat, join_fields, new_group, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.security.grants import Grant, Grants
+from tests.waiting import wait_for
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -100,9 +90,9 @@ def test_each_topic_is_asked_about_once_whatever_the_number_of_its_partitions(ka
 
 def test_without_acks_a_denial_closes_the_connection(kafka: Kafka, grants: Grants) -> None:
     topic = kafka.topic()
-    with grants.only(), socket.create_connection(kafka.address, 30) as client:
-        client.sendall(control.encode_request(ApiKey.PRODUCE, 9, 7, "test", produce_fields(topic, acks=0)))
-        assert client.recv(1) == b""
+    with grants.only(), Beside(kafka) as client:
+        client.tell(ApiKey.PRODUCE, 9, **produce_fields(topic, acks=0))
+        assert client.is_closed()
     assert end_of(kafka, topic) == 0
 
 
@@ -137,9 +127,9 @@ def test_who_may_not_use_a_transactional_id_may_not_produce_in_its_transaction(k
             DENIED,
             ErrorCode.transactional_id_authorization_failed,
         )  # no such producer
-    with grants.only(*writes), socket.create_connection(kafka.address, 30) as client:
-        client.sendall(transactional(kafka, open_to_all, transactional_id="mine", acks=0))
-        assert client.recv(1) == b""
+    with grants.only(*writes), Beside(kafka) as client:
+        client.send(transactional(kafka, open_to_all, transactional_id="mine", acks=0))
+        assert client.is_closed()
 
 
 # -- fetch --------------------------------------------------------------------------------------------------------------
@@ -152,21 +142,12 @@ def fetch(kafka: Kafka, *topics: str, partitions: int = 1, wait_ms: int = 0) -> 
 
 
 def fetch_fields(*topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, Any]:
-    wanted = [
-        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-        for index in range(partitions)
-    ]
+    wanted = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in range(partitions)]
     return {
-        "replica_id": -1,
         "max_wait": wait_ms,
         "min_bytes": 1 << 20,
         "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
         "topics": [{"topic": topic, "partitions": wanted} for topic in topics],
-        "forgotten_topics_data": [],
-        "rack_id": "",
     }
 
 
@@ -191,9 +172,7 @@ def test_a_fetch_that_waits_is_authorized_again(kafka: Kafka, grants: Grants) ->
             wait_for(lambda: parked(kafka) == 1)
         with grants.only():
             kafka.fill(topic, 1)
-            length = consumer._receive(4)
-            frame = length + consumer._receive(int.from_bytes(length, "big"))
-            (answered,) = control.parse_response(ApiKey.FETCH, 11, frame)[1].responses
+            (answered,) = consumer.answer(ApiKey.FETCH, 11).responses
             assert [one.error_code for one in answered.partitions] == [DENIED]
 
 
@@ -220,16 +199,14 @@ def test_a_join_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Gra
             wait_for(lambda: heartbeat(first, group, stable_member, 1) == ErrorCode.rebalance_in_progress)
             first.tell(ApiKey.JOIN_GROUP, 9, **join_fields(group, stable_member))
             for client in (first, second):
-                length = client._receive(4)
-                frame = length + client._receive(int.from_bytes(length, "big"))
-                joined = control.parse_response(ApiKey.JOIN_GROUP, 9, frame)[1]
+                joined = client.answer(ApiKey.JOIN_GROUP, 9)
                 assert (joined.error_code, joined.generation_id) == (0, 2)
         with grants.only():
             for member in (stable_member, newcomer):
                 assert heartbeat(first, group, member, 2) == denied
                 assert ask_sync(first, group, member, 2).error_code == denied
                 assert ask_join(first, group, member).error_code == denied
-                members = [{"member_id": member, "group_instance_id": None, "reason": None}]
+                members = [{"member_id": member}]
                 assert first.ask(ApiKey.LEAVE_GROUP, 5, group_id=group, members=members).error_code == denied
         with grants.only(read):  # nothing has become of the group
             assert heartbeat(first, group, stable_member, 2) == 0

@@ -32,13 +32,7 @@ def describe(
     kafka: Kafka, kind: int, name: str, *keys: str, version: int = API.max_version, synonyms: bool = False, **more: Any
 ) -> Any:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None, **more}
-    (result,) = kafka.ask(
-        ApiKey.DESCRIBE_CONFIGS,
-        version,
-        resources=[resource],
-        include_synonyms=synonyms,
-        include_documentation=False,
-    ).results
+    (result,) = kafka.ask(ApiKey.DESCRIBE_CONFIGS, version, resources=[resource], include_synonyms=synonyms).results
     assert (kind, name) == (result.resource_type, result.resource_name)
     return result
 
@@ -102,9 +96,7 @@ def test_settings_have_a_type_and_a_documentation(kafka: Kafka, version: int) ->
         {"resource_type": kind, "resource_name": name, "configuration_keys": None}
         for kind, name in ((TOPIC, kafka.topic()), (BROKER, "1"))
     ]
-    topic, broker = kafka.ask(
-        ApiKey.DESCRIBE_CONFIGS, version, resources=resources, include_synonyms=False, include_documentation=True
-    ).results
+    topic, broker = kafka.ask(ApiKey.DESCRIBE_CONFIGS, version, resources=resources, include_documentation=True).results
     assert {
         "cleanup.policy": LIST,
         "compression.type": STRING,

@@ -1,7 +1,5 @@
 """DescribeGroups over the wire, in every version."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.describe_groups import API
@@ -13,12 +11,6 @@ from tests.kafka.handlers.kafka_client import Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

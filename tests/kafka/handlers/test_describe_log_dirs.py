@@ -1,10 +1,7 @@
 """DescribeLogDirs: what the partitions take on disk."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from broker.kafka.handlers.describe_log_dirs import API
 from protocol.kafka.api_keys import ApiKey
@@ -13,12 +10,6 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def describe(kafka: Kafka, topics: dict[str, list[int]] | None, version: int = API.max_version) -> Any:

@@ -1,7 +1,5 @@
 """ElectLeaders: there is nothing to elect."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.elect_leaders import API
@@ -10,12 +8,6 @@ from tests.kafka.handlers.kafka_client import Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

@@ -1,7 +1,5 @@
 """EndTxns over a socket, and how a client finds it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from protocol.kafka.api_keys import ApiKey
@@ -13,12 +11,6 @@ from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import Me, add_offsets, add_partitions, begin, commit_offsets, fetch, write
 
 COMMITTED = 1
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def end_together(kafka: Kafka, *producers: Me, commit: bool = True) -> EndTxnsResponse:

@@ -1,6 +1,5 @@
 """Fetch: what is refused, how the limits of a request are shared, and records that are not in memory."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -21,12 +20,6 @@ all_versions = loop_over("version", versions(fetch.API))
 VALUE = bytes(1000)
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 def write(kafka: Kafka, topic: str, partition: int = 0, batches: int = 1) -> int:
     """The size of one of the batches."""
     log = kafka.inside.logs.get(topic, partition)
@@ -45,7 +38,7 @@ def ask(
         {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1, **partition}
         for partition in partitions
     ]
-    request = {"max_wait": 0, "min_bytes": 1, "max_bytes": max_bytes, "isolation_level": 0}
+    request = {"max_wait": 0, "min_bytes": 1, "max_bytes": max_bytes}
     return kafka.ask(
         ApiKey.FETCH, version, **request | fields, topics=[{"topic": topic, "partitions": wanted}] if wanted else []
     )

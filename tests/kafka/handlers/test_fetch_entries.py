@@ -1,6 +1,5 @@
 """Fetches of logs that Pulsar's producers have written to: Kafka's consumers get records, at the offsets of the messages."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,22 +15,15 @@ from protocol.kafka.records.batch import batches, check_crc
 from protocol.kafka.records.entry import build_entry
 from protocol.kafka.records.records import Record, build_batch, records
 from protocol.pulsar.pulsar_pb2 import CompressionType
-from tests.faults.raw import wait_for
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.kafka.handlers.kafka_client import Beside, Kafka, versions
 from tests.kafka.handlers.test_fetch import ask, results
-from tests.kafka.handlers.test_fetch_waiting import fetch_fields, response
+from tests.kafka.handlers.test_fetch_waiting import response, waiting_fetch
 from tests.loops import loop_over
 from tests.pulsar.entries.messages import batch_of, compressed_batch_of, message
+from tests.waiting import wait_for
 
 all_versions = loop_over("version", versions(fetch.API))
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def log_of(kafka: Kafka, topic: str, partition: int = 0) -> Log:
@@ -235,7 +227,7 @@ def test_a_fetch_that_waits_gets_the_records_of_an_entry(kafka: Kafka, many: boo
     log = log_of(kafka, topic)
     log.allow_entries()
     with Beside(kafka) as client:
-        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(400 if many else 1), min_bytes=1))
+        client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(400 if many else 1), min_bytes=1))
         wait_for(lambda: kafka.inside.watches.taken > 0, "the fetch does not wait")
         write_entry(log, batch_of(b"a", b"b"), 2)
         (result, *_) = response(client)[0].partitions

@@ -1,6 +1,7 @@
 """A fetch that waits looks only at the logs that were appended to, whether it is of few partitions or of many."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +10,9 @@ from broker.network.work import INLINE_ENTRIES, WATCHED_ALWAYS
 from broker.storage.log.reading import LogReader
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.schema import control
-from tests.faults.raw import wait_for
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
+from tests.kafka_connection import fetch_fields
+from tests.waiting import wait_for
 
 NOW_MS = 1_700_000_000_000
 MANY = INLINE_ENTRIES + 100
@@ -39,34 +39,19 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def fetch_fields(topic: str, partitions: Any, *, min_bytes: int = 1, max_wait: int = 60_000) -> dict[str, Any]:
-    return {
-        "max_wait": max_wait,
-        "min_bytes": min_bytes,
-        "max_bytes": 1 << 20,
-        "topics": [
-            {
-                "topic": topic,
-                "partitions": [
-                    {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for number in partitions
-                ],
-            }
-        ],
-    }
+# It waits for a minute unless a test says otherwise.
+waiting_fetch = partial(fetch_fields, max_wait=60_000)
 
 
 def response(client: Beside) -> Any:
-    length = client._receive(4)
-    return control.parse_response(ApiKey.FETCH, 11, length + client._receive(int.from_bytes(length, "big")))[
-        1
-    ].responses
+    return client.answer(ApiKey.FETCH, 11).responses
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
 def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads: list[int], partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
-        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), min_bytes=700))
+        client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=700))
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         reads.clear()
         for round_ in range(5):  # of 76 bytes each
@@ -87,7 +72,7 @@ def test_it_is_answered_at_its_deadline_with_what_there_is(kafka: Kafka, partiti
     topic = kafka.topic(partitions)
     kafka.fill(topic, NOW_MS, partition=5)
     (found,) = kafka.ask(
-        ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), min_bytes=10_000, max_wait=100)
+        ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=10_000, max_wait=100)
     ).responses
     assert [5] == [one.partition_index for one in found.partitions if one.records]
     assert len(found.partitions) == partitions
@@ -97,7 +82,7 @@ def test_it_is_answered_at_its_deadline_with_what_there_is(kafka: Kafka, partiti
 def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
-        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions)))
+        client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions)))
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.inside.logs.delete_topic(topic)
         (found,) = response(client)
@@ -108,7 +93,7 @@ def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int)
 def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
-        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions)))
+        client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions)))
         wait_for(lambda: kafka.inside.watches.taken == partitions)
     wait_for(lambda: kafka.inside.watches.taken == 0)
 
@@ -118,7 +103,7 @@ def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) ->
     topic = kafka.topic(partitions)
     taken = kafka.inside.watches.capacity - WATCHED_ALWAYS
     assert kafka.inside.watches.take(taken)
-    (found,) = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), max_wait=50)).responses
+    (found,) = kafka.ask(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), max_wait=50)).responses
     assert len(found.partitions) == partitions
     kafka.inside.watches.give_back(taken)
 
@@ -128,7 +113,7 @@ def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room
     taken = kafka.inside.watches.capacity
     assert kafka.inside.watches.take(taken)
     with Beside(kafka) as client:
-        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(WATCHED_ALWAYS)))
+        client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(WATCHED_ALWAYS)))
         wait_for(lambda: kafka.inside.watches.taken == taken + WATCHED_ALWAYS)
         kafka.fill(topic, NOW_MS, partition=3)
         (found,) = response(client)
@@ -139,7 +124,7 @@ def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room
 def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     kafka.fill(topic, NOW_MS, NOW_MS + 1, NOW_MS + 2)
-    fields = fetch_fields(topic, [0, 1, 0])
+    fields = waiting_fetch(topic, [0, 1, 0])
     fields["topics"][0]["partitions"][2]["fetch_offset"] = 2
     (found,) = kafka.ask(ApiKey.FETCH, 11, **fields).responses
     first, second = found.partitions
@@ -151,7 +136,7 @@ def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last
 def test_a_batch_larger_than_the_request_allows_is_enough(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
-        fields = fetch_fields(topic, range(partitions), min_bytes=50)
+        fields = waiting_fetch(topic, range(partitions), min_bytes=50)
         client.tell(ApiKey.FETCH, 11, **fields | {"max_bytes": 10})  # KIP-74: the first batch comes all the same
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.fill(topic, NOW_MS, partition=4)

@@ -1,19 +1,11 @@
 """FindCoordinator: it is always this node."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.find_coordinator import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @pytest.mark.parametrize("version", versions(API))

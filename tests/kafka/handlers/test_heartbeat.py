@@ -1,23 +1,15 @@
 """Heartbeat over the wire, in every version."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.kafka.handlers.heartbeat import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, join_fields, new_group, stable
-from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.kafka.handlers.group_client import ask_join, heartbeat, join, join_fields, new_group, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

@@ -33,12 +33,6 @@ DEFAULT, OF_GROUP = 5, 8
 all_versions = loop_over("version", versions(API))
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @all_versions
 def test_one_setting_changes_and_the_others_stay(kafka: Kafka, version: int) -> None:
     topic = kafka.topic(retention_ms="1000", segment_ms="5000")

@@ -3,7 +3,6 @@
 import inspect
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,11 @@ from broker.kafka.handlers.join_group import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
-from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, join_fields, new_group, stable
-from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.kafka.handlers.group_client import ask_join, heartbeat, join, join_fields, new_group, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions
@@ -44,7 +37,7 @@ def test_members_that_come_together_are_one_generation() -> None:
         group = new_group()
         for member in (one, two):
             member.tell(ApiKey.JOIN_GROUP, 3, **join_fields(group))
-        answers = [control.parse_response(ApiKey.JOIN_GROUP, 3, member.answer())[1] for member in (one, two)]
+        answers = [control.parse_response(ApiKey.JOIN_GROUP, 3, member.frame())[1] for member in (one, two)]
         assert [answer.generation_id for answer in answers] == [1, 1]
         assert sorted(len(answer.members) for answer in answers) == [0, 2]
 
@@ -67,7 +60,7 @@ def test_a_parked_join_holds_nothing_of_its_frame(kafka: Kafka) -> None:
         )
         # One tag that nobody knows, of 1 MB: tag 99, its size as a varint, its bytes.
         request = request[4:-1] + b"\x01\x63" + b"\xc0\x84\x3d" + bytes(1_000_000)
-        other._socket.sendall(len(request).to_bytes(4, "big") + request)
+        other.send(len(request).to_bytes(4, "big") + request)
         entry = kafka.inside.groups._registry.get(group)
         assert entry is not None
         while member_id not in entry.group._parked.joins:

@@ -1,6 +1,5 @@
 """LeaveGroup over the wire: one member before version 3, any number since."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,6 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 
 one_at_a_time = pytest.mark.parametrize("version", range(API.min_version, 3))
 many_at_once = pytest.mark.parametrize("version", range(3, API.max_version + 1))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def leave(kafka: Kafka, version: int, group: str, *members: tuple[str, str | None]) -> Any:

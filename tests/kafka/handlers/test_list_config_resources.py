@@ -57,9 +57,7 @@ def test_everything_that_is_listed_can_be_described(kafka: Kafka, topic: str, gr
     resources = [
         {"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in listed(kafka)
     ]
-    answer = kafka.ask(
-        ApiKey.DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=False, include_documentation=False
-    )
+    answer = kafka.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources)
     assert [ErrorCode.none] * 4 == [one.error_code for one in answer.results]
 
 

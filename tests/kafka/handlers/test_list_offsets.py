@@ -1,6 +1,5 @@
 """ListOffsets: the ends of a partition, and offsets by time."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,18 +16,12 @@ from broker.network.work import INSPECTION
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
-from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.kafka.handlers.kafka_client import Beside, Kafka, get, versions
 from tests.loops import loop_over
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 all_versions = loop_over("version", versions(API))
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def ask(
@@ -169,7 +162,7 @@ def test_a_partition_named_twice_is_refused_both_times(kafka: Kafka) -> None:
     topic = kafka.topic(partitions=2)
     wanted = [{"partition_index": index, "timestamp": LATEST} for index in (0, 0, 1)]
     (answered,) = kafka.ask(
-        ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": topic, "partitions": wanted}]
+        ApiKey.LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": topic, "partitions": wanted}]
     ).topics
     assert [ErrorCode.invalid_request, ErrorCode.invalid_request, ErrorCode.none] == [
         result.error_code for result in answered.partitions
@@ -196,14 +189,14 @@ def test_requests_by_time_take_turns(kafka: Kafka, monkeypatch: pytest.MonkeyPat
 
     def request(topic: str, partitions: int) -> bytes:
         wanted = [{"partition_index": number, "timestamp": 0} for number in range(partitions)]
-        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": wanted}]}
+        fields = {"replica_id": -1, "topics": [{"name": topic, "partitions": wanted}]}
         return control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", fields)
 
-    with kafka.another_connection() as first, kafka.another_connection() as second:
-        first._socket.sendall(request(wide, 5))
+    with Beside(kafka) as first, Beside(kafka) as second:
+        first.send(request(wide, 5))
         wait_for(lambda: channel.in_lanes().get(INSPECTION) == 1)
-        second._socket.sendall(request(narrow, 1))
-        (topic,) = control.parse_response(ApiKey.LIST_OFFSETS, 7, first.answer())[1].topics
-        second.answer()
+        second.send(request(narrow, 1))
+        (topic,) = control.parse_response(ApiKey.LIST_OFFSETS, 7, first.frame())[1].topics
+        second.frame()
     assert [(0, 1000 + number) for number in range(5)] == [found(one) for one in topic.partitions]
     assert order == [(wide, 0), (narrow, 0), *((wide, number) for number in range(1, 5))]

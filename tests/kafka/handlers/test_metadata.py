@@ -10,9 +10,8 @@ from broker.kafka.handlers import metadata
 from broker.network.work import BULK
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.faults.raw import wait_for
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
+from tests.waiting import wait_for
 
 # 1 << the codes of Kafka's AclOperation.
 TOPIC = 0b110111111000  # read, write, create, delete, alter, describe, describe configs, alter configs
@@ -114,5 +113,5 @@ def test_those_who_ask_the_same_at_once_share_one_answer(kafka: Kafka, monkeypat
     go_on.set()
     for client in clients:
         with client:
-            client._receive(int.from_bytes(client._receive(4), "big"))
+            client.frame()
     assert len(made) <= 2

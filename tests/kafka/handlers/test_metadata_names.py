@@ -10,9 +10,8 @@ from broker.kafka.topic_maker import NAMES_MAX
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
-from tests.faults.raw import wait_for
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
+from tests.waiting import wait_for
 
 
 @pytest.fixture

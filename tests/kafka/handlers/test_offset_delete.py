@@ -1,20 +1,11 @@
 """OffsetDelete over the wire."""
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import commit, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def delete(kafka: Kafka, group: str, *topics: tuple[str, list[int]]) -> Any:

@@ -1,6 +1,6 @@
 """OffsetFetch over the wire: one group before version 8, any number since."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,17 +8,11 @@ import pytest
 from broker.kafka.handlers.offset_fetch import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.group_client import Beside, commit, new_group
-from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.kafka.handlers.group_client import commit, new_group
+from tests.kafka.handlers.kafka_client import Beside, Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[int]], everything: bool = False) -> Any:

@@ -1,9 +1,6 @@
 """OffsetForLeaderEpoch: how a consumer finds out that its log was cut under it."""
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from broker.kafka.handlers.offset_for_leader_epoch import API
 from protocol.kafka.api_keys import ApiKey
@@ -12,12 +9,6 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def ask(kafka: Kafka, topic: str, epoch: int, version: int, current: int = -1, partition: int = 0) -> Any:

@@ -1,6 +1,5 @@
 """Produce: what is said of records that are refused, and of batches that come again."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -14,23 +13,17 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
-from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka, get, versions
+from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Beside, Kafka, get, versions
+from tests.kafka_connection import produce_fields
 from tests.loops import loop_over
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 all_versions = loop_over("version", versions(API))
 TIMESTAMP = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 def produce(kafka: Kafka, topic: str, batch: bytes | bytearray, version: int = API.max_version, acks: int = 1) -> Any:
-    topics = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
-    (answered,) = kafka.ask(ApiKey.PRODUCE, version, acks=acks, timeout=30_000, topic_data=topics).responses
+    (answered,) = kafka.ask(ApiKey.PRODUCE, version, **produce_fields(topic, batch, acks=acks)).responses
     if version < FIRST_BY_ID[ApiKey.PRODUCE]:
         assert topic == answered.name
     else:
@@ -134,13 +127,13 @@ def test_handlers_do_not_wait_for_what_is_decompressed(kafka: Kafka) -> None:
             for records in (short, long)
             for topic in [{"name": compacted, "partition_data": [{"index": 0, "records": bytes(records)}]}]
         ),
-        control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", {"replica_id": -1, "isolation_level": 0} | by_time),
+        control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", {"replica_id": -1} | by_time),
     ]
     with ExitStack() as connections:
-        clients = [connections.enter_context(kafka.another_connection()) for _ in range(10 * len(requests))]
+        clients = [connections.enter_context(Beside(kafka)) for _ in range(10 * len(requests))]
         with log.around.large, log.around.large_sought:  # as if a batch were decompressed for long
             for number, client in enumerate(clients):
-                client._socket.sendall(requests[number % len(requests)])
+                client.send(requests[number % len(requests)])
             queues = kafka.broker.server.sockets.planes[0].channel
             wait_for(lambda: queues.in_lanes().get(VALIDATION) == 20 and queues.in_lanes().get(INSPECTION) == 10)
             (made,) = kafka.ask(
@@ -152,5 +145,5 @@ def test_handlers_do_not_wait_for_what_is_decompressed(kafka: Kafka) -> None:
             assert made.error_code == 0
             (ends,) = kafka.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, **latest).topics
             assert ends.partitions[0].offset == 1
-        answers = [client.answer() for client in clients]
+        answers = [client.frame() for client in clients]
     assert len(answers) == len(clients)

@@ -110,18 +110,6 @@ def test_who_acts_as_himself_may_say_so(broker: SaslBroker) -> None:
         assert ErrorCode.none == connection.authenticate(f"{USER}\0{USER}\0{PASSWORD}".encode()).error_code
 
 
-def test_a_scram_exchange_cannot_be_replayed(broker: SaslBroker) -> None:
-    client = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
-    with broker.connect() as connection:
-        connection.handshake()
-        last = client.final(connection.authenticate(client.first()).auth_bytes)
-        assert ErrorCode.none == connection.authenticate(last).error_code
-    with broker.connect() as connection:
-        connection.handshake()
-        assert ErrorCode.none == connection.authenticate(client.first()).error_code
-        assert ErrorCode.sasl_authentication_failed == connection.authenticate(last).error_code
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_token_after_the_login_is_out_of_order_and_changes_nothing(broker: SaslBroker, mechanism: str) -> None:
     with broker.connect() as connection:

@@ -1,6 +1,5 @@
 """ShareAcknowledge: what is durable when it is answered, what is refused, and what a restart finds."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,16 +19,10 @@ from tests.loops import loop_over
 all_versions = loop_over("version", versions(share_acknowledge.API))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Kafka:
-    broker.inside.share.settings = lambda _: EARLIEST
-    return broker
+def kafka(kafka: Kafka) -> Kafka:
+    kafka.inside.share.settings = lambda _: EARLIEST
+    return kafka
 
 
 @all_versions

@@ -21,18 +21,12 @@ from tests.security.grants import Grants
 all_versions = loop_over("version", versions(share_fetch.API))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Iterator[Kafka]:
-    share = broker.inside.share
+def kafka(kafka: Kafka) -> Iterator[Kafka]:
+    share = kafka.inside.share
     share.settings = lambda _: EARLIEST
-    yield broker
-    broker.inside.authorizer = None
+    yield kafka
+    kafka.inside.authorizer = None
 
 
 @all_versions
@@ -140,7 +134,7 @@ def test_a_session_is_closed_and_what_it_held_goes_to_others(kafka: Kafka) -> No
             for number, one in member.fetch({0: [(0, 0, [ACCEPT])]}).partitions.items()
         }
         assert [(1, 3, 1)] == other.fetch().ranges()
-        assert ErrorCode.share_session_not_found == member.close().error
+        assert ErrorCode.share_session_not_found == member.close_session().error
 
 
 def test_a_session_ends_with_its_connection(kafka: Kafka) -> None:
@@ -170,7 +164,7 @@ def test_a_member_that_has_left_its_group_can_still_acknowledge_and_close_its_se
             if epoch == 0:
                 member.fetch()
         assert {0: 0} == member.acknowledged({0: [(0, 1, [ACCEPT])]})
-        member.close()
+        member.close_session()
         assert [(2, 3, 1)] == other.fetch().ranges()
 
 
@@ -192,7 +186,7 @@ def test_a_new_session_keeps_what_the_member_holds(kafka: Kafka) -> None:
         member.epoch = 0
         assert [] == member.fetch().ranges()
         assert {0: 0} == member.acknowledged({0: [(0, 0, [ACCEPT])]})
-        member.close()
+        member.close_session()
         member.epoch = 0
         assert [(1, 3, 1)] == member.fetch().ranges()
 
@@ -398,7 +392,7 @@ def test_a_share_partition_that_nobody_uses_is_only_a_row(kafka: Kafka) -> None:
     with Member(kafka, topic, group=topic) as member:
         member.fetch()
         member.acknowledged({0: [(0, 1, [ACCEPT]), (3, 3, [ACCEPT])]})
-        member.close()
+        member.close_session()
     key = (member.topic_id.bytes, 0)
     assert share.entry(topic, key) is None
     assert share.offsets(topic)[topic, 0] == (2, 2)
@@ -442,7 +436,7 @@ def test_a_group_that_does_not_exist_leaves_nothing(kafka: Kafka) -> None:
                 answer = member.fetch()
                 assert not answer.error
                 assert (ErrorCode.unknown_topic_or_partition, 0) == answer.errors()
-            member.close()
+            member.close_session()
             assert {} == share.offsets(member.group)
             assert member.group not in groups.names()
         assert before == (groups.memory.used_bytes, len(share.entries()))

@@ -1,21 +1,11 @@
 """ShareGroupDescribe over the wire."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import new_group
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, describe
 from tests.security.grants import Grants
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def test_a_group_is_shown_with_its_members_and_what_they_read(kafka: Kafka) -> None:

@@ -1,27 +1,15 @@
 """ShareGroupHeartbeat over the wire."""
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.consumer_group_client import id_of
 from tests.kafka.handlers.group_client import new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.kafka.handlers.share_group_client import ShareMember, ask_heartbeat, assigned
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
-def id_of(kafka: Kafka, topic: str) -> uuid.UUID:
-    info = kafka.inside.logs.topic(topic)
-    assert info is not None
-    return info.topic_id
+from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, assigned
 
 
 def test_the_answer_to_a_join_has_the_partitions_by_topic_id(kafka: Kafka) -> None:
@@ -90,7 +78,7 @@ def test_the_id_of_another_kind_of_group_is_refused(kafka: Kafka) -> None:
     ],
 )
 def test_what_is_no_heartbeat_is_an_invalid_request(kafka: Kafka, fields: dict[str, object]) -> None:
-    usual = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["t"]}
+    usual = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
     answer = kafka.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, **usual | fields)
     assert answer.error_code == ErrorCode.invalid_request
     assert answer.error_message

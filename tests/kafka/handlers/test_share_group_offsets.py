@@ -3,7 +3,6 @@
 Tests of broker/kafka/handlers/describe_share_group_offsets.py, alter_share_group_offsets.py and delete_share_group_offsets.py.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_members import ShareMember, describe
 
 NONE = ErrorCode.none
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def filled(kafka: Kafka, records: int, partitions: int = 1) -> str:

@@ -1,6 +1,5 @@
 """What members of a share group get: records from a cold disk, of Pulsar's producers, of damaged logs, of many partitions."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,16 +18,10 @@ from tests.kafka.handlers.test_fetch_entries import log_of, write_entry
 from tests.pulsar.entries.messages import batch_of, compressed_batch_of, message
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Kafka:
-    broker.inside.share.settings = lambda _: EARLIEST
-    return broker
+def kafka(kafka: Kafka) -> Kafka:
+    kafka.inside.share.settings = lambda _: EARLIEST
+    return kafka
 
 
 def values(answer: Fetched, partition: int = 0) -> dict[int, bytes | None]:
@@ -167,7 +160,7 @@ def test_a_session_of_very_many_partitions_is_opened_and_closed_by_handlers(kafk
         for _ in range(20):
             got += member.fetch().all()
         assert [(partition, 0) for partition in range(400)] == sorted(got)
-        member.close()
+        member.close_session()
         with Member(kafka, topic, range(500), group=topic, member_id="b") as other:
             got = []
             while len(got) < 402:

@@ -1,7 +1,5 @@
 """ShareFetch waits: for new records, for records that others give back, for locks that end; and what ends the wait."""
 
-import time
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import attrs
@@ -13,29 +11,16 @@ from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, RELEASE, Member, write
+from tests.waiting import wait_for
 
 # Longer than any test waits: the answer comes because something has happened.
 LONG = 60_000
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Kafka:
-    broker.inside.share.settings = lambda _: EARLIEST
-    return broker
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what happens on other threads."""
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends, "it has not happened"
-        time.sleep(0.005)
+def kafka(kafka: Kafka) -> Kafka:
+    kafka.inside.share.settings = lambda _: EARLIEST
+    return kafka
 
 
 def parked(kafka: Kafka, group: str) -> int:
@@ -46,7 +31,7 @@ def test_new_records_wake_it(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         write(kafka, topic, 2)
         assert [(0, 1, 1)] == member.receive_fetch().ranges()
         assert 0 == parked(kafka, topic)
@@ -77,10 +62,10 @@ def test_one_of_those_that_wait_gets_the_records_and_then_the_next(kafka: Kafka)
     members = [Member(kafka, topic, group=topic, member_id=f"m{number}") for number in range(4)]
     for member in members:
         member.send_fetch(max_wait=LONG, max_records=1)
-    until(lambda: parked(kafka, topic) == 4)
+    wait_for(lambda: parked(kafka, topic) == 4)
     for number in range(4):
         write(kafka, topic)
-        until(partial(lambda left: parked(kafka, topic) == left, 3 - number))
+        wait_for(partial(lambda left: parked(kafka, topic) == left, 3 - number))
     got = [offset for member in members for _, offset in member.receive_fetch().all()]
     assert [0, 1, 2, 3] == sorted(got)
     for member in members:
@@ -93,7 +78,7 @@ def test_what_one_leaves_the_next_one_gets(kafka: Kafka) -> None:
     members = [Member(kafka, topic, group=topic, member_id=f"m{number}") for number in range(4)]
     for member in members:
         member.send_fetch(max_wait=LONG, max_records=1, share_acquire_mode=1)
-    until(lambda: parked(kafka, topic) == 4)
+    wait_for(lambda: parked(kafka, topic) == 4)
     write(kafka, topic, 4)
     got = [offset for member in members for _, offset in member.receive_fetch().all()]
     assert [0, 1, 2, 3] == sorted(got)
@@ -105,9 +90,9 @@ def test_the_one_that_was_woken_may_have_gone_away(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as gone, Member(kafka, topic, group=topic, member_id="b") as member:
         gone.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic) == 1)
+        wait_for(lambda: parked(kafka, topic) == 1)
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic) == 2)
+        wait_for(lambda: parked(kafka, topic) == 2)
         gone.socket.close()
         write(kafka, topic)
         assert [(0, 0)] == list(member.receive_fetch().all())
@@ -119,7 +104,7 @@ def test_records_that_are_released_wake_it(kafka: Kafka) -> None:
     with Member(kafka, topic, group=topic) as holder, Member(kafka, topic, group=topic, member_id="b") as member:
         holder.fetch()
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         assert {0: 0} == holder.acknowledged({0: [(0, 0, [ACCEPT]), (1, 1, [RELEASE]), (2, 2, [ACCEPT])]})
         assert [(1, 1, 2)] == member.receive_fetch().ranges()
 
@@ -130,7 +115,7 @@ def test_records_of_a_connection_that_ends_wake_it(kafka: Kafka) -> None:
     with Member(kafka, topic, group=topic) as holder, Member(kafka, topic, group=topic, member_id="b") as member:
         holder.fetch()
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         holder.socket.close()
         assert [(0, 2, 1)] == member.receive_fetch().ranges()
 
@@ -154,7 +139,7 @@ def test_room_that_comes_free_wakes_it(kafka: Kafka) -> None:
     with Member(kafka, topic, group=topic) as holder, Member(kafka, topic, group=topic, member_id="b") as member:
         holder.fetch()
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         holder.acknowledged({0: [(0, 1, [ACCEPT])]})
         assert [(5, 6, 1)] == member.receive_fetch().ranges()
 
@@ -163,7 +148,7 @@ def test_it_waits_for_as_many_bytes_as_it_wants(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         member.send_fetch(max_wait=LONG, min_bytes=5_000)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         for _ in range(5):
             write(kafka, topic, value=bytes(1_000))
         assert [(0, 4, 1)] == member.receive_fetch().ranges()
@@ -173,13 +158,13 @@ def test_who_wants_less_does_not_wait_for_who_wants_more(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as much, Member(kafka, topic, group=topic, member_id="b") as little:
         much.send_fetch(max_wait=LONG, min_bytes=1_000_000)
-        until(lambda: parked(kafka, topic) == 1)
+        wait_for(lambda: parked(kafka, topic) == 1)
         little.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic) == 2)
+        wait_for(lambda: parked(kafka, topic) == 2)
         write(kafka, topic)
         assert [(0, 0)] == list(little.receive_fetch().all())
         little.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic) == 2)
+        wait_for(lambda: parked(kafka, topic) == 2)
         write(kafka, topic)
         assert [(0, 1)] == list(little.receive_fetch().all())
 
@@ -196,7 +181,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         kafka.inside.logs.delete_topic(topic)
         assert (ErrorCode.unknown_topic_id, 0) == member.receive_fetch().errors()
 
@@ -205,7 +190,7 @@ def test_a_log_that_goes_offline_ends_the_wait(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         kafka.take_offline(topic)
         assert (ErrorCode.kafka_storage_error, 0) == member.receive_fetch().errors()
 
@@ -214,7 +199,7 @@ def test_a_session_that_is_taken_over_ends_the_wait(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic) as again:
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         assert 0 == again.fetch().error
         assert {} == member.receive_fetch().partitions
 
@@ -233,7 +218,7 @@ def test_a_committed_transaction_wakes_those_that_read_committed(kafka: Kafka) -
             )
             log.append(memoryview(batch), now_ms=1_000_000)
         member.send_fetch(max_wait=LONG)
-        until(lambda: parked(kafka, topic))
+        wait_for(lambda: parked(kafka, topic))
         log.append_marker(1, 0, commit=False, coordinator_epoch=0, now_ms=1)
         log.append_marker(2, 0, commit=True, coordinator_epoch=0, now_ms=1)
         answer = member.receive_fetch()
@@ -265,6 +250,6 @@ def test_a_broker_that_stops_answers_those_that_wait() -> None:
         topic = kafka.topic()
         with Member(kafka, topic, group=topic) as member:
             member.send_fetch(max_wait=LONG)
-            until(lambda: parked(kafka, topic))
+            wait_for(lambda: parked(kafka, topic))
             kafka.broker.stop()
             assert {} == member.receive_fetch().partitions

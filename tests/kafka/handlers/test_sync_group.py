@@ -1,24 +1,17 @@
 """SyncGroup over the wire, in every version."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from broker.kafka.handlers.sync_group import API
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.group_client import Beside, ask_join, ask_sync, heartbeat, join, new_group, stable
-from tests.kafka.handlers.kafka_client import Kafka, get, versions
+from tests.kafka.handlers.group_client import ask_join, ask_sync, heartbeat, join, new_group, stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka, get, versions
 from tests.loops import loop_over
 
 all_versions = loop_over("version", versions(API))
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @all_versions

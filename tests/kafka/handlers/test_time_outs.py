@@ -11,8 +11,8 @@ from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
-from tests.faults.raw import wait_for
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_partitions_whose_turn_comes_too_late_are_not_made(kafka: Kafka) -> None
     answer = kafka.ask(
         ApiKey.CREATE_PARTITIONS,
         3,
-        topics=[{"name": name, "count": 20, "assignments": None} for name in names],
+        topics=[{"name": name, "count": 20} for name in names],
         timeout=5,
     )
     errors = {result.name: result.error_code for result in answer.results}

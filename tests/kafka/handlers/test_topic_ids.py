@@ -13,11 +13,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.fetch import FetchPartition, FetchRequest
 from protocol.kafka.records.records import build_batch
-from protocol.kafka.schema import control
-from tests.kafka.handlers.group_client import Beside
-from tests.kafka.handlers.kafka_client import Kafka
-from tests.network.harness import wait_for
+from tests.kafka.handlers.consumer_group_client import id_of
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.security.grants import Grants
+from tests.waiting import wait_for
 
 FETCH = pytest.mark.parametrize("version", range(13, fetch.API.max_version + 1))
 METADATA = pytest.mark.parametrize("version", range(12, metadata.API.max_version + 1))
@@ -30,12 +29,6 @@ NO_ID = UUID(int=0)
 def kafka() -> Iterator[Kafka]:
     with Kafka() as kafka:
         yield kafka
-
-
-def id_of(kafka: Kafka, topic: str) -> UUID:
-    info = kafka.inside.logs.topic(topic)
-    assert info is not None
-    return info.topic_id
 
 
 def make_again(kafka: Kafka, topic: str, partitions: int = 1) -> UUID:
@@ -51,8 +44,7 @@ def fetch_fields(*topics: tuple[UUID, list[int]], wait: int = 0) -> dict[str, An
         {
             "topic_id": topic_id,
             "partitions": [
-                {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-                for number in partitions
+                {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for number in partitions
             ],
         }
         for topic_id, partitions in topics
@@ -126,8 +118,7 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, part
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         make_again(kafka, topic, partitions)
         kafka.fill(topic, 1)
-        frame = client._receive(4)
-        answer = control.parse_response(ApiKey.FETCH, 13, frame + client._receive(int.from_bytes(frame, "big")))[1]
+        answer = client.answer(ApiKey.FETCH, 13)
         found = [(one.error_code, len(one.records or b"")) for topic in answer.responses for one in topic.partitions]
         assert found == [(UNKNOWN, 0)] * partitions
 
@@ -204,13 +195,12 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
         {
             "topic_id": topic_id,
             "partitions": [
-                {"partition_index": one, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
-                for one in partitions
+                {"partition_index": one, "committed_offset": 7, "committed_metadata": ""} for one in partitions
             ],
         }
         for topic_id, partitions in topics
     ]
-    who = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    who = {"group_id": group}
     answer = kafka.ask(ApiKey.OFFSET_COMMIT, 10, **who, topics=listed)
     return [
         (topic.topic_id, one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions
@@ -220,7 +210,7 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
 def ask_offsets(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> list[tuple[Any, int, int, int]]:
     """Without topics: all that the group has."""
     listed = [{"topic_id": topic_id, "partition_indexes": partitions} for topic_id, partitions in topics] or None
-    wanted = [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": listed}]
+    wanted = [{"group_id": group, "member_epoch": -1, "topics": listed}]
     (answer,) = kafka.ask(ApiKey.OFFSET_FETCH, 10, groups=wanted, require_stable=True).groups
     assert answer.error_code == ErrorCode.none
     return [

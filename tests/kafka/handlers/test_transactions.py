@@ -1,7 +1,6 @@
 """The transactional APIs over a socket, in every version that is served."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from tests.kafka.handlers.txn_client import add_offsets, add_partitions, begin, 
 
 APIS = handlers.load()
 UNCOMMITTED, COMMITTED = 0, 1
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def in_all(key: ApiKey) -> Any:
@@ -99,7 +92,7 @@ def test_list_offsets_by_isolation_level(kafka: Kafka, version: int) -> None:
     write(kafka, me, topic)
 
     def ask(level: int, timestamp: int) -> int:
-        wanted = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        wanted = {"partition_index": 0, "timestamp": timestamp}
         topics = [{"name": topic, "partitions": [wanted]}]
         answer = kafka.ask(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=level, topics=topics)
         return int(answer.topics[0].partitions[0].offset)

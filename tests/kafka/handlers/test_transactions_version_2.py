@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.group_client import new_group
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.kafka.handlers.txn_client import (
     Me,
     add_offsets,
@@ -29,12 +28,6 @@ from tests.kafka.handlers.txn_client import (
 
 UNCOMMITTED, COMMITTED = 0, 1
 V2 = 12  # of Produce
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def stable(kafka: Kafka, topic: str) -> int:
@@ -296,7 +289,7 @@ def test_batches_and_offsets_on_several_connections_are_added_without_one_being_
     barrier = threading.Barrier(9)
 
     def run(number: int) -> None:
-        with kafka.another_connection() as own:
+        with Beside(kafka) as own:
             barrier.wait(10)
             if number == 8:
                 answers[number] = commit_offsets(own, me, group, topic, 5, version=5)

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 from urllib.request import urlopen
 
 import pulsar
@@ -13,8 +12,9 @@ from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import batches
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.kafka.handlers.share_client import EARLIEST, Member, write
+from tests.kafka_connection import fetch_fields
 from tests.pulsar.clients import client
 
 LISTENERS = ("kafka://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
@@ -62,47 +62,17 @@ def disk(log: Log) -> Iterator[threading.Event]:
     thread.join()
 
 
-def ask_fetch(topic: str, offset: int, max_wait: int = 0) -> dict[str, Any]:
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
-    return {
-        "cluster_id": None,
-        "replica_id": -1,
-        "max_wait": max_wait,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [partition]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
-
-
 def fetch(kafka: Kafka, topic: str, offset: int, max_wait: int = 0) -> tuple[int, int, int]:
     """The error, the high watermark, and where what was read ends."""
-    answer = kafka.ask(ApiKey.FETCH, 12, **ask_fetch(topic, offset, max_wait))
+    answer = kafka.ask(ApiKey.FETCH, 12, **fetch_fields(topic, offset=offset, max_wait=max_wait))
     ((one,),) = [of_topic.partitions for of_topic in answer.responses]
     end = max((header.last_offset + 1 for _, header in batches(one.records or b"")), default=offset)
     return int(one.error_code), one.high_watermark, end
 
 
 def offset_at(kafka: Kafka, topic: str, timestamp: int) -> int:
-    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-    answer = kafka.ask(
-        ApiKey.LIST_OFFSETS,
-        7,
-        replica_id=-1,
-        isolation_level=0,
-        topics=[{"name": topic, "partitions": [partition]}],
-    )
+    partition = {"partition_index": 0, "timestamp": timestamp}
+    answer = kafka.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": topic, "partitions": [partition]}])
     ((one,),) = [of_topic.partitions for of_topic in answer.topics]
     return int(one.offset)
 
@@ -136,7 +106,7 @@ def test_what_is_not_fsynced_is_seen_through_no_door(kafka: Kafka, log: Log, dis
             assert [0, 1] == [record["offset"] for record in json.load(answer)["records"]]
         # All of those that wait are woken by the fsync.
         member.send_fetch(max_wait=60_000)
-        with kafka.another_connection() as parked:
+        with Beside(kafka) as parked:
             found: list[tuple[int, int, int]] = []
             thread = threading.Thread(target=lambda: found.append(fetch(parked, topic, 3, 60_000)))
             thread.start()

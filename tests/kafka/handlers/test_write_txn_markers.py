@@ -1,7 +1,4 @@
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -9,12 +6,6 @@ from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import Me, add_partitions, begin, end, fetch, write
 
 COMMITTED = 1
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 def marker(me: Me, topic: str, *partitions: int, commit: bool = False) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka_connection import fetch_fields, produce_fields
 
 _names = itertools.count()
 
@@ -60,7 +61,7 @@ def add_offsets(kafka: Kafka, me: Me, group: str, version: int = 3) -> ErrorCode
 def commit_offsets(
     kafka: Kafka, me: Me, group: str, topic: str, offset: int, version: int = 3, partition: int = 0, **more: Any
 ) -> ErrorCode:
-    one = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+    one = {"partition_index": partition, "committed_offset": offset}
     request = {
         "group_id": group,
         "generation_id": -1,
@@ -104,12 +105,7 @@ def write(
         base_sequence=sequence,
         attributes=attributes,
     )
-    request = {
-        "transactional_id": me.transactional_id,
-        "acks": -1,
-        "timeout": 1000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}],
-    }
+    request = produce_fields(topic, batch, transactional_id=me.transactional_id, timeout=1000)
     answer = kafka.ask(ApiKey.PRODUCE, version, **request | more)
     ((error,),) = [[one.error_code for one in topic.partition_responses] for topic in answer.responses]
     return int(error)
@@ -119,29 +115,7 @@ def fetch(
     kafka: Kafka, topic: str, level: int, version: int = 12
 ) -> tuple[int, int, int, list[tuple[int, int]] | None]:
     """Size of the records, high watermark, last stable offset, aborted transactions."""
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": 0,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
-    answer = kafka.ask(
-        ApiKey.FETCH,
-        version,
-        cluster_id=None,
-        replica_id=-1,
-        max_wait=0,
-        min_bytes=0,
-        max_bytes=1 << 20,
-        isolation_level=level,
-        session_id=0,
-        session_epoch=-1,
-        topics=[{"topic": topic, "partitions": [partition]}],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
+    answer = kafka.ask(ApiKey.FETCH, version, **fetch_fields(topic, min_bytes=0, isolation_level=level))
     ((one,),) = [topic.partitions for topic in answer.responses]
     aborted = one.aborted_transactions
     listed = None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]

@@ -1,6 +1,6 @@
 """Produce requests that come together, over a socket: they are answered and stored as if each had come alone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -16,18 +16,12 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
-from tests.kafka.handlers.kafka_client import Kafka, versions
+from tests.kafka.handlers.kafka_client import Beside, Kafka, versions
 from tests.security.grants import Grants
 
 NOW_MS = 1_000_000
 Way = Callable[["Kafka", "Sequence[Sent]", int, int], list[tuple[int, int]]]
 CORRELATION_ID = 100
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    with Kafka() as kafka:
-        yield kafka
 
 
 @attrs.frozen
@@ -62,12 +56,10 @@ def together(
     kafka: Kafka, sent: Sequence[Sent], version: int = API.max_version, acks: int = 1
 ) -> list[tuple[int, int]]:
     """Send all at once. Error and base offset of each answer, which come in order."""
-    kafka._socket.sendall(b"".join(one.frame(kafka, version, acks, number) for number, one in enumerate(sent)))
+    kafka.send(b"".join(one.frame(kafka, version, acks, number) for number, one in enumerate(sent)))
     found = []
     for number in range(len(sent)):
-        length = kafka._receive(4)
-        frame = length + kafka._receive(int.from_bytes(length, "big"))
-        correlation_id, response = control.parse_response(ApiKey.PRODUCE, version, frame)
+        correlation_id, response = control.parse_response(ApiKey.PRODUCE, version, kafka.frame())
         assert CORRELATION_ID + number == correlation_id
         (topic,) = response.responses
         (result,) = topic.partition_responses
@@ -172,7 +164,7 @@ def test_a_failed_fsync_of_flush_messages_is_answered(kafka: Kafka, monkeypatch:
     topic = kafka.topic(flush_messages="1")
     alone(kafka, [Sent(topic, batch())])
     monkeypatch.setattr(log_of(kafka, topic)._appender, "_flush_appended", fail)
-    with kafka.another_connection() as kafka:
+    with Beside(kafka) as kafka:
         assert [(ErrorCode.kafka_storage_error, -1)] * 10 == together(kafka, [Sent(topic, batch())] * 10, 9)
 
 
@@ -241,7 +233,7 @@ def test_a_topic_that_is_not_there(kafka: Kafka, acks: int) -> None:
 def test_acks_0_and_others_between_them(kafka: Kafka) -> None:
     topic = kafka.topic()
     unanswered = [Sent(topic, batch()).frame(kafka, 9, 0, number) for number in range(3)]
-    kafka._socket.sendall(b"".join(unanswered))
+    kafka.send(b"".join(unanswered))
     assert [(0, 3), (0, 4)] == together(kafka, [Sent(topic, batch())] * 2, 9, 1)
 
 

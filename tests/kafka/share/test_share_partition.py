@@ -126,7 +126,7 @@ def test_every_event_does_what_its_row_says(state: str, event: str, following: s
 
 
 @loop_over("state", ["NEW", "AVAILABLE", "ACQUIRED"])
-@loop_over("event", EVENTS)
+@loop_over("event", list(EVENTS))
 def test_every_other_event_changes_nothing(state: str, event: str) -> None:
     if event.endswith("at the limit") or (state, event) in [row[:2] for row in ROWS]:
         return

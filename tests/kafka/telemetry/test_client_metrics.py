@@ -1,7 +1,5 @@
 """Subscriptions to the metrics of clients: what may be set, whom they mean, and that they are kept."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -21,13 +19,6 @@ FACTS = {
     "client_source_address": "127.0.0.1",
     "client_source_port": "40000",
 }
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[SqliteCatalogue]:
-    catalogue = SqliteCatalogue(str(tmp_path / "catalogue"))
-    yield catalogue
-    catalogue.close()
 
 
 def configs(catalogue: SqliteCatalogue) -> ClientMetricsConfigs:

@@ -15,6 +15,7 @@ from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.entropy import SystemEntropy
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from tests.clocks import ManualClock
 from tests.kafka.telemetry.otlp_writer import gauges, metric, metrics_data, point
 
 FACTS = {"client_id": "app", "client_software_name": "test", "client_software_version": "1"}
@@ -25,22 +26,9 @@ INTERVAL_S = 100.0
 PUSH_MAX_BYTES = 1 << 20
 
 
-class Hands:
-    """A clock that stands still."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
-
-
 class World:
     def __init__(self, path: Path) -> None:
-        self.clock = Hands()
+        self.clock = ManualClock()
         self.catalogue = SqliteCatalogue(str(path / "catalogue"))
         self.configs = ClientMetricsConfigs(self.catalogue)
         self.configs.load()

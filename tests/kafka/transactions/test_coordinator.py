@@ -1,7 +1,6 @@
 """The coordinator on real logs and a real catalogue: all of a transaction is visible or nothing, whatever happens meanwhile."""
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -12,7 +11,7 @@ from broker.kafka.transactions.phases import Phase
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim
 from broker.storage.refusals import OldProducerEpoch
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.transactions.transaction_harness import Answer, Died, TransactionHarness, X
+from tests.kafka.transactions.transaction_harness import Answer, TransactionHarness, X
 
 T0, T1, IN = ("t", 0), ("t", 1), ("in", 0)
 
@@ -533,21 +532,7 @@ def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, com
         harness = TransactionHarness(tmp_path / f"{left}")
         me = transact(harness)
         harness.ask(harness.transactions.end, X, me, commit)
-        operations = iter(range(left))
-
-        def die(what: str, path: str, operations: Iterator[int] = operations) -> None:
-            if next(operations, None) is None:
-                raise Died
-
-        harness.storage.disk.before = die
-        try:
-            harness.settle()
-            died = False
-        except Died:
-            died = True
-        harness.storage.disk.before = lambda what, path: None
-        harness.crash()
-        harness.settle()
+        died = harness.settle_until_death(left)
         assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == (
             ([b"v"], [b"v"], 5) if commit else ([], [], None)
         ), left

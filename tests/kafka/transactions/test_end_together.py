@@ -2,7 +2,6 @@
 none, wherever the broker dies."""
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -211,21 +210,7 @@ def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, com
         harness = TransactionHarness(tmp_path / f"{left}")
         claims = write_all(harness)
         ask(harness, claims, commit)
-        operations = iter(range(left))
-
-        def die(what: str, path: str, operations: Iterator[int] = operations) -> None:
-            if next(operations, None) is None:
-                raise Died
-
-        harness.storage.disk.before = die
-        try:
-            harness.settle()
-            died = False
-        except Died:
-            died = True
-        harness.storage.disk.before = lambda what, path: None
-        harness.crash()
-        harness.settle()
+        died = harness.settle_until_death(left)
         assert decided(harness)
         assert what_is_seen(harness) == (ALL if commit else NOTHING), left
         harness.close()

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +12,7 @@ from broker.kafka.transactions.transaction import State
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.test_transaction import ME, P0, P1, TIMEOUT_MS, in_phase
 from tests.loops import loop_over
+from tests.transitions import check_pairs
 
 P, E = Phase, TransactionEvent
 
@@ -62,15 +62,8 @@ def test_a_transaction_does_what_the_table_says_and_refuses_the_rest(phase: Phas
         assert result.phase is after
 
 
-@loop_over("phase", Phase)
-@loop_over("event", TransactionEvent)
-def test_a_pair_that_is_not_in_the_table_is_a_bug(phase: Phase, event: TransactionEvent) -> None:
-    after = TABLE.get((phase, event))
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in phase {phase.name}"):
-            next_phase(phase, event)
-    else:
-        assert next_phase(phase, event) is after
+def test_pair_outside_the_table_is_a_bug() -> None:
+    check_pairs(TABLE, next_phase, P, E, kind="phase")
 
 
 def test_the_table_in_the_docstring_is_the_table() -> None:

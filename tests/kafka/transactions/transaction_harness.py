@@ -137,6 +137,25 @@ class TransactionHarness:
         while self.turn():
             pass
 
+    def settle_until_death(self, operations: int) -> bool:
+        """Settle, and die at the disk operation after so many; then start anew and settle. False if there were not more."""
+        left = iter(range(operations))
+
+        def die(what: str, path: str) -> None:
+            if next(left, None) is None:
+                raise Died
+
+        self.storage.disk.before = die
+        try:
+            self.settle()
+            died = False
+        except Died:
+            died = True
+        self.storage.disk.before = lambda what, path: None
+        self.crash()
+        self.settle()
+        return died
+
     def wait(self, seconds: float) -> None:
         """Let time pass, and run the timer and the threads."""
         end = self.clock.now_s + seconds

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer
 
 from broker.kafka.groups.share.values import HeartbeatRequest, HeartbeatResult
 from tests.http.api.harness import Api, api_broker, differences, documented
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

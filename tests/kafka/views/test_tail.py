@@ -6,7 +6,7 @@ from broker.kafka.views import tail
 from broker.security.quotas.entities import Entity, Kind
 from tests.http.api.harness import api_broker, differences, documented
 from tests.http.api.test_live import streamed
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 
 def test_new_records_arrive_as_events() -> None:

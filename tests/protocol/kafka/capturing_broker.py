@@ -3,51 +3,38 @@
 Blocking, one connection at a time per thread: enough for a client to send what it would send to Kafka.
 """
 
+import contextlib
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from protocol.frames import split_frames
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import api_versions, metadata, produce
 from protocol.kafka.messages.headers import parse_request_header
+from tests.client.gate import Gate
 
 # librdkafka takes FindCoordinator (10) as the sign of a broker that knows lz4, and Fetch 10 as that of one with zstd.
 RANGES = {0: (0, 9), 1: (4, 12), 3: (0, 9), 10: (0, 4), 18: (0, 4)}
 
 
-class CapturingBroker:
+class CapturingBroker(Gate):
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        super().__init__()
         self.batches: list[bytes] = []
-        self._connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         waiting = b""
-        while True:
-            try:
-                data = connection.recv(65536)
-            except OSError:
-                return
-            if not data:
-                return
-            waiting += data
-            frames, used = split_frames(waiting)
-            for frame in frames:
-                connection.sendall(self._answer(frame))
-            waiting = waiting[used:]
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                waiting += data
+                frames, used = split_frames(waiting)
+                for frame in frames:
+                    client.sendall(self._answer(frame))
+                waiting = waiting[used:]
 
     def _answer(self, frame: memoryview) -> bytes:
         header = parse_request_header(frame)
@@ -67,21 +54,3 @@ class CapturingBroker:
             self.batches.append(bytes(records))
             results.append(produce.PartitionResult(topic, partition_index, 0, 0))
         return produce.response(number, version, results)
-
-    def close(self) -> None:
-        # accept() on a closed descriptor may go on waiting; shutdown wakes it.
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        for open_socket in (self._listener, *self._connections):
-            open_socket.close()
-
-
-@contextmanager
-def capturing_broker() -> Iterator[CapturingBroker]:
-    broker = CapturingBroker()
-    try:
-        yield broker
-    finally:
-        broker.close()

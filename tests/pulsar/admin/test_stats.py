@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from tests.network.harness import wait_for
 from tests.pulsar.admin.harness import PERSISTENT, Admin
 from tests.pulsar.clients import client
+from tests.waiting import wait_for
 
 
 def test_the_figures_of_a_topic_are_those_of_its_clients(admin: Admin) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pulsar import MessageId
 
-from tests.network.harness import wait_for
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 from tests.pulsar.clients import client
+from tests.waiting import wait_for
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 

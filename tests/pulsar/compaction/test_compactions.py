@@ -1,7 +1,7 @@
 """Compaction with the real client: who reads compacted gets the latest message of each key, and then the log."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,13 +16,7 @@ from broker.pulsar.policies.policies import Retention
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic
 from tests.storage.helpers import NOW_MS, batch
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.waiting import wait_for
 
 
 class Running:
@@ -45,7 +39,7 @@ class Running:
     def compact(self, name: str) -> None:
         topic = self.topic(name)
         assert self.context.upkeep.compact(topic)
-        eventually(lambda: self.context.compactions.status(topic.log).state is not State.RUNNING)
+        wait_for(lambda: self.context.compactions.status(topic.log).state is not State.RUNNING)
         assert State.SUCCESS == self.context.compactions.status(topic.log).state
 
     def send(self, name: str, *messages: tuple[str, bytes], batched: bool = False) -> None:
@@ -160,7 +154,7 @@ def test_a_topic_is_compacted_when_it_has_grown_by_its_threshold_and_kept_until_
     policies.set_topic(topic.log.topic_id, compaction_threshold_bytes=10)
     running.context.upkeep.run_now("compact_topics")
     running.context.upkeep.wakeup()
-    eventually(lambda: running.context.compactions.status(topic.log).state is State.SUCCESS)
+    wait_for(lambda: running.context.compactions.status(topic.log).state is State.SUCCESS)
     assert LEFT == running.read("threshold")
 
 
@@ -172,7 +166,7 @@ def test_a_compaction_that_fails_says_why_and_changes_nothing(
     compactions = running.context.compactions
     monkeypatch.setattr(compactions, "_keys_max", 1)
     assert running.context.upkeep.compact(topic)
-    eventually(lambda: compactions.status(topic.log).state is not State.RUNNING)
+    wait_for(lambda: compactions.status(topic.log).state is not State.RUNNING)
     status = compactions.status(topic.log)
     assert State.ERROR == status.state and "keys" in status.error
     assert compactions.file(topic.log) is None and compactions.needed_from(topic.log) is None

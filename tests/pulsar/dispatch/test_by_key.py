@@ -1,4 +1,4 @@
-"""Key_Shared, event by event, and against models. More is in ``test_known_bugs.py`` and ``test_hostile.py``."""
+"""Key_Shared, event by event, and against models. More is in ``test_known_bugs.py`` and ``faults/test_pulsar_dispatch.py``."""
 
 from collections import Counter
 from typing import Any

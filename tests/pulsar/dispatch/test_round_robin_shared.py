@@ -1,4 +1,4 @@
-"""Shared, event by event, and against a model. Known bugs and hostile clients: ``test_known_bugs.py``, ``test_hostile.py``."""
+"""Shared, event by event, and against a model. More is in ``test_known_bugs.py`` and ``faults/test_pulsar_dispatch.py``."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """TTL, backlog quotas, bounds and rates, on a broker with the real client."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from broker.pulsar.policies.policies import BacklogQuota, DeleteWhen, Inactivity
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic
+from tests.waiting import wait_for
 
 NAMESPACE = "public/default"
 
@@ -57,13 +58,6 @@ def running(tmp_path: Path) -> Iterator[Running]:
             client.close()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_messages_older_than_the_ttl_are_acknowledged_and_younger_ones_stay(running: Running) -> None:
     consumer = running.client.subscribe("ttl", "s")
     running.send("ttl", 3)
@@ -92,7 +86,7 @@ def test_a_backlog_over_its_quota_keeps_producers_out_until_it_is_consumed(runni
     assert 0 == len(topic.producers)
     for _ in range(5):
         consumer.acknowledge(consumer.receive(10_000))
-    eventually(lambda: running.subscription("full", "s").cursor.acknowledged_before == 5)
+    wait_for(lambda: running.subscription("full", "s").cursor.acknowledged_before == 5)
     running.client.create_producer("full").close()
     assert connected is not None
 
@@ -106,7 +100,7 @@ def test_an_eviction_leaves_the_latest_messages(running: Running) -> None:
     running.context.policies.set_topic(topic.log.topic_id, backlog_quota=quota)
     running.context.upkeep.run_now("enforce_backlog_quota")
     cursors = [running.subscription("evict", name).cursor for name in ("slow", "other")]
-    eventually(lambda: all(cursor.acknowledged_before > 0 for cursor in cursors))
+    wait_for(lambda: all(cursor.acknowledged_before > 0 for cursor in cursors))
     for cursor in cursors:
         assert 9 <= cursor.acknowledged_before <= 14
         assert bytes_from(topic.log, cursor.acknowledged_before) <= 10_000
@@ -122,7 +116,7 @@ def test_a_quota_of_time_evicts_what_is_older(running: Running) -> None:
     quota = BacklogQuota(limit_s=1, policy=WhenFull.EVICT)
     running.context.policies.set_topic(topic.log.topic_id, backlog_quota=quota)
     running.context.upkeep.run_now("enforce_backlog_quota")
-    eventually(lambda: running.subscription("old", "s").cursor.acknowledged_before == 3)
+    wait_for(lambda: running.subscription("old", "s").cursor.acknowledged_before == 3)
 
 
 def test_a_subscription_that_nobody_uses_ends_when_its_time_is_over(running: Running) -> None:
@@ -164,7 +158,7 @@ def test_topics_that_nobody_uses_are_deleted(running: Running) -> None:
     look_for_inactive_topics(running, 31)
     assert {"used", "subscribed", "written", "of-kafka"} == {one.name for one in context.logs.topics()}
     producer.close()
-    eventually(lambda: not running.topic("used").in_use)
+    wait_for(lambda: not running.topic("used").in_use)
     look_for_inactive_topics(running)
     look_for_inactive_topics(running, 61)
     assert {"subscribed", "of-kafka"} == {one.name for one in context.logs.topics()}
@@ -191,14 +185,14 @@ def test_topics_whose_subscriptions_have_caught_up_are_deleted(running: Running)
     for consumer, count in zip(consumers, (2, 1, 2), strict=True):
         for _ in range(count):
             consumer.acknowledge(consumer.receive(10_000))
-    eventually(lambda: running.subscription("done", "s").cursor.acknowledged_before == 2)
-    eventually(lambda: running.subscription("unloaded", "s").cursor.acknowledged_before == 2)
+    wait_for(lambda: running.subscription("done", "s").cursor.acknowledged_before == 2)
+    wait_for(lambda: running.subscription("unloaded", "s").cursor.acknowledged_before == 2)
     look_for_inactive_topics(running)
     look_for_inactive_topics(running, 61)
     assert 3 == len(context.logs.topics())  # they have consumers
     for consumer in consumers:
         consumer.close()
-    eventually(lambda: not any(topic.in_use for topic in context.topics.loaded()))
+    wait_for(lambda: not any(topic.in_use for topic in context.topics.loaded()))
     context.topics.unload(running.topic("unloaded"))
     look_for_inactive_topics(running)
     look_for_inactive_topics(running, 61)
@@ -227,7 +221,7 @@ def test_a_dispatch_rate_holds_for_a_topic_and_may_be_taken_back(running: Runnin
     consumer = running.client.subscribe("rate", "s")
     running.send("rate", 6)
     subscription = running.subscription("rate", "s")
-    eventually(lambda: subscription.cursor.read_offset == 2)
+    wait_for(lambda: subscription.cursor.read_offset == 2)
     assert [b"0", b"1"] == [consumer.receive(10_000).data()[:1] for _ in range(2)]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(200)
@@ -260,7 +254,7 @@ def test_what_no_subscription_has_acknowledged_is_kept_from_retention(running: R
     assert 0 == topic.log.log_start_offset
     for _ in range(4):
         consumer.acknowledge(consumer.receive(10_000))
-    eventually(lambda: running.subscription("kept", "s").cursor.acknowledged_before == 4)
+    wait_for(lambda: running.subscription("kept", "s").cursor.acknowledged_before == 4)
     list(running.context.logs.housekeeper.apply_retention())
     assert 4 == topic.log.log_start_offset
 
@@ -308,14 +302,14 @@ def test_the_limits_of_what_is_not_acknowledged_reach_those_who_are_connected(ru
 
     set_to(max_unacked_per_consumer=100)
     running.send("limited", 500)
-    eventually(lambda: unacked() == 100)
+    wait_for(lambda: unacked() == 100)
     set_to(max_unacked_per_consumer=200)
-    eventually(lambda: unacked() == 200)
+    wait_for(lambda: unacked() == 200)
     set_to(max_unacked_per_consumer=0, max_unacked_per_subscription=300)
-    eventually(lambda: unacked() == 300)
+    wait_for(lambda: unacked() == 300)
     set_to(max_unacked_per_subscription=50)
     for _ in range(260):
         consumer.acknowledge(consumer.receive(60_000))
-    eventually(lambda: unacked() == 40)  # still too many to be given more
+    wait_for(lambda: unacked() == 40)  # still too many to be given more
     set_to(max_unacked_per_subscription=0)
-    eventually(lambda: unacked() == 240)
+    wait_for(lambda: unacked() == 240)

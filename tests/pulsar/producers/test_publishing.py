@@ -13,8 +13,8 @@ from broker.pulsar.producers import publishing
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
-from tests.network.harness import wait_for
 from tests.pulsar.wire import Type, Wire, send_frame
+from tests.waiting import wait_for
 
 Connect = Callable[..., Wire]
 
@@ -72,11 +72,12 @@ def test_sends_of_several_producers_and_topics_are_sorted_out(connect: Connect) 
 
 def test_a_damaged_message_fails_alone_and_in_its_turn(connect: Connect) -> None:
     wire = connect()
-    wire.produce("t")
-    wire.raw(send_frame(0) + send_frame(1, spoil=True) + send_frame(2))
+    wire.produce("t", 4)
+    wire.raw(b"".join(send_frame(number, producer_id=4, spoil=number == 1) for number in range(3)))
     assert [(0, 0)] == list(receipts(wire, 1))
     kind, error = wire.hear()
-    assert (Type.SEND_ERROR, 1, pb.ServerError.ChecksumError) == (kind, error.sequence_id, error.error)
+    assert (Type.SEND_ERROR, pb.ServerError.ChecksumError) == (kind, error.error)
+    assert (4, 1) == (error.producer_id, error.sequence_id)
     assert [(2, 1)] == list(receipts(wire, 1))
 
 

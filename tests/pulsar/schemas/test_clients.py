@@ -32,12 +32,6 @@ class Optional(Record):
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
-        yield broker
-
-
-@pytest.fixture
 def client(broker: Broker) -> Iterator[Any]:
     client = pulsar.Client(f"pulsar://{broker.address('pulsar')}", operation_timeout_seconds=10)
     yield client

@@ -10,9 +10,9 @@ from broker.network.quota import DeliveryQuota
 from broker.security.quotas.client_quotas import ClientQuotas, Windows
 from broker.security.quotas.entities import Kind, parse_entity
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.faults.raw import wait_for
 from tests.pulsar.clients import client as connected_client
 from tests.pulsar.subscriptions.stage import Client, Member, Stage
+from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 60_000), (1000, 1)])

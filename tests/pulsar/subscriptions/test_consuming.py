@@ -2,8 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,6 @@ Connect = Callable[..., Wire]
 SubType = CommandSubscribe.SubType
 EARLIEST = CommandSubscribe.InitialPosition.Earliest
 MINUS_1 = 2**64 - 1
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
-        yield broker
-
-
-@pytest.fixture
-def connect(broker: Broker) -> Iterator[Connect]:
-    with ExitStack() as stack:
-
-        def connect(**fields: Any) -> Wire:
-            wire = Wire(broker.address("pulsar"), **fields)
-            stack.callback(wire.close)
-            return wire
-
-        yield connect
 
 
 def subscribe(wire: Wire, topic: str = "t", name: str = "s", consumer_id: int = 0, **fields: Any) -> tuple[int, Any]:

@@ -16,8 +16,8 @@ from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.acl_rules import AclFilter
 from protocol.pulsar import pulsar_pb2 as pb
 from protocol.pulsar.frames import write_command
-from tests.network.harness import wait_for
 from tests.pulsar.wire import Type, Wire
+from tests.waiting import wait_for
 
 Connect = Callable[..., Wire]
 pytestmark = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")

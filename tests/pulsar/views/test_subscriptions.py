@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.api.harness import Api, api_broker, differences, documented
-from tests.network.harness import wait_for
 from tests.pulsar.clients import client
+from tests.waiting import wait_for
 
 LISTENERS = ("kafka://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
 

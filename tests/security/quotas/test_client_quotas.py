@@ -13,7 +13,7 @@ from broker.metrics.text import render
 from broker.security.quotas import client_quotas
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Windows
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind
-from tests.network.harness import ManualClock
+from tests.clocks import ManualClock
 
 
 class Stored:

@@ -9,9 +9,9 @@ from broker.client import Broker
 from broker.errors import ConfigError
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.sasl_client import SaslBroker
-from tests.kafka.test_login import eventually
 from tests.runtime.test_web import server
 from tests.tokens import jwk, jwks, message, private_key, token
+from tests.waiting import wait_for
 
 LISTENERS = ("kafka+sasl://127.0.0.1:0",)
 
@@ -107,4 +107,4 @@ def test_keys_come_from_a_server() -> None:
             sasl_oauthbearer_expected_audience="broker",
         ) as broker,
     ):
-        eventually(lambda: b"" == bearer_login(broker))
+        wait_for(lambda: b"" == bearer_login(broker))

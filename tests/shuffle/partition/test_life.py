@@ -1,7 +1,5 @@
 """The table of a partition's life against what was said of it: pushed, stored, failed, and how it was released."""
 
-import re
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -10,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker.shuffle.partition import life
 from broker.shuffle.partition.life import TABLE, WIRE_STATE, LifeEvent, LifeState, next_state
 from protocol.shuffle.writer_frames import PartitionState
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = LifeState, LifeEvent
 
@@ -30,21 +28,12 @@ def expected(state: LifeState, event: LifeEvent) -> LifeState | None:
     return S.FINISHING if state is S.OPEN else None
 
 
-@loop_over("state", LifeState)
-@loop_over("event", LifeEvent)
-def test_every_pair_of_state_and_event(state: LifeState, event: LifeEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", life.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(life.__doc__, TABLE, S, E)
 
 
 def test_every_state_has_a_name_in_the_writer_protocol() -> None:

@@ -1,8 +1,5 @@
 """The table of a subpartition's reader against four facts: whether it has one, lost one, has dropped buffers, can be read."""
 
-import re
-
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -10,7 +7,7 @@ from broker.shuffle.partition import reading_state
 from broker.shuffle.partition.reading_state import TABLE, ReadingEvent, ReadingState, next_state
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = ReadingState, ReadingEvent
 
@@ -36,21 +33,12 @@ def expected(state: ReadingState, event: ReadingEvent) -> ReadingState | None:
             return S.ABANDONED if state in WAITING else None
 
 
-@loop_over("state", ReadingState)
-@loop_over("event", ReadingEvent)
-def test_every_pair_of_state_and_event(state: ReadingState, event: ReadingEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", reading_state.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(reading_state.__doc__, TABLE, S, E)
 
 
 class Reader:

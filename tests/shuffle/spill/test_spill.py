@@ -1,7 +1,5 @@
 """The table of a spill against what was asked of the spiller, and what it has done."""
 
-import re
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -9,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.shuffle.spill import spill
 from broker.shuffle.spill.spill import TABLE, SpillEvent, SpillState, next_state
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = SpillState, SpillEvent
 
@@ -34,21 +32,12 @@ def expected(state: SpillState, event: SpillEvent) -> SpillState | None:
     return after if state is before else None
 
 
-@loop_over("state", SpillState)
-@loop_over("event", SpillEvent)
-def test_every_pair_of_state_and_event(state: SpillState, event: SpillEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", spill.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(spill.__doc__, TABLE, S, E)
 
 
 class SpillMachine(RuleBasedStateMachine):

@@ -26,12 +26,13 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode
-from tests.network.harness import ManualClock
-from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
+from tests.clocks import ManualClock
+from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving
 from tests.shuffle.test_reading import payloads
 from tests.shuffle.test_writing import read
 from tests.sim.disk import Medium, SimDisk
 from tests.sim.world import Killed, World
+from tests.waiting import wait_for
 
 BUFFERS = [b"first", b"", b"x" * 40_000, b"last"]
 

@@ -5,7 +5,7 @@ from typing import Any
 from broker.client import InputGate, ShuffleWriter, round_robin
 from broker.client.shuffle.names import partition_id
 from tests.http.api.harness import Api, api_broker, differences, documented
-from tests.network.harness import wait_for
+from tests.waiting import wait_for
 
 LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0", "http://127.0.0.1:0")
 

@@ -10,6 +10,7 @@ from typing import Any
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch, records
+from tests.kafka_connection import fetch_fields, produce_fields
 from tests.sim.clients.client import Call, Client
 from tests.sim.world import Violation
 
@@ -66,13 +67,7 @@ class Admin(Client):
 
     def _create(self, name: str, partitions: int) -> Call:
         configs = [{"name": key, "value": value} for key, value in self._configs.items()]
-        topic = {
-            "name": name,
-            "num_partitions": partitions,
-            "replication_factor": 1,
-            "assignments": [],
-            "configs": configs,
-        }
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
         return Call(
             ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout": 10_000, "validate_only": False}, ("create", name)
         )
@@ -102,43 +97,10 @@ class Admin(Client):
     def _fill(self) -> Call:
         value = f"round {self._round}".encode()
         batch = bytes(build_batch([(None, value, [], 1)]))
-        data = [{"index": 0, "records": batch}]
-        return Call(
-            ApiKey.PRODUCE,
-            {
-                "transactional_id": None,
-                "acks": -1,
-                "timeout": 30_000,
-                "topic_data": [{"name": _CHURN, "partition_data": data}],
-            },
-            ("fill",),
-        )
+        return Call(ApiKey.PRODUCE, produce_fields(_CHURN, batch), ("fill",))
 
     def _read(self) -> Call:
-        partition = {
-            "partition": 0,
-            "current_leader_epoch": -1,
-            "fetch_offset": 0,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
-            "partition_max_bytes": 100_000,
-        }
-        return Call(
-            ApiKey.FETCH,
-            {
-                "replica_id": -1,
-                "max_wait": 0,
-                "min_bytes": 0,
-                "max_bytes": 100_000,
-                "isolation_level": 0,
-                "session_id": 0,
-                "session_epoch": -1,
-                "topics": [{"topic": _CHURN, "partitions": [partition]}],
-                "forgotten_topics_data": [],
-                "rack_id": "",
-            },
-            ("read",),
-        )
+        return Call(ApiKey.FETCH, fetch_fields(_CHURN, max_bytes=100_000, min_bytes=0), ("read",))
 
     def _delete_records(self) -> Call | None:
         assert self._deletes_records is not None

@@ -10,6 +10,7 @@ import attrs
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import end_txns
 from protocol.kafka.schema import control
+from tests.sim.clients.connected import Connected
 from tests.sim.clients.login import Account, Login
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
@@ -70,7 +71,7 @@ class Call:
     sent_step: int = 0
 
 
-class Client:
+class Client(Connected):
     """The base of all clients. Subclasses say what to ask next and what to make of the answers."""
 
     in_flight_most = 1
@@ -194,14 +195,6 @@ class Client:
 
     # -- connection ---------------------------------------------------------------------------------------------------------
 
-    quiet_since = math.inf
-
-    def be_quiet(self) -> None:
-        """Faults are over."""
-        self.quiet = True
-        self.quiet_since = self.world.now
-        self.paused_until = 0.0
-
     @property
     def _waits_at_the_door(self) -> bool:
         """Nothing else may be asked before the answers that it waits for have come."""
@@ -228,15 +221,6 @@ class Client:
             self._login = Login(self.name, self.account, self.rng)
             self._logs_in_first = self.rng.random() < 0.2
 
-    def disconnect(self, *, rudely: bool = False) -> None:
-        """From our side."""
-        if self.socket is not None:
-            if rudely:
-                self.socket.reset()
-            else:
-                self.socket.close()
-            self._gone()
-
     def _gone(self) -> None:
         self.socket = None
         self._connect_at = self.world.now + self.rng.random() * 0.2
@@ -245,11 +229,6 @@ class Client:
         for call in pending:
             if call.context is not _GREETING and call.context is not _LOGIN:
                 self.lost(call)
-
-    def close(self) -> None:
-        """For good."""
-        self.disconnect()
-        self.closed = True
 
     def _receive(self) -> None:
         socket = self.socket

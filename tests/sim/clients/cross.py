@@ -7,6 +7,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records import records
 from protocol.kafka.records.batch import batches, check_crc
 from protocol.kafka.records.records import build_batch
+from tests.kafka_connection import produce_fields
 from tests.sim.clients.client import Call, Client
 from tests.sim.pulsar_ledger import LogLedger, Sent
 from tests.sim.world import Violation
@@ -43,14 +44,7 @@ class CrossProducer(Client):
         for message in messages:
             self._log.sending(message)
         encoded = build_batch([(None, message.value, [], now_ms) for message in messages])
-        partition = {"index": 0, "records": bytes(encoded)}
-        fields = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 30_000,
-            "topic_data": [{"name": self._topic, "partition_data": [partition]}],
-        }
-        return Call(ApiKey.PRODUCE, fields, messages)
+        return Call(ApiKey.PRODUCE, produce_fields(self._topic, encoded), messages)
 
     def answered(self, call: Call, body: Any) -> None:
         [topic] = body.responses
@@ -90,23 +84,15 @@ class CrossReader(Client):
             self._found.clear()
         partition = {
             "partition": 0,
-            "current_leader_epoch": -1,
             "fetch_offset": self._offset,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
             "partition_max_bytes": self.rng.choice((0, 300, 100_000)),
         }
         fields = {
-            "replica_id": -1,
             "max_wait": self.rng.choice((0, 100, 300)),
             "min_bytes": 1,
             "max_bytes": self.rng.choice((0, 1000, 100_000)),
             "isolation_level": self.rng.choice((0, 1)),
-            "session_id": 0,
-            "session_epoch": -1,
             "topics": [{"topic": self._topic, "partitions": [partition]}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
         }
         return Call(ApiKey.FETCH, fields, self._offset)
 

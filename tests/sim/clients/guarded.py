@@ -13,6 +13,7 @@ from broker.security.acl import Operation, PatternType, Permission, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
+from tests.kafka_connection import produce_fields
 from tests.sim.clients.client import Call, Client
 from tests.sim.clients.login import Account, Login
 from tests.sim.world import Violation, World
@@ -135,9 +136,7 @@ class Visitor(Client):
             return None
         now_ms = int((self.world.now + 1_700_000_000) * 1000)
         batch = bytes(build_batch([(b"k", b"visit", [], now_ms)]))
-        data = {"name": self._grant.topic, "partition_data": [{"index": 0, "records": batch}]}
-        fields = {"transactional_id": None, "acks": 1, "timeout": 30_000, "topic_data": [data]}
-        return Call(ApiKey.PRODUCE, fields, self._grant.version)
+        return Call(ApiKey.PRODUCE, produce_fields(self._grant.topic, batch, acks=1), self._grant.version)
 
     def answered(self, call: Call, body: Any) -> None:
         self._left -= 1

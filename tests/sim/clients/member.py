@@ -85,12 +85,7 @@ class Member(Client):
         return None
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "group_id": self._group_id,
-            "generation_id": self._generation,
-            "member_id": self._member_id,
-            "group_instance_id": None,
-        }
+        return {"group_id": self._group_id, "generation_id": self._generation, "member_id": self._member_id}
 
     def _join(self) -> Call:
         metadata = consumer_protocol.encode_subscription([self._topic])
@@ -99,10 +94,8 @@ class Member(Client):
             "session_timeout": int(_SESSION_S * 1000),
             "rebalance_timeout": int(_REBALANCE_S * 1000),
             "member_id": self._member_id,
-            "group_instance_id": None,
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": metadata}],
-            "reason": None,
         }
         return Call(ApiKey.JOIN_GROUP, fields, "join", patience_s=60.0)
 
@@ -119,7 +112,7 @@ class Member(Client):
         fields = {
             "group_id": self._group_id,
             "member_id": self._member_id,
-            "members": [{"member_id": self._member_id, "group_instance_id": None, "reason": None}],
+            "members": [{"member_id": self._member_id}],
         }
         return Call(ApiKey.LEAVE_GROUP, fields, "leave")
 
@@ -131,20 +124,12 @@ class Member(Client):
         for number, offset in self._positions.items():
             if offset < 0:
                 continue
-            partitions.append(
-                {
-                    "partition_index": number,
-                    "committed_offset": offset,
-                    "committed_leader_epoch": -1,
-                    "committed_metadata": "",
-                }
-            )
+            partitions.append({"partition_index": number, "committed_offset": offset, "committed_metadata": ""})
             commits[number] = self._group.committing(self._topic, number, offset)
         fields = {
             "group_id": self._group_id,
             "generation_id_or_member_epoch": self._generation,
             "member_id": self._member_id,
-            "group_instance_id": None,
             "topics": [{"name": self._topic, "partitions": partitions}],
         }
         # What has been told to anybody by now: a commit of an older generation must be refused.
@@ -154,57 +139,35 @@ class Member(Client):
         """From a thread that has not heard of the new generation yet: must be refused."""
         generation, positions = self._previous.popitem()
         partitions = [
-            {
-                "partition_index": number,
-                "committed_offset": offset,
-                "committed_leader_epoch": -1,
-                "committed_metadata": "",
-            }
+            {"partition_index": number, "committed_offset": offset, "committed_metadata": ""}
             for number, offset in positions.items()
         ]
         fields = {
             "group_id": self._group_id,
             "generation_id_or_member_epoch": generation,
             "member_id": self._member_id,
-            "group_instance_id": None,
             "topics": [{"name": self._topic, "partitions": partitions}],
         }
         return Call(ApiKey.OFFSET_COMMIT, fields, ("late", generation))
 
     def _list_offsets(self) -> Call:
         numbers = sorted(self._reset)
-        partitions = [{"partition_index": n, "current_leader_epoch": -1, "timestamp": -2} for n in numbers]
+        partitions = [{"partition_index": n, "timestamp": -2} for n in numbers]
         return Call(
             ApiKey.LIST_OFFSETS,
-            {"replica_id": -1, "isolation_level": 0, "topics": [{"name": self._topic, "partitions": partitions}]},
+            {"replica_id": -1, "topics": [{"name": self._topic, "partitions": partitions}]},
             "earliest",
         )
 
     def _fetch(self) -> Call:
         numbers = [n for n, at in self._positions.items() if at >= 0]
         context = {n: (self._positions[n], self.history.partition(self._topic, n).known_end) for n in numbers}
-        partitions = [
-            {
-                "partition": n,
-                "current_leader_epoch": -1,
-                "fetch_offset": context[n][0],
-                "last_fetched_epoch": -1,
-                "log_start_offset": -1,
-                "partition_max_bytes": 10_000,
-            }
-            for n in numbers
-        ]
+        partitions = [{"partition": n, "fetch_offset": context[n][0], "partition_max_bytes": 10_000} for n in numbers]
         fields = {
-            "replica_id": -1,
             "max_wait": self.rng.randrange(200),
             "min_bytes": 1,
             "max_bytes": 100_000,
-            "isolation_level": 0,
-            "session_id": 0,
-            "session_epoch": -1,
             "topics": [{"topic": self._topic, "partitions": partitions}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
         }
         return Call(ApiKey.FETCH, fields, ("fetch", self._generation, context))
 

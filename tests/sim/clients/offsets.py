@@ -42,19 +42,8 @@ class Keeper(Client):
             return offset_fetch(self._group_id, self._topic, [0], self._group.tick())
         self._next += 1
         commit = self._group.committing(self._topic, 0, self._next)
-        partition = {
-            "partition_index": 0,
-            "committed_offset": self._next,
-            "committed_leader_epoch": -1,
-            "committed_metadata": f"number {self._next}",
-        }
-        fields = {
-            "group_id": self._group_id,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": [{"name": self._topic, "partitions": [partition]}],
-        }
+        partition = {"partition_index": 0, "committed_offset": self._next, "committed_metadata": f"number {self._next}"}
+        fields = {"group_id": self._group_id, "topics": [{"name": self._topic, "partitions": [partition]}]}
         return Call(ApiKey.OFFSET_COMMIT, fields, ("commit", commit))
 
     def answered(self, call: Call, body: Any) -> None:
@@ -82,12 +71,7 @@ def offset_fetch(group: str, topic: str, partitions: list[int], began: int, *, s
         "group_id": group,
         "topics": [{"name": topic, "partition_indexes": partitions}],
         "groups": [
-            {
-                "group_id": group,
-                "member_id": None,
-                "member_epoch": -1,
-                "topics": [{"name": topic, "partition_indexes": partitions}],
-            }
+            {"group_id": group, "member_epoch": -1, "topics": [{"name": topic, "partition_indexes": partitions}]}
         ],
         "require_stable": stable,
     }

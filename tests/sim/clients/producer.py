@@ -117,7 +117,7 @@ class Producer(Client):
         if self.idempotent and self._producer_id < 0:
             if self.pending:
                 return None
-            return Call(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 60_000})
+            return Call(ApiKey.INIT_PRODUCER_ID, {"transaction_timeout": 60_000})
         if self.rng.random() < 0.4:
             self.idle(self.rng.random() * self.pace_s)
             return None
@@ -139,7 +139,6 @@ class Producer(Client):
         call = Call(
             ApiKey.PRODUCE,
             {
-                "transactional_id": None,
                 "acks": self.acks,
                 "timeout": 30_000,
                 "topic_data": [{"name": name, "partition_data": data} for name, data in topics.items()],

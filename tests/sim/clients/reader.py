@@ -82,11 +82,10 @@ class Reader(Client):
             ApiKey.LIST_OFFSETS,
             {
                 "replica_id": -1,
-                "isolation_level": 0,
                 "topics": [
                     {
                         "name": topic,
-                        "partitions": [{"partition_index": partition, "current_leader_epoch": -1, "timestamp": -2}],
+                        "partitions": [{"partition_index": partition, "timestamp": -2}],
                     }
                     for topic, partition in keys
                 ],
@@ -107,26 +106,19 @@ class Reader(Client):
             topics.setdefault(topic, []).append(
                 {
                     "partition": partition,
-                    "current_leader_epoch": -1,
                     "fetch_offset": context[topic, partition][0],
-                    "last_fetched_epoch": -1,
-                    "log_start_offset": -1,
                     "partition_max_bytes": rng.choice((0, 50, 1000, 100_000)),
                 }
             )
         return Call(
             ApiKey.FETCH,
             {
-                "replica_id": -1,
                 "max_wait": int(wait_s * 1000),
                 "min_bytes": least,
                 "max_bytes": most,
                 "isolation_level": rng.choice((0, 1)),
-                "session_id": 0,
                 "session_epoch": rng.choice((-1, 0)),
                 "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
-                "forgotten_topics_data": [],
-                "rack_id": "",
             },
             (context, wait_s, least),
         )

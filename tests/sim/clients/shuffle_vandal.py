@@ -6,55 +6,23 @@ from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from tests.sim.clients.shuffle_client import SHUFFLE_PORT
 from tests.sim.clients.shuffle_steward import VANDALS
-from tests.sim.fabric import ClientSocket
+from tests.sim.clients.vandal import Vandal
 
 
-class ShuffleVandal:
-    def __init__(self, name: str, world: Any, fabric: Any, work: Any, generation: Generation) -> None:
-        self.name = name
-        self.world = world
-        self.fabric = fabric
-        self.rng = world.rng(name)
-        self.closed = False
+class ShuffleVandal(Vandal):
+    port = SHUFFLE_PORT
+    connections_max = 3
+    pause_max_s = 0.2
+    half_closes = False
+
+    def __init__(self, name: str, world: Any, fabric: Any, _: Any, generation: Generation) -> None:
+        super().__init__(name, world, fabric)
         self._generation = generation
-        self._sockets: list[tuple[ClientSocket, bytearray]] = []
-        self._next = world.now
-
-    def ready(self) -> bool:
-        return not self.closed and self.world.now >= self._next
-
-    def deadline(self) -> float | None:
-        return None if self.closed else self._next
-
-    def step(self) -> None:
-        rng = self.rng
-        self._next = self.world.now + rng.random() * 0.2
-        if len(self._sockets) < 3 and rng.random() < 0.4:
-            socket = self.fabric.connect(SHUFFLE_PORT, host="10.0.0.66")
-            if socket is not None:
-                self._sockets.append((socket, bytearray(b"".join(self._nonsense() for _ in range(rng.choice((1, 3)))))))
-            return
-        for entry in list(self._sockets):
-            socket, data = entry
-            if data and rng.random() < 0.7:
-                size = socket.send(data[: rng.randrange(1, 2 * len(data) + 1)])
-                del data[:size]
-            elif socket.lost or rng.random() < 0.04:
-                self._drop(entry)
-
-    def _drop(self, entry: tuple[ClientSocket, bytearray]) -> None:
-        self._sockets.remove(entry)
-        if self.rng.random() < 0.5:
-            entry[0].reset()
-        else:
-            entry[0].close()
-
-    def close(self) -> None:
-        for entry in list(self._sockets):
-            self._drop(entry)
-        self.closed = True
 
     def _nonsense(self) -> bytes:
+        return b"".join(self._words() for _ in range(self.rng.choice((1, 3))))
+
+    def _words(self) -> bytes:
         rng = self.rng
         # Never one that others use.
         partition = ResultPartitionID.of(VANDALS.ljust(16, b"\0"), rng.randrange(3), attempt=rng.randrange(3))

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.clients.connected import Connected
 from tests.sim.fabric import ClientSocket
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0
 
 
-class StreamClient:
+class StreamClient(Connected):
     """The base of writers and readers. Subclasses say what to send (``act``) and what to make of what comes (``received``)."""
 
     port = 0
@@ -25,7 +26,6 @@ class StreamClient:
         self.socket: ClientSocket | None = None
         self.paused_until = 0.0
         self.quiet = False
-        self.quiet_since = math.inf
         self.closed = False
         self.lost_at = 0.0  # the last connection; the broker has not noticed before
         self.read_most = self.rng.choice((100, 2_000, 1 << 20, 1 << 20))  # bytes at a time
@@ -121,26 +121,6 @@ class StreamClient:
             del self._outbox[: self.socket.send(self._outbox)]
 
     # -- the connection -----------------------------------------------------------------------------------------------------
-
-    def be_quiet(self) -> None:
-        """Faults are over."""
-        self.quiet = True
-        self.quiet_since = self.world.now
-        self.paused_until = 0.0
-
-    def close(self) -> None:
-        """For good."""
-        self.disconnect()
-        self.closed = True
-
-    def disconnect(self, *, rudely: bool = False) -> None:
-        """From our side."""
-        if self.socket is not None:
-            if rudely:
-                self.socket.reset()
-            else:
-                self.socket.close()
-            self._gone()
 
     def _connect(self) -> None:
         self.socket = self.fabric.connect(self.port, host=f"10.0.1.{1 + self.rng.randrange(3)}")

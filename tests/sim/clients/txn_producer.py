@@ -15,6 +15,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
+from tests.kafka_connection import produce_fields
 from tests.sim.clients.client import Call, Client
 from tests.sim.clients.offsets import fetched_offsets, offset_fetch
 from tests.sim.ledger import Ledger, Partition, Txn
@@ -85,15 +86,8 @@ def produce(identity: Identity, partition: Partition, values: Sequence[bytes], s
         attributes=TRANSACTIONAL,
     )
     topic, number = partition
-    return Call(
-        ApiKey.PRODUCE,
-        {
-            "transactional_id": identity.transactional_id,
-            "acks": -1,
-            "timeout": 30_000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": number, "records": bytes(batch)}]}],
-        },
-    )
+    fields = produce_fields(topic, batch, number, transactional_id=identity.transactional_id)
+    return Call(ApiKey.PRODUCE, fields)
 
 
 def add_partitions(identity: Identity, partitions: Sequence[Partition]) -> Call:
@@ -110,12 +104,7 @@ def add_partitions(identity: Identity, partitions: Sequence[Partition]) -> Call:
 
 
 def send_offset(identity: Identity, group: str, partition: Partition, offset: int) -> Call:
-    one = {
-        "partition_index": partition[1],
-        "committed_offset": offset,
-        "committed_leader_epoch": -1,
-        "committed_metadata": None,
-    }
+    one = {"partition_index": partition[1], "committed_offset": offset}
     return Call(
         ApiKey.TXN_OFFSET_COMMIT,
         {

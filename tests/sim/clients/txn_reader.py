@@ -59,24 +59,16 @@ class TxnReader(Client):
             topics.setdefault(topic, []).append(
                 {
                     "partition": number,
-                    "current_leader_epoch": -1,
                     "fetch_offset": self._places[topic, number].offset,
-                    "last_fetched_epoch": -1,
-                    "log_start_offset": -1,
                     "partition_max_bytes": rng.choice((0, 300, 100_000)),
                 }
             )
         fields = {
-            "replica_id": -1,
             "max_wait": rng.choice((0, 100, 300)),
             "min_bytes": 1,
             "max_bytes": rng.choice((0, 1000, 100_000)),
             "isolation_level": int(committed),
-            "session_id": 0,
-            "session_epoch": -1,
             "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
-            "forgotten_topics_data": [],
-            "rack_id": "",
         }
         return Call(ApiKey.FETCH, fields, context)
 

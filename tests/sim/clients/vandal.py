@@ -4,20 +4,25 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
+from tests.kafka_connection import fetch_fields
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
 
 
 class Vandal:
-    """Opens connections, misbehaves, and lets go of them. Nobody else may notice."""
+    """Opens connections to ``port``, says whatever ``_nonsense`` is, and lets go of them. Nobody else may notice."""
 
-    def __init__(self, name: str, world: Any, fabric: Any, topics: list[str]) -> None:
+    port = PORT
+    connections_max = 4
+    pause_max_s = 0.15
+    half_closes = True
+
+    def __init__(self, name: str, world: Any, fabric: Any) -> None:
         self.name = name
         self.world = world
         self.fabric = fabric
         self.rng = world.rng(name)
         self.closed = False
-        self._topics = topics
         self._sockets: list[tuple[ClientSocket, bytearray]] = []
         self._next = world.now
 
@@ -28,10 +33,10 @@ class Vandal:
         return None if self.closed else self._next
 
     def step(self) -> None:
-        self._next = self.world.now + self.rng.random() * 0.15
         rng = self.rng
-        if len(self._sockets) < 4 and rng.random() < 0.4:
-            socket = self.fabric.connect(PORT, host="10.0.0.66")
+        self._next = self.world.now + rng.random() * self.pause_max_s
+        if len(self._sockets) < self.connections_max and rng.random() < 0.4:
+            socket = self.fabric.connect(self.port, host="10.0.0.66")
             if socket is not None:
                 self._sockets.append((socket, bytearray(self._nonsense())))
                 self.world.note(f"{self.name} connects as {socket.wire.number}")
@@ -43,7 +48,7 @@ class Vandal:
                 del data[:size]
             elif socket.lost or rng.random() < 0.04:
                 self._drop(entry)
-            elif rng.random() < 0.1:
+            elif self.half_closes and rng.random() < 0.1:
                 data.clear()
                 socket.shut_down_writing()
 
@@ -53,6 +58,22 @@ class Vandal:
             entry[0].reset()
         else:
             entry[0].close()
+
+    def close(self) -> None:
+        for entry in list(self._sockets):
+            self._drop(entry)
+        self.closed = True
+
+    def _nonsense(self) -> bytes:
+        raise NotImplementedError
+
+
+class KafkaVandal(Vandal):
+    """Of ``topics`` it asks what other clients ask, too often."""
+
+    def __init__(self, name: str, world: Any, fabric: Any, topics: list[str]) -> None:
+        super().__init__(name, world, fabric)
+        self._topics = topics
 
     def _nonsense(self) -> bytes:
         rng = self.rng
@@ -79,15 +100,5 @@ class Vandal:
         return large.to_bytes(4, "big") + metadata[4:] + rng.randbytes(rng.randrange(1, 4000))
 
     def _everything(self) -> bytes:
-        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}
-        fields = {
-            "max_wait": 0,
-            "max_bytes": 100_000,
-            "topics": [{"topic": self._topics[0], "partitions": [partition]}],
-        }
+        fields = fetch_fields(self._topics[0], max_bytes=100_000, min_bytes=0)
         return control.encode_request(ApiKey.FETCH, 4, 7, "vandal", fields)
-
-    def close(self) -> None:
-        for entry in list(self._sockets):
-            self._drop(entry)
-        self.closed = True

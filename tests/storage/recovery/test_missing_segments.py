@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.storage.log.log import Log
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records, values
 
 
@@ -97,7 +98,8 @@ def test_an_empty_active_segment_may_be_missing(storage: Storage) -> None:
     assert storage.restart().log().log_end_offset == 51
 
 
-def test_gaps_of_compaction_are_no_missing_segments(storage: Storage) -> None:
+def compacted_log(storage: Storage) -> Log:
+    """Of several segments with gaps between them."""
     log = storage.create(
         segment_bytes=600, cleanup_policy="compact", min_cleanable_dirty_ratio=0, file_delete_delay_ms=0
     )
@@ -106,6 +108,11 @@ def test_gaps_of_compaction_are_no_missing_segments(storage: Storage) -> None:
     for _ in range(3):
         storage.manager.checkpoint()
         storage.housekeep()
+    return log
+
+
+def test_gaps_of_compaction_are_no_missing_segments(storage: Storage) -> None:
+    log = compacted_log(storage)
     found = [(r.offset, r.value) for r in read_records(log)]
     assert any(after - before > 1 for (before, _), (after, _) in itertools.pairwise(found))
     for how in ("restart", "crash", "restart"):
@@ -180,14 +187,7 @@ def test_a_checkpoint_that_is_lost_takes_nothing_offline(storage: Storage, name:
 
 def compacted(storage: Storage) -> list[tuple[int, bytes | None]]:
     """A topic of several segments with gaps between them; its records."""
-    log = storage.create(
-        segment_bytes=600, cleanup_policy="compact", min_cleanable_dirty_ratio=0, file_delete_delay_ms=0
-    )
-    for number in range(120):
-        append(log, b"%d" % number, keys=[b"%d" % (number % 3 if number % 40 else number)])
-    for _ in range(3):
-        storage.manager.checkpoint()
-        storage.housekeep()
+    log = compacted_log(storage)
     found = offsets_and_values(storage)
     assert found[1][0] - found[0][0] > 1 and len(log.view.bases) > 2
     return found

@@ -13,13 +13,7 @@ from protocol.kafka.records.batch import batches
 from protocol.kafka.records.records import records
 from tests.pulsar.entries.messages import append_entry, batch_of, message
 from tests.storage.helpers import NOW_MS, Storage, append, read_bytes
-
-
-def compacted(storage: Storage, **configs: object) -> Log:
-    return storage.create(
-        **{"cleanup_policy": "compact", "segment_bytes": 400, "min_cleanable_dirty_ratio": 0, "file_delete_delay_ms": 0}
-        | configs
-    )
+from tests.storage.upkeep.test_cleaner import compacted
 
 
 def clean(storage: Storage) -> None:

@@ -16,8 +16,8 @@ from broker.runtime.disk import File, SyncQueue
 from broker.runtime.threads import SystemThreads
 from broker.storage.log.log import Log
 from broker.storage.upkeep.flusher import ProcessorFlusher, processor_flusher
-from tests.network.harness import wait_for
 from tests.storage.helpers import Storage, append, append_many
+from tests.waiting import wait_for
 
 
 class HandQueue:

@@ -1,6 +1,5 @@
 """The states of acquired records against their table, against the docstring, and against a dictionary."""
 
-import re
 from uuid import UUID
 
 import pytest
@@ -20,6 +19,7 @@ from broker.client.kafka.share.acquired import (
     RecordState,
 )
 from tests.loops import loop_over
+from tests.transitions import check_docstring
 
 S, E = RecordState, RecordEvent
 FIRST, LAST = 100, 107
@@ -33,10 +33,8 @@ def make(states: dict[int, RecordState] | None = None) -> AcquiredRange:
 
 
 def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^\| ([A-Z_]+) \| ([A-Z_]+) \| ([A-Z_]+) \|$", acquired.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == {
-        pair: after for pair, after in TABLE.items() if pair[1] is not E.LOSE
-    }
+    drawn = {pair: after for pair, after in TABLE.items() if pair[1] is not E.LOSE}
+    check_docstring(acquired.__doc__, drawn, S, E)
     unsent = {state for state in S if state is not S.SETTLED and not state.name.startswith("SENT")}
     assert {state for state, event in TABLE if event is E.LOSE} == unsent
 

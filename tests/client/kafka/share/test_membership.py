@@ -1,6 +1,5 @@
 """When a share consumer sends heartbeats, what they say, and what it makes of the answers."""
 
-import re
 from uuid import UUID
 
 import pytest
@@ -17,7 +16,7 @@ from broker.client.kafka.share.membership import (
     next_state,
 )
 from protocol.kafka.errors import ErrorCode
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = MembershipState, MembershipEvent
 JOBS = (UUID(int=1), 0)
@@ -34,19 +33,12 @@ def joined() -> Membership:
     return one
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^\| ([A-Z_]+) \| ([A-Z_]+) \| ([A-Z_]+) \|$", membership.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(membership.__doc__, TABLE, S, E)
 
 
-@loop_over("state", MembershipState)
-@loop_over("event", MembershipEvent)
-def test_a_pair_that_is_not_in_the_table_is_a_bug(state: MembershipState, event: MembershipEvent) -> None:
-    if (state, event) in TABLE:
-        assert next_state(state, event) is TABLE[state, event]
-    else:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
+def test_pair_outside_the_table_is_a_bug() -> None:
+    check_pairs(TABLE, next_state, S, E)
 
 
 def test_the_first_heartbeat_says_everything_and_the_next_ones_only_who_it_is() -> None:

@@ -7,19 +7,19 @@ import asyncio
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from broker.client import AcknowledgementError, AsyncShareConsumer, ShareConsumer, ShareRecord
+from broker.client import AcknowledgementError, AsyncShareConsumer, ShareConsumer
 from broker.client.kafka.errors import KafkaClientError, UnreachableError, UnsupportedVersionError
 from broker.client.kafka.share.record import ShareGroupsUnsupportedError
 from broker.errors import ConfigError
 from tests.client.kafka.scripted_broker import ScriptedBroker
+from tests.client.kafka.share.jobs import LIMIT_S, numbers, polled
+from tests.waiting import wait_for
 
-LIMIT_S = 60.0
 _names = itertools.count()
 
 
@@ -64,29 +64,6 @@ def consumer(brokers: Brokers, topic: str, **options: Any) -> ShareConsumer:
         made.close()
         raise
     return made
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(LIMIT_S * 100)):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("it did not happen")
-
-
-def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
-    """At least so many."""
-    found: list[ShareRecord] = []
-    while len(found) < count:
-        more = consumer.poll(LIMIT_S)
-        assert more, f"{len(found)} of {count} came"
-        found += more
-    return found
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 def test_every_record_of_every_broker_comes_once_and_is_acknowledged(brokers: Brokers, topic: str) -> None:

@@ -1,34 +1,25 @@
 """The share session: its table, and against a broker that counts the requests as Kafka does."""
 
-import re
 from uuid import UUID
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from broker.client.kafka.share import requests
 from broker.client.kafka.share.requests import TABLE, SessionEvent, SessionState, ShareSession, next_state
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = SessionState, SessionEvent
 PARTITIONS = [(UUID(int=number), index) for number in (1, 2) for index in (0, 1)]
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^\| ([A-Z_]+) \| ([A-Z_]+) \| ([A-Z_]+) \|$", requests.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(requests.__doc__, TABLE, S, E)
 
 
-@loop_over("state", SessionState)
-@loop_over("event", SessionEvent)
-def test_a_pair_that_is_not_in_the_table_is_a_bug(state: SessionState, event: SessionEvent) -> None:
-    if (state, event) in TABLE:
-        assert next_state(state, event) is TABLE[state, event]
-    else:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
+def test_pair_outside_the_table_is_a_bug() -> None:
+    check_pairs(TABLE, next_state, S, E)
 
 
 def test_after_the_last_epoch_comes_one() -> None:

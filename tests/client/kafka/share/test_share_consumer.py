@@ -3,7 +3,7 @@ the errors that say what is wrong."""
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from broker.client.kafka.errors import AuthenticationError, BrokerAnswerError, K
 from broker.client.kafka.share.record import ShareGroupsUnsupportedError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
+from tests.client.kafka.share.jobs import LIMIT_S, numbers, polled
 from tests.process.broker_process import BrokerProcess
+from tests.waiting import wait_for
 
-LIMIT_S = 60.0
 LOCK_S = 1.0
 SHORT = {"share.record.lock.duration.ms": "1000"}
 _names = itertools.count()
@@ -65,29 +66,6 @@ class Queue:
 
     def consumer(self, **options: Any) -> ShareConsumer:
         return ShareConsumer(self.servers, self.name, [self.name], **options)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(LIMIT_S * 100)):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("it did not happen")
-
-
-def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
-    """At least so many."""
-    found: list[ShareRecord] = []
-    while len(found) < count:
-        more = consumer.poll(LIMIT_S)
-        assert more, f"{len(found)} of {count} came"
-        found += more
-    return found
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 def test_one_record_at_a_time_comes_out_of_a_batch_of_many(running: Broker) -> None:

@@ -13,10 +13,10 @@ from broker.client.shuffle.errors import LocalTransportError, ProducerFailedErro
 from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.local_exchange import LocalExchange
 from broker.runtime import process
-from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames
 from protocol.shuffle.events import EndOfSuperstep, OtherEvent, UnknownEvent
 from tests.client.shuffle.reference_server import ReferenceServer
+from tests.waiting import wait_for
 
 
 class Unlucky(Exception):
@@ -83,7 +83,7 @@ def test_what_a_callback_raises_fails_its_writer_and_no_other(
             while True:
                 gate.poll(30)
 
-        wait_until(lambda: bad._shared.error is not None)
+        wait_for(lambda: bad._shared.error is not None)
         raises_soon(bad, expected, text)
         with pytest.raises(expected, match=text):
             bad.commit(30)
@@ -95,14 +95,6 @@ def test_what_a_callback_raises_fails_its_writer_and_no_other(
         item = other_gate.poll(30)
         assert item is not None
         assert b"goes on" == item.data
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        Event().wait(0.01)
-    raise AssertionError("it never came")
 
 
 def test_a_callback_of_a_local_writer_is_no_affair_of_its_reader(partition: ResultPartitionID) -> None:
@@ -140,7 +132,7 @@ def test_a_task_event_that_cannot_be_read_is_handed_over_as_it_is(
                 connection.send(writer_frames.encode_writer_task_event(handle, 0, one))
 
         server.call(send)
-        wait_until(lambda: len(came) == 2)
+        wait_for(lambda: len(came) == 2)
         (unknown, subpartition), known = came
         assert isinstance(unknown, UnknownEvent)
         assert (event, 0) == (unknown.data, subpartition)

@@ -1,14 +1,11 @@
 """The channel table: the docstring, every pair, and any order of events."""
 
-import re
-
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker.client.shuffle.reading import input_channel
 from broker.client.shuffle.reading.input_channel import TABLE, ChannelEvent, ChannelState, next_state
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = ChannelState, ChannelEvent
 
@@ -19,21 +16,12 @@ def expected(state: ChannelState, event: ChannelEvent) -> ChannelState | None:
     return after if after > state else None
 
 
-@loop_over("state", ChannelState)
-@loop_over("event", ChannelEvent)
-def test_every_pair_of_state_and_event(state: ChannelState, event: ChannelEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z]+) +([A-Z]+) +([A-Z]+)$", input_channel.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(input_channel.__doc__, TABLE, S, E)
 
 
 class ChannelMachine(RuleBasedStateMachine):

@@ -35,6 +35,7 @@ from protocol.shuffle.messages import (
 )
 from tests.client.conftest import InThread
 from tests.client.shuffle.reference_server import Connection, ReferenceServer
+from tests.waiting import wait_for
 
 OTHER = ResultPartitionID.of(b"another set.....")
 END = events.encode(events.EndOfPartition())
@@ -57,28 +58,21 @@ def end(connection: Connection, receiver: bytes, sequence: int) -> None:
     connection.buffer(receiver, sequence + 1, END, DataType.END_OF_PARTITION)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that another thread will do; the test's own timeout is the limit."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.002)
-
-
 def test_a_gate_that_is_closed_before_its_request_was_sent_has_cancelled_all_the_same(
     server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
     """Or it would be chance whether its writer hears of that, or waits for a reader for ever."""
     with InputGate([(server.address, partition, 0)]) as other:  # has the connection that both use
-        until(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
+        wait_for(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
         goes_on = threading.Event()
         other.loop.call(goes_on.wait)
         gate = InputGate([(server.address, partition, 1)])
         channel = gate._channels[0]
         assert isinstance(channel, RemoteInputChannel)
         in_thread(gate.close)
-        until(lambda: channel._state is ChannelState.RELEASED)
+        wait_for(lambda: channel._state is ChannelState.RELEASED)
         goes_on.set()
-        until(lambda: CancelPartitionRequest(channel.receiver) in server.received)
+        wait_for(lambda: CancelPartitionRequest(channel.receiver) in server.received)
         (request,) = [
             message
             for message in server.received
@@ -106,7 +100,7 @@ def test_a_wrong_number_fails_its_channel_and_no_other(server: ReferenceServer, 
                     found.append((channel, bytes(data)))
             except BufferReorderingError as error:
                 failures.append(error)
-        until(lambda: any(isinstance(message, CancelPartitionRequest) for message in server.received))
+        wait_for(lambda: any(isinstance(message, CancelPartitionRequest) for message in server.received))
     assert [(0, b"first"), (1, b"fine")] == sorted(found)
     assert [(1, 2, 0)] == [(error.expected, error.actual, error.channel) for error in failures]  # type: ignore[attr-defined]
 
@@ -199,7 +193,7 @@ def test_a_buffer_for_nobody_is_cancelled(server: ReferenceServer, partition: Re
     script(server, answer)
     with InputGate([(server.address, partition, 0)]) as gate:
         assert len(list(gate)) == 2
-        until(lambda: CancelPartitionRequest(stranger) in server.received)
+        wait_for(lambda: CancelPartitionRequest(stranger) in server.received)
 
 
 def test_a_partition_that_comes_late_is_asked_for_again(
@@ -238,9 +232,9 @@ def test_one_connection_is_enough_for_all_channels_and_gates(
 ) -> None:
     channels = [(server.address, partition, index) for index in range(20)]
     with InputGate(channels), InputGate(channels):
-        until(lambda: sum(isinstance(message, PartitionRequest) for message in server.received) == 40)
+        wait_for(lambda: sum(isinstance(message, PartitionRequest) for message in server.received) == 40)
         assert 1 == server.call(lambda: len(server.connections))
-    until(lambda: server.call(lambda: len(server.connections)) == 0)
+    wait_for(lambda: server.call(lambda: len(server.connections)) == 0)
     assert isinstance(server.received[-1], CloseRequest)
 
 
@@ -257,7 +251,7 @@ def test_slices_of_a_packed_frame_are_buffers_of_their_own_and_one_credit(
         assert [b"one", b"two", b"three", b"four"] == [bytes(item.data or b"") for item in items if item]
         assert gate.poll(0) is None
         gate.announce_buffer_size(1)  # all credit stands before it
-        until(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
+        wait_for(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
         given = [message.credit for message in server.received if isinstance(message, AddCredit)]
         assert sum(given) == 2
 
@@ -266,7 +260,7 @@ def test_an_empty_buffer_gives_its_credit_back_at_once(server: ReferenceServer, 
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, b""))
     with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
         receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
-        until(lambda: AddCredit(receiver, 1) in server.received)
+        wait_for(lambda: AddCredit(receiver, 1) in server.received)
         assert gate.poll(0) is None
 
 
@@ -279,7 +273,7 @@ def test_credit_comes_back_when_a_buffer_is_done_with(server: ReferenceServer, p
         assert gate.poll(0.02) is None
         assert not any(isinstance(message, AddCredit) for message in server.received)
         item.recycle()
-        until(lambda: any(isinstance(message, AddCredit) for message in server.received))
+        wait_for(lambda: any(isinstance(message, AddCredit) for message in server.received))
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
@@ -311,7 +305,7 @@ def test_priority_events_overtake_data(server: ReferenceServer, partition: Resul
 
     script(server, answer)
     with InputGate([(server.address, partition, 0)]) as gate:
-        until(gate._channels[0].has_priority)
+        wait_for(gate._channels[0].has_priority)
         assert [events.CancelCheckpointMarker(1), None] == [item.event for item in (gate.poll(), gate.poll()) if item]
 
 
@@ -353,7 +347,7 @@ def test_a_barrier_comes_when_it_has_come_on_all_channels_and_then_they_go_on(
         assert item is not None and item.event == events.CheckpointBarrier(1, 0) and item.channel == -1
         assert not any(isinstance(message, ResumeConsumption) for message in server.received)
         assert reader.poll(0.01) is None
-        until(lambda: {ResumeConsumption(receiver) for receiver in lines} <= set(server.received))
+        wait_for(lambda: {ResumeConsumption(receiver) for receiver in lines} <= set(server.received))
 
 
 def test_nothing_behind_a_barrier_comes_before_the_snapshot(
@@ -370,7 +364,7 @@ def test_nothing_behind_a_barrier_comes_before_the_snapshot(
     with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
         reader = gate.aligned()
         assert reader.poll(0.05) is None
-        until(gate._channels[0].has_next)
+        wait_for(gate._channels[0].has_next)
         assert reader.poll(0) is None
         server.call(lambda: barriers(*lines[0], 1, 0))
         items = [reader.poll(), reader.poll()]
@@ -391,7 +385,7 @@ def test_a_cancelled_checkpoint_lets_the_channels_go_on(server: ReferenceServer,
         item = reader.poll()
         assert item is not None and item.event == events.CancelCheckpointMarker(1)
         assert reader.poll(0.01) is None
-        until(lambda: any(isinstance(message, ResumeConsumption) for message in server.received))
+        wait_for(lambda: any(isinstance(message, ResumeConsumption) for message in server.received))
 
 
 def test_the_producer_is_told_when_all_records_have_been_worked_on(
@@ -403,7 +397,7 @@ def test_the_producer_is_told_when_all_records_have_been_worked_on(
         assert item is not None and item.event == events.EndOfData()
         assert not any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received)
         assert gate.poll(0.01) is None
-        until(lambda: any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received))
+        wait_for(lambda: any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received))
 
 
 def test_a_union_reads_several_gates_as_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
@@ -451,9 +445,9 @@ def test_a_waiting_reader_is_woken_by_close(
 def test_buffer_sizes_are_asked_for(server: ReferenceServer, partition: ResultPartitionID) -> None:
     with InputGate([(server.address, partition, 0)]) as gate:
         receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
-        until(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
+        wait_for(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
         gate.announce_buffer_size(4096)
-        until(lambda: NewBufferSize(receiver, 4096) in server.received)
+        wait_for(lambda: NewBufferSize(receiver, 4096) in server.received)
 
 
 @pytest.mark.parametrize("generation", [Generation.V1_16, Generation.V1_19])
@@ -513,7 +507,7 @@ def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition
     script(server, row_and_end)
     with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=2) as gate:
         channel = gate._channels[0]
-        until(channel.has_next)
+        wait_for(channel.has_next)
         found, numbers = [], []
         while not gate.finished:
             item = gate.poll_run() if len(found) % 2 else gate.poll()
@@ -542,7 +536,7 @@ def test_the_credit_of_a_run_comes_back_with_the_next_poll(
             if isinstance(run, BufferRun):
                 run.data.clear()  # it belongs to the user
         assert gate.poll_run(0) is None
-        until(lambda: sum(each.credit for each in server.received if isinstance(each, AddCredit)) == 10)
+        wait_for(lambda: sum(each.credit for each in server.received if isinstance(each, AddCredit)) == 10)
 
 
 def test_what_is_left_of_a_run_frees_its_room_when_the_channel_ends(
@@ -589,13 +583,13 @@ def test_a_priority_event_overtakes_the_rest_of_a_run(server: ReferenceServer, p
     marker = events.CancelCheckpointMarker(1)
     with InputGate([(server.address, partition, 0)], credit=10) as gate:
         channel = gate._channels[0]
-        until(channel.has_next)
+        wait_for(channel.has_next)
         first = gate.poll()
         assert first is not None
         (connection, receiver) = found[0]
         arguments = (receiver, 10, events.encode(marker), DataType.PRIORITIZED_EVENT_BUFFER)
         server.call(lambda: connection.buffer(*arguments))
-        until(channel.has_priority)
+        wait_for(channel.has_priority)
         event, second = gate.poll(), gate.poll()
         assert event is not None
         assert second is not None

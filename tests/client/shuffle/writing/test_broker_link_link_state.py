@@ -1,14 +1,11 @@
 """The table of a writer's connection: the docstring, every pair, and any order of events."""
 
-import re
-
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker.client.shuffle.writing import broker_link
 from broker.client.shuffle.writing.broker_link import TABLE, LinkEvent, LinkState, next_state
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = LinkState, LinkEvent
 WITH_HANDLE = {S.OPEN, S.FINISH_SENT, S.PARTING, S.PARTING_SENT, S.PARTED}
@@ -37,21 +34,12 @@ def expected(state: LinkState, event: LinkEvent) -> LinkState | None:
     return S.UNCONNECTED if state is not S.UNCONNECTED else None
 
 
-@loop_over("state", LinkState)
-@loop_over("event", LinkEvent)
-def test_every_pair_of_state_and_event(state: LinkState, event: LinkEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_table_in_the_docstring_is_the_table() -> None:
-    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+)$", broker_link.__doc__ or "", re.MULTILINE)
-    assert {(S[state], E[event]): S[after] for state, event, after in rows} == TABLE
+def test_docstring_draws_the_table() -> None:
+    check_docstring(broker_link.__doc__, TABLE, S, E)
 
 
 def test_the_order_of_the_states_says_what_the_code_compares() -> None:

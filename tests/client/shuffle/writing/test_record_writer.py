@@ -17,7 +17,7 @@ from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 from tests.client.shuffle.reference_server import ReferenceServer
-from tests.shuffle.harness import wait_for
+from tests.waiting import wait_for
 
 PARTITION = ResultPartitionID.of(b"records of a set")
 

@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from broker.kafka.groups.consumer import member_states
 from broker.kafka.groups.consumer.member_states import (
     TABLE,
@@ -13,7 +11,7 @@ from broker.kafka.groups.consumer.member_states import (
     group_state,
     next_state,
 )
-from tests.loops import loop_over
+from tests.transitions import check_pairs
 
 S, E, G = MemberState, MemberEvent, GroupState
 
@@ -32,16 +30,8 @@ def expected(state: MemberState, event: MemberEvent) -> tuple[MemberState, bool]
     return (S.STABLE, False) if state is S.STABLE else None
 
 
-@loop_over("state", MemberState)
-@loop_over("event", MemberEvent)
-def test_every_pair_of_state_and_event_does_what_the_event_means(state: MemberState, event: MemberEvent) -> None:
-    after = expected(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) == after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
 
 
 def test_the_table_in_the_docstring_is_the_table() -> None:

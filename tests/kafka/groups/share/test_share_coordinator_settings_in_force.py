@@ -1,22 +1,10 @@
 """The settings in force for share groups."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from broker.config import BrokerConfig
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.share.share_coordinator import SettingsInForce
 from broker.kafka.share.share_partition import ShareSettings
 from broker.metadata.sqlite import SqliteCatalogue
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[SqliteCatalogue]:
-    catalogue = SqliteCatalogue(str(tmp_path / "catalogue"))
-    yield catalogue
-    catalogue.close()
 
 
 def loaded(catalogue: SqliteCatalogue, config: BrokerConfig) -> tuple[GroupConfigs, SettingsInForce]:

@@ -1,9 +1,5 @@
 """The tables of a share group: what their docstring shows, and what the events mean."""
 
-import re
-
-import pytest
-
 from broker.kafka.groups.share import share_states
 from broker.kafka.groups.share.share_states import (
     PHASES,
@@ -15,7 +11,7 @@ from broker.kafka.groups.share.share_states import (
     next_phase,
     next_state,
 )
-from tests.loops import loop_over
+from tests.transitions import check_docstring, check_pairs
 
 S, E = ShareGroupState, ShareGroupEvent
 P, A = AssignmentPhase, AssignmentEvent
@@ -39,38 +35,11 @@ def expected_phase(phase: AssignmentPhase, event: AssignmentEvent) -> Assignment
     return P.COMPUTING if phase in (P.SCHEDULED, P.INITIALISING) else None
 
 
-@loop_over("state", S)
-@loop_over("event", E)
-def test_every_pair_of_state_and_event_does_what_the_event_means(
-    state: ShareGroupState, event: ShareGroupEvent
-) -> None:
-    after = expected_state(state, event)
-    assert TABLE.get((state, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is after
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected_state)
+    check_pairs(PHASES, next_phase, P, A, expected_phase)
 
 
-@loop_over("phase", P)
-@loop_over("event", A)
-def test_every_pair_of_phase_and_event_does_what_the_event_means(
-    phase: AssignmentPhase, event: AssignmentEvent
-) -> None:
-    after = expected_phase(phase, event)
-    assert PHASES.get((phase, event)) == after
-    if after is None:
-        with pytest.raises(AssertionError, match=f"{event.name} in state {phase.name}"):
-            next_phase(phase, event)
-    else:
-        assert next_phase(phase, event) is after
-
-
-def test_the_tables_in_the_docstring_are_the_tables() -> None:
-    rows = re.findall(r"^([A-Z]+) +([A-Z_]+) +([A-Z]+)$", share_states.__doc__ or "", re.MULTILINE)
-    states = {(S[state], E[event]): S[after] for state, event, after in rows if state in S.__members__}
-    phases = {(P[state], A[event]): P[after] for state, event, after in rows if state in P.__members__}
-    assert states == TABLE
-    assert phases == PHASES
-    assert len(rows) == len(TABLE) + len(PHASES)
+def test_docstring_draws_both_tables() -> None:
+    check_docstring(share_states.__doc__, TABLE, S, E)
+    check_docstring(share_states.__doc__, PHASES, P, A)

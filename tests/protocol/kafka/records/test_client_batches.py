@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from protocol.kafka.records.batch import batches, check_crc, read_header
 from protocol.kafka.records.records import Record, build_batch, records
-from tests.protocol.kafka.capturing_broker import capturing_broker
+from tests.protocol.kafka.capturing_broker import CapturingBroker
 
 Given = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
@@ -96,7 +96,7 @@ def test_batches_of_librdkafka_are_read_here(codec: str) -> None:
         (b"", b"", [("", b"x")], 1_700_000_000_456),
         *((b"%d" % i, b"abc" * i, [], 1_700_000_001_000 + i) for i in range(200)),
     ]
-    with capturing_broker() as broker:
+    with CapturingBroker() as broker:
         producer = Producer(
             {
                 "bootstrap.servers": f"127.0.0.1:{broker.port}",

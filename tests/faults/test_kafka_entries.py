@@ -4,7 +4,6 @@ Each request names one thing that has much to tell: a topic of many partitions, 
 offsets, a transaction in many partitions, a broker. Its response may grow by a short entry for each time that it is named.
 """
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from protocol.kafka.schema import control
 from protocol.kafka.schema.schema_reader import FieldSpec, Message, field_specs
 from tests.kafka.handlers.group_client import commit, stable
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka_connection import KafkaConnection
 from tests.loops import loop_over
 from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
 from tests.protocol.kafka.schema.test_budget import arrays
@@ -43,16 +43,12 @@ class Tempting:
 
     def exchange(self, request: bytes) -> int:
         """Size of the response; 0: the broker has closed the connection."""
-        with socket.create_connection(self.kafka.address) as client:
-            client.settimeout(60)
-            client.sendall(request)
-            data = b""
-            while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-                piece = client.recv(1 << 20)
-                if not piece:
-                    return 0
-                data += piece
-            return len(data)
+        with KafkaConnection(self.kafka.address) as client:
+            client.send(request)
+            try:
+                return len(client.frame())
+            except ConnectionError:
+                return 0
 
 
 @pytest.fixture(scope="module")

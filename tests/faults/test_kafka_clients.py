@@ -14,18 +14,11 @@ from broker.network import processor as processor_module
 from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce, wait_for
+from tests.faults.raw import API_VERSIONS, Faults, Raw, fetch, produce, with_settings
+from tests.kafka_connection import LENGTH
+from tests.waiting import wait_for
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return getattr(request, "param", {})
-
-
-def with_settings(**values: Any) -> Callable[[Any], Any]:
-    return pytest.mark.parametrize("settings", [values], indirect=True, ids=["-".join(values)])
 
 
 def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: Faults) -> None:

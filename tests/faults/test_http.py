@@ -1,15 +1,22 @@
 """What hostile, slow and broken clients can do: each costs them an answer or their connection, and nobody else anything."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.session import HEAD_MAX_BYTES
-from tests.http.harness import BODY_MAX, TIMEOUT_S, HttpBench
+from tests.http.harness import BODY_MAX, TIMEOUT_S, HttpBench, http_bench
 
 GET = b"GET /quick HTTP/1.1\r\nhost: localhost\r\n\r\n"
 HEAD = b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.fixture
+def bench() -> Iterator[HttpBench]:
+    with http_bench() as made:
+        yield made
 
 
 def serves(bench: HttpBench) -> bool:

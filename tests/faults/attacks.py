@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,9 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from protocol.wire import Writer
+from tests.kafka_connection import LENGTH, KafkaConnection, fetch_fields, produce_fields
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
-LENGTH = struct.Struct(">i")
 WIDE = "wide"  # a topic of many partitions
 QUIET = "neighbour"  # the neighbour's own topic
 GROUP = "group"
@@ -50,86 +50,28 @@ def topic_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-class Client:
-    """A blocking connection."""
-
-    def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        self.socket.sendall(control.encode_request(key, version, 7, "x", fields))
-        return control.parse_response(key, version, self.response())[1]
-
-    def response(self) -> bytes:
-        head = self._exactly(4)
-        return head + self._exactly(LENGTH.unpack(head)[0])
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self.socket.recv(min(size - len(data), 1 << 20))
-            if not piece:
-                raise ConnectionError("closed")
-            data += piece
-        return bytes(data)
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-
 class Neighbour:
     """Produces with acks=all and fetches what it has written, one after the other."""
 
     def __init__(self, address: str) -> None:
-        self._client = Client(address)
+        self._client = KafkaConnection(address)
         self.rounds = 0
         self.longest_s = 0.0
-        batch = bytes(build_batch([(b"key", b"value", [], 1_700_000_000_000)]))
-        self._produce = control.encode_request(
-            ApiKey.PRODUCE,
-            7,
-            7,
-            "n",
-            {
-                "acks": -1,
-                "timeout": 30_000,
-                "topic_data": [{"name": QUIET, "partition_data": [{"index": 0, "records": batch}]}],
-            },
-        )
+        self._batch = bytes(build_batch([(b"key", b"value", [], 1_700_000_000_000)]))
 
     def round(self) -> None:
         began = time.monotonic()
-        self._client.socket.sendall(self._produce)
-        produced: Any = control.parse_response(ApiKey.PRODUCE, 7, self._client.response())[1]
+        produced = self._client.ask(ApiKey.PRODUCE, 7, **produce_fields(QUIET, self._batch))
         (partition,) = produced.responses[0].partition_responses
         assert partition.error_code == 0
         middle = time.monotonic()
-        fetched = self._client.ask(
-            ApiKey.FETCH,
-            11,
-            max_wait=0,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            topics=[
-                {
-                    "topic": QUIET,
-                    "partitions": [
-                        {"partition": 0, "fetch_offset": partition.base_offset, "partition_max_bytes": 1 << 20}
-                    ],
-                }
-            ],
-        )
+        fetched = self._client.ask(ApiKey.FETCH, 11, **fetch_fields(QUIET, offset=partition.base_offset))
         assert fetched.responses[0].partitions[0].records
         self.longest_s = max(self.longest_s, middle - began, time.monotonic() - middle)
         self.rounds += 1
 
     def close(self) -> None:
-        self._client.socket.close()
+        self._client.close()
 
 
 class Attack:
@@ -146,7 +88,7 @@ class Attack:
     def _run(self, number: int) -> None:
         while not self._ended.is_set():
             try:
-                with Client(self._address) as client:
+                with KafkaConnection(self._address) as client:
                     while not self._ended.is_set():
                         request = self._request if isinstance(self._request, bytes) else self._request(number)
                         client.socket.sendall(request)
@@ -191,46 +133,21 @@ class Attack:
             thread.join(PATIENCE_S)
 
 
-def peak_bytes(broker: BrokerProcess) -> int:
-    """The most memory that the process has ever had (VmHWM)."""
-    with open(f"/proc/{broker.process.pid}/status") as status:
-        for line in status:
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")
-
-
 @contextmanager
 def attacked_broker(directory: Any, *settings: str, partitions: int = 1000) -> Iterator[BrokerProcess]:
     """A broker with what the attacks use, which cannot take the machine's memory."""
     with BrokerProcess(directory, *settings, prefix=("prlimit", "--as=6000000000")) as broker:
-        with Client(broker.address) as client:
-            made = client.ask(
-                ApiKey.CREATE_TOPICS,
-                5,
-                topics=[
-                    {"name": QUIET, "num_partitions": 1, "replication_factor": 1},
-                    {"name": WIDE, "num_partitions": partitions, "replication_factor": 1},
-                ],
-                timeout=120_000,
-            )
+        with KafkaConnection(broker.address) as client:
+            wanted = ((QUIET, 1), (WIDE, partitions))
+            topics = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in wanted]
+            made = client.ask(ApiKey.CREATE_TOPICS, 5, topics=topics, timeout=120_000)
             assert [topic.error_code for topic in made.topics] == [0, 0]
-            committed = client.ask(
-                ApiKey.OFFSET_COMMIT,
-                2,
-                group_id=GROUP,
-                generation_id_or_member_epoch=-1,
-                member_id="",
-                topics=[
-                    {
-                        "name": WIDE,
-                        "partitions": [
-                            {"partition_index": number, "committed_offset": 1, "committed_metadata": "m" * 1000}
-                            for number in range(200)
-                        ],
-                    }
-                ],
-            )
+            commits = [
+                {"partition_index": number, "committed_offset": 1, "committed_metadata": "m" * 1000}
+                for number in range(200)
+            ]
+            groups_topics = [{"name": WIDE, "partitions": commits}]
+            committed = client.ask(ApiKey.OFFSET_COMMIT, 2, group_id=GROUP, topics=groups_topics)
             assert {one.error_code for one in committed.topics[0].partitions} == {0}
         yield broker
 
@@ -257,17 +174,18 @@ def unknown_topics(number: int, of: int) -> bytes:
     return frame(ApiKey.METADATA, 4, count(of) + names + b"\1")
 
 
-def long_fetch(topic: str, partitions: int, max_wait_ms: int) -> bytes:
-    """A fetch of that many partitions, each from a far offset on where nothing is."""
-    return frame(
-        ApiKey.FETCH,
-        4,
-        struct.pack(">iiiib", -1, max_wait_ms, 1, 1 << 20, 0)
-        + count(1)
-        + text(topic)
-        + count(partitions)
-        + b"".join(struct.pack(">iqi", number, 0, 1 << 20) for number in range(partitions)),
-    )
+def markers(number: int) -> list[dict[str, Any]]:
+    """Of so many producers, over the partitions of the wide topic."""
+    return [
+        {"producer_id": each, "topics": [{"name": WIDE, "partition_indexes": [each % 1000]}]} for each in range(number)
+    ]
+
+
+def repeated_fetch(topic: str, partitions: Iterable[int], max_wait_ms: int = 100) -> bytes:
+    """A fetch of these partitions of one topic, each from its first offset on."""
+    wanted = [struct.pack(">iqi", number, 0, 1 << 20) for number in partitions]
+    head = struct.pack(">iiiib", -1, max_wait_ms, 1, 1 << 20, 0) + count(1) + text(topic) + count(len(wanted))
+    return frame(ApiKey.FETCH, 4, head + b"".join(wanted))
 
 
 ATTACKS: dict[str, Callable[[], bytes]] = {
@@ -279,33 +197,9 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "one topic's settings, 50,000 times": lambda: frame(
         ApiKey.DESCRIBE_CONFIGS, 1, count(50_000) + (b"\2" + text(WIDE) + b"\xff\xff\xff\xff") * 50_000 + b"\1"
     ),
-    "fetch of one partition, 200,000 times": lambda: frame(
-        ApiKey.FETCH,
-        4,
-        struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0)
-        + count(1)
-        + text(WIDE)
-        + count(200_000)
-        + struct.pack(">iqi", 0, 0, 1 << 20) * 200_000,
-    ),
-    "fetch of one partition, 40,000 times": lambda: frame(
-        ApiKey.FETCH,
-        4,
-        struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0)
-        + count(1)
-        + text(WIDE)
-        + count(40_000)
-        + struct.pack(">iqi", 0, 0, 1 << 20) * 40_000,
-    ),
-    "fetch of a million partitions": lambda: frame(
-        ApiKey.FETCH,
-        4,
-        struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0)
-        + count(1)
-        + text(WIDE)
-        + count(1_000_000)
-        + b"".join(struct.pack(">iqi", number, 0, 1 << 20) for number in range(1_000_000)),
-    ),
+    "fetch of one partition, 200,000 times": lambda: repeated_fetch(WIDE, [0] * 200_000),
+    "fetch of one partition, 40,000 times": lambda: repeated_fetch(WIDE, [0] * 40_000),
+    "fetch of a million partitions": lambda: repeated_fetch(WIDE, range(1_000_000)),
     "coordinators of 500,000 keys": lambda: frame(
         ApiKey.FIND_COORDINATOR, 4, b"\0" + b"\xa1\xc2\x1e" + b"\2k" * 500_000 + b"\0"
     ),
@@ -344,18 +238,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "sizes of one partition, 45,000 times": lambda: frame(
         ApiKey.DESCRIBE_LOG_DIRS, 1, count(1) + text(WIDE) + count(45_000) + count(0) * 45_000
     ),
-    "16,000 markers": lambda: control.encode_request(
-        ApiKey.WRITE_TXN_MARKERS,
-        1,
-        7,
-        "x",
-        {
-            "markers": [
-                {"producer_id": number, "topics": [{"name": WIDE, "partition_indexes": [number % 1000]}]}
-                for number in range(16_000)
-            ]
-        },
-    ),
+    "16,000 markers": lambda: control.encode_request(ApiKey.WRITE_TXN_MARKERS, 1, 7, "x", {"markers": markers(16_000)}),
     "45,000 commits": lambda: frame(
         ApiKey.OFFSET_COMMIT,
         2,

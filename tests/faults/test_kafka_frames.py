@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
-from tests.faults.raw import API_VERSIONS, LENGTH, Faults, fetch, produce, wait_for
+from tests.faults.raw import API_VERSIONS, Faults, fetch, produce
+from tests.kafka_connection import LENGTH
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -12,21 +12,20 @@ import pytest
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.compression import GZIP, compress
 from protocol.kafka.schema import control
-from tests.process.broker_process import PATIENCE_S, BrokerProcess
-from tests.process.hostile import (
+from tests.faults.attacks import (
     ATTACKS,
     QUIET,
     RSS_MAX,
     WIDE,
     Attack,
-    Client,
     Neighbour,
     attacked_broker,
-    long_fetch,
     outlives,
-    peak_bytes,
+    repeated_fetch,
     unknown_topics,
 )
+from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
 from tests.process.test_bombs import batch_of, with_body
 from tests.protocol.kafka.records.test_compression import UNITS
 
@@ -42,20 +41,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def topics(broker: BrokerProcess) -> set[str]:
-    with Client(broker.address) as client:
+    with KafkaConnection(broker.address) as client:
         return {topic.name for topic in client.ask(ApiKey.METADATA, 1, topics=None).topics}
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_stops_nobody_and_takes_little_memory(broker: BrokerProcess, name: str) -> None:
     outlives(broker, ATTACKS[name](), CONNECTIONS)
-    assert peak_bytes(broker) < RSS_MAX
+    assert broker.peak_bytes < RSS_MAX
 
 
 def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess) -> None:
     before = len(topics(broker))
     attack, _ = outlives(broker, lambda number: unknown_topics(number, 1000), 8)
-    assert peak_bytes(broker) < RSS_MAX
+    assert broker.peak_bytes < RSS_MAX
     # Each request makes 100 at most, and those of clients that have gone make no more.
     deadline = time.monotonic() + PATIENCE_S
     made = len(topics(broker)) - before
@@ -70,18 +69,18 @@ def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess)
 
 
 def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProcess) -> None:
-    with Client(broker.address) as client:
-        client.socket.sendall(unknown_topics(99, 100_000))
+    with KafkaConnection(broker.address) as client:
+        client.send(unknown_topics(99, 100_000))
         with pytest.raises(ConnectionError):
-            client.response()
+            client.frame()
     assert not any(name.startswith("unknown-99") for name in topics(broker))
 
 
 def test_fetches_of_many_partitions_that_wait_cost_appends_nothing(broker: BrokerProcess) -> None:
     # Of the wide topic and of the neighbour's: each of its appends concerns all of them.
-    request = long_fetch(WIDE, 1000, 1000)
+    request = repeated_fetch(WIDE, range(1000), 1000)
     outlives(broker, request, CONNECTIONS, rounds=50)
-    assert peak_bytes(broker) < RSS_MAX
+    assert broker.peak_bytes < RSS_MAX
 
 
 def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> None:
@@ -101,17 +100,16 @@ def test_neither_neighbours_nor_a_stop_wait_for_batches_that_are_decompressed(tm
         (codec, repeated(900_000 // (len(repeated(2)) - len(repeated(1))))) for codec, repeated in UNITS.values()
     ]
     contents.append((GZIP, compress(GZIP, bytes(31 << 20))))
-    with attacked_broker(tmp_path) as broker, Client(broker.address) as client:
+    with attacked_broker(tmp_path) as broker, KafkaConnection(broker.address) as client:
         for index, (codec, body) in enumerate(contents):
             batch = with_body(batch_of(1, codec), body, 1)
-            topic = {"name": WIDE, "partition_data": [{"index": index, "records": batch}]}
-            produced = client.ask(ApiKey.PRODUCE, 7, acks=1, timeout=30_000, topic_data=[topic])
+            produced = client.ask(ApiKey.PRODUCE, 7, **produce_fields(WIDE, batch, index, acks=1))
             assert produced.responses[0].partition_responses[0].error_code == 0
         wanted = [{"partition_index": index, "timestamp": 500} for index in range(len(contents))]
-        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": WIDE, "partitions": wanted}]}
+        fields = {"replica_id": -1, "topics": [{"name": WIDE, "partitions": wanted}]}
         request = control.encode_request(ApiKey.LIST_OFFSETS, 7, 7, "x", fields)
         outlives(broker, request, CONNECTIONS)
-        assert peak_bytes(broker) < RSS_MAX
+        assert broker.peak_bytes < RSS_MAX
         neighbour = Neighbour(broker.address)
         with Attack(broker.address, request, CONNECTIONS) as attack:
             while not all(attack.answers):
@@ -123,27 +121,13 @@ def test_neither_neighbours_nor_a_stop_wait_for_batches_that_are_decompressed(tm
 
 def test_large_requests_of_honest_clients_are_answered(tmp_path: Any) -> None:
     partitions = 2500
-    with attacked_broker(tmp_path, partitions=partitions) as broker, Client(broker.address) as client:
+    with attacked_broker(tmp_path, partitions=partitions) as broker, KafkaConnection(broker.address) as client:
         named = client.ask(ApiKey.METADATA, 9, topics=[{"name": WIDE}], allow_auto_topic_creation=False)
         assert partitions == len(named.topics[0].partitions)
         every = client.ask(ApiKey.METADATA, 9, topics=None)
         assert {WIDE: partitions, QUIET: 1} == {topic.name: len(topic.partitions) for topic in every.topics}
         wanted = list(range(partitions))
-        fetched = client.ask(
-            ApiKey.FETCH,
-            11,
-            max_wait=10,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            topics=[
-                {
-                    "topic": WIDE,
-                    "partitions": [
-                        {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for number in wanted
-                    ],
-                }
-            ],
-        )
+        fetched = client.ask(ApiKey.FETCH, 11, **fetch_fields(WIDE, wanted, max_wait=10))
         assert [(number, 0) for number in wanted] == [
             (one.partition_index, one.error_code) for one in fetched.responses[0].partitions
         ]
