@@ -1,7 +1,7 @@
 """One setting of the broker: an attrs field with its unit, its bounds, Kafka's name for it, what it does, and the reason for its
 default.
 
-The tables in docs/OPERATIONS.md are generated from this, so that they cannot differ from the code.
+The tables in docs/SETTINGS.md are generated from this, so that they cannot differ from the code.
 """
 
 import inspect
