@@ -60,7 +60,7 @@ screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=1 to run those that fail once more)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
 
-# What starts no process, browser or Spark, without property tests. Two workers: each reads all 15,000 tests before it begins.
+# The parts of the broker and the protocols, without property tests. Two workers: each collects all tests before it begins.
 FAST_WORKERS ?= 2
 FAST := tests/config tests/contract tests/delivery tests/kafka tests/metadata tests/metrics tests/network tests/protocol tests/pulsar \
     tests/runtime tests/security tests/shuffle tests/storage tests/test_floors.py tests/test_mirror.py tests/test_docs.py
