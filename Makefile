@@ -9,7 +9,8 @@ RERUNS ?= 0
 SEEDS ?= 1-2000
 CYCLES ?= 200
 COUNT ?= 1
-RACE_RERUNS ?= 0
+RACE_FAST_WORKERS ?= 2
+RERUNS ?= 0
 
 BIN := $(VENV)/bin
 # The environment was made with another Python than is asked for: make it again.
@@ -18,7 +19,7 @@ $(shell .ci/venv --outdate $(VENV) $(PYTHON))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test java-clients races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
+.PHONY: help run demo demo-page screenshots test test-fast java-clients races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -58,6 +59,15 @@ screenshots: $(VENV)/.stamp-test ## write the screenshots of docs/PAGE.md again 
 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=1 to run those that fail once more)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
+
+# What is worth most in 210 s of CPU, without property tests. Two workers: each collects all tests before it begins.
+FAST_WORKERS ?= 2
+FAST := tests/config tests/contract tests/delivery tests/metadata tests/network tests/protocol tests/runtime tests/security tests/storage \
+    tests/kafka/groups tests/kafka/handlers tests/kafka/producing tests/kafka/share tests/kafka/transactions \
+    tests/pulsar/dispatch tests/pulsar/entries tests/shuffle/partition tests/shuffle/serving \
+    tests/test_docs.py tests/test_floors.py tests/test_mirror.py
+test-fast: $(VENV)/.stamp-test ## most unit tests, without Spark: under 2 minutes on two idle cores (CONTRIBUTING.md says what it leaves out)
+	@$(BIN)/python -m pytest -q -n $(FAST_WORKERS) --dist loadgroup -m "not slow and not hypothesis" $(FAST) $(ARGS)
 
 java-clients: $(VENV)/.stamp-test ## get Kafka's and Flink's Java clients from PyPI, 600 MB, so that tests/compat runs them
 	@$(BIN)/python tests/compat/java/fetch_jars.py

@@ -9,7 +9,9 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
@@ -214,6 +216,74 @@ def _table_of(doc: str | None) -> str:
     return _table(columns, rows)
 
 
+def bounds() -> str:
+    """A table for each section of docs/bounds.toml, with the figures of the code."""
+    sections = tomllib.loads((DOCS / "bounds.toml").read_text("utf-8"))
+    return "\n".join(
+        f"## {section}\n\n{_table(('what', 'bound', 'past it'), [map(with_figures, row) for row in rows])}"
+        for section, rows in sections.items()
+    )
+
+
+_FIGURE = re.compile(r"\{(?P<folder>[\w/]*/)?(?P<name>\w+)(?::(?P<unit>bytes|ms))?\}")
+
+
+def with_figures(text: str) -> str:
+    """``text`` with figures in place of ``{name}``: a setting with its default, or the value of a constant.
+
+    Raises KeyError if there is neither, and if constants of several values have the name.
+    """
+    return _FIGURE.sub(lambda figure: _figure(figure["folder"] or "", figure["name"], figure["unit"]), text)
+
+
+def _figure(folder: str, name: str, unit: str | None) -> str:
+    settings = {info.name: info for info in setting_infos(BrokerConfig)}
+    if name in settings:
+        default = settings[name].default
+        known = isinstance(default, int) and 0 < default < _INT_MAX
+        return f"`{name}` ({_amount(default, settings[name].unit)})" if known else f"`{name}`"
+    values = {value for path, constant, value in _constants() if constant == name and path.startswith(folder)}
+    if len(values) != 1:
+        raise KeyError(
+            f"{folder}{name} has the values {sorted(values)} and needs a single one: name the folder in docs/bounds.toml"
+        )
+    (value,) = values
+    return _amount(value * 1000, "ms") if unit == "ms" else _amount(value, unit or "")
+
+
+def _amount(value: float, unit: str) -> str:
+    for size, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if unit == "bytes" and value >= size and value * 10 % size == 0:
+            return f"{value / size:g} {name}"
+    return f"{value:,.10g} {unit}".strip()
+
+
+@cache
+def _constants() -> list[tuple[str, str, float]]:
+    """File, name and value of each constant of a module that is a number."""
+    return [
+        (path.relative_to(DOCS.parent).as_posix(), name, value)
+        for package in ("broker", "protocol")
+        for path in sorted((DOCS.parent / package).rglob("*.py"))
+        for name, value in _constants_of(path.read_text("utf-8"))
+    ]
+
+
+def _constants_of(source: str) -> Iterator[tuple[str, float]]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        parts = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+        if isinstance(targets[0], ast.Name) and all(isinstance(part, parts) for part in ast.walk(value)):
+            number = eval(compile(ast.Expression(value), "constant", "eval"))  # numbers and operators only
+            if isinstance(number, (int, float)):
+                yield targets[0].id, number
+
+
 _LEVELS = ("debug", "info", "warning", "error")
 _LOGGERS = ("log", "logger", "events")
 
@@ -384,6 +454,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "transaction-phases": transaction_phases,
     "joint-ends": joint_ends,
     "state-machines": state_machines,
+    "bounds": bounds,
     "events": events,
     "commands": commands,
     "metrics": metrics,

@@ -50,6 +50,13 @@ if os.environ.get("BROKER_RACES"):
     sys.setswitchinterval(1e-6)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A text or bytes of some length are told by it. Spelled out, the names of all tests were 25 MB, which each worker sends."""
+    if isinstance(val, (str, bytes)) and len(val) > 100:
+        return f"{len(val)} {'characters' if isinstance(val, str) else 'bytes'}"
+    return None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A file's tests share its fixtures, so they stay together. Two workers at most run Spark: each takes a core and 1 GB."""
     if "PYTEST_XDIST_WORKER" not in os.environ:  # one process runs all; it may not even know the marker (-p no:xdist)

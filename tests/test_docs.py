@@ -24,10 +24,10 @@ def test_generated_parts_are_up_to_date(generate: ModuleType) -> None:
     assert [] == [path.name for path in generate.outdated()], "run `make docs`"
 
 
-def test_every_broker_setting_is_in_the_operators_handbook() -> None:
+def test_settings_of_the_broker_are_all_listed() -> None:
     from broker.config import BrokerConfig, setting_infos
 
-    text = (DOCS / "OPERATIONS.md").read_text("utf-8")
+    text = (DOCS / "SETTINGS.md").read_text("utf-8")
     assert [] == [info.name for info in setting_infos(BrokerConfig) if f"`{info.name}`" not in text]
 
 
@@ -38,6 +38,16 @@ def test_a_stale_part_is_noticed(generate: ModuleType) -> None:
     assert "| `cleanup.policy` |" in rendered
     assert rendered.endswith("<!-- end -->\nby hand\n")
     assert rendered == generate.render(rendered)
+
+
+def test_bounds_have_the_figures_of_the_code(generate: ModuleType) -> None:
+    assert "`queued_max_requests` (500 requests)" == generate.with_figures("{queued_max_requests}")
+    assert "up to 50,000, 64 MiB" == generate.with_figures("up to {REQUEST_ENTRIES_MAX}, {RESPONSE_MAX_BYTES:bytes}")
+
+
+def test_bounds_refuse_a_name_without_a_figure(generate: ModuleType) -> None:
+    with pytest.raises(KeyError, match="NO_SUCH_CONSTANT"):
+        generate.with_figures("at most {NO_SUCH_CONSTANT}")
 
 
 def test_every_test_that_a_document_names_is_there() -> None:

@@ -39,7 +39,7 @@ from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandFlow, CommandSubscrib
 from protocol.shuffle.buffer_response import BufferResponse
 from tests import certificates
 from tests.kafka.handlers import consumer_group_client, group_client, share_client
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 from tests.kafka.sasl_client import PASSWORD, USER, Connection
 from tests.pulsar.wire import Wire, send_frame
 from tests.shuffle.harness import Client as ShuffleClient
@@ -157,7 +157,7 @@ def _produce_fields(topic: str, acks: int) -> dict[str, Any]:
 
 def _produce(world: World, acks: int) -> None:
     fields = _produce_fields(world.kafka.topic(), acks)
-    with world.kafka.another_connection() as kafka:
+    with Beside(world.kafka) as kafka:
         kafka.ask(ApiKey.PRODUCE, 10, **fields)
         with world.tracer.walk():
             kafka.ask(ApiKey.PRODUCE, 10, **fields)
@@ -181,7 +181,7 @@ def fetch(world: World) -> None:
     limits = {"max_wait": 500, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 1, "rack_id": ""}
     session = {"replica_id": -1, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
     fields = limits | session | {"topics": [{"topic": topic, "partitions": [partition]}]}
-    with world.kafka.another_connection() as kafka:
+    with Beside(world.kafka) as kafka:
         kafka.ask(ApiKey.FETCH, 11, **fields)
         with world.tracer.walk():
             assert kafka.ask(ApiKey.FETCH, 11, **fields).responses[0].partitions[0].records
@@ -211,7 +211,7 @@ def send(world: World) -> None:
 def join(world: World) -> None:
     """The only member of a new classic group: JoinGroup (twice, as KIP-394 wants it), SyncGroup."""
     group = group_client.new_group()
-    with world.kafka.another_connection() as kafka:
+    with Beside(world.kafka) as kafka:
         group_client.heartbeat(kafka, group, "nobody", 1)
         with world.tracer.walk():
             member_id = group_client.stable(kafka, group)
@@ -221,7 +221,7 @@ def join(world: World) -> None:
 def consumer_join(world: World) -> None:
     """The only member of a new group of KIP-848: the heartbeat that joins, which gets its partition."""
     group, topic = group_client.new_group(), world.kafka.topic()
-    with world.kafka.another_connection() as kafka:
+    with Beside(world.kafka) as kafka:
         consumer_group_client.heartbeat(kafka, group, str(uuid4()), 1)
         with world.tracer.walk():
             member = consumer_group_client.join(kafka, group, str(uuid4()), [topic])

@@ -91,7 +91,7 @@ class _StopRequested(Exception):
 
 
 @click.command()
-@click.option("--config", "config_file", metavar="FILE.toml", help="File with settings. docs/OPERATIONS.md lists them.")
+@click.option("--config", "config_file", metavar="FILE.toml", help="File with settings. docs/SETTINGS.md lists them.")
 @click.option("--data-dir", metavar="DIR", help="Directory of the topics.  [default: broker-data]")
 @click.option(
     "--listener",

@@ -43,7 +43,7 @@ class Broker:
     Without ``data_dir`` the broker works in a temporary directory, which is removed when it is closed or when the program ends,
     also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the
     same user removes the directory. A given ``data_dir`` is never removed. ``settings`` are the broker's settings by name (see
-    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a wrong name or value, before anything
+    docs/SETTINGS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a wrong name or value, before anything
     is started. ``async with Broker() as broker`` starts and closes it without blocking the event loop of asyncio.
     """
 

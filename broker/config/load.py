@@ -151,7 +151,7 @@ def _hint(key: str) -> str:
     nearest = difflib.get_close_matches(key.replace(".", "_"), ours, 1)
     if nearest:
         return f"did you mean {nearest[0]!r}"
-    return "docs/OPERATIONS.md lists all settings"
+    return "docs/SETTINGS.md lists all settings"
 
 
 def _structure(info: SettingInfo, value: Any, source: str) -> Any:

@@ -1,7 +1,7 @@
 """One setting of the broker: an attrs field with its unit, its bounds, Kafka's name for it, what it does, and the reason for its
 default.
 
-The tables in docs/OPERATIONS.md are generated from this, so that they cannot differ from the code.
+The tables in docs/SETTINGS.md are generated from this, so that they cannot differ from the code.
 
 A setting as Kafka defines it for a topic or a group: its name, type, default and bounds, and the text that stands for a value.
 

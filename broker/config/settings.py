@@ -1,7 +1,7 @@
 """Every setting of a broker in one value. A setting that Kafka has, too, has Kafka's name in snake case.
 
 The classes that it inherits from only group the settings; a rule that concerns two settings is checked here. The tables in
-docs/OPERATIONS.md are generated from this class.
+docs/SETTINGS.md are generated from this class.
 """
 
 import attrs

@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's names, types, defaults, bounds and synonyms, once for the whole broker.
 
 ``broker/storage/log/log_config.py`` makes of them the settings in force for one topic, ``log_settings.py`` the broker's settings
-that are their defaults, ``docs/generate.py`` the table in docs/OPERATIONS.md, and DescribeConfigs its answer. Each refers to a
+that are their defaults, ``docs/generate.py`` the table in docs/SETTINGS.md, and DescribeConfigs its answer. Each refers to a
 row by its Python name, so that a misspelt one is an error at import. Settings that mean something only where there are replicas
 or tiered storage are accepted and shown, because administration tools set them, and have no effect.
 

@@ -31,7 +31,7 @@ class Kind(Enum):
 @attrs.frozen
 class Metric:
     """``name``: without the ``_total`` that the samples of a counter get. ``bounds``: the upper ends of a histogram's ranges,
-    inclusive and ascending. ``section``: the heading under which docs/OPERATIONS.md lists it."""
+    inclusive and ascending. ``section``: the heading under which docs/MONITORING.md lists it."""
 
     name: str
     kind: Kind

@@ -1,6 +1,6 @@
 """The names of all metrics, what they mean, and their labels: the one place where they are declared.
 
-Whoever counts takes the metric from here. docs/OPERATIONS.md lists them by generation, and tests/metrics/test_moving.py has a
+Whoever counts takes the metric from here. docs/MONITORING.md lists them by generation, and tests/metrics/test_moving.py has a
 test for each of them.
 
 Where Kafka's usual dashboards have a name for a figure (the JMX exporter's, or kafka_exporter's), it has that name; where
@@ -77,7 +77,7 @@ NETWORK_UNSENT_BYTES = _gauge(
 )
 MUTED_CONNECTIONS = _gauge(
     "broker_network_muted_connections",
-    "Connections from which no request is taken, by reason; one may have several (docs/ARCHITECTURE.md).",
+    "Connections from which no request is taken, by reason; one may have several (docs/STATES.md).",
     "reason",
 )
 MUTES = _counter(

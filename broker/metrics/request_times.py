@@ -14,6 +14,8 @@ counted, but measured in some *steps* of the processor only, so that there are a
 stands for as many as were answered since the last such step. A broker with little to do measures every request.
 
 Streams, whose frames are not answered one by one, have no times.
+
+Tests: tests/network/test_request_times.py.
 """
 
 from bisect import bisect_left

@@ -209,7 +209,7 @@ def test_what_is_not_run_is_listed(name: str) -> None:
 
 def test_every_link_to_a_file_leads_to_one_and_to_a_heading_in_it() -> None:
     broken = []
-    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         text = re.sub(r"^```.*?^```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
             path, _, anchor = target.partition("#")

@@ -1,4 +1,4 @@
-"""The commands of docs/OPERATIONS.md about backups, repair and health do what it says, in its order."""
+"""The commands of docs/RECOVERY.md about backups, repair and health do what it says, in its order."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from tests.process.broker_process import PATIENCE_S, BrokerProcess
 from tests.process.test_backup import read
 from tests.storage.repair.test_repair import flip
 
-GUIDE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "RECOVERY.md"
 
 
 def commands(word: str) -> list[list[str]]:

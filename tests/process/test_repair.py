@@ -1,4 +1,4 @@
-"""A partition that is offline, step by step as docs/OPERATIONS.md describes it: seen, diagnosed, mended, served again."""
+"""A partition that is offline, step by step as docs/RECOVERY.md describes it: seen, diagnosed, mended, served again."""
 
 from pathlib import Path
 

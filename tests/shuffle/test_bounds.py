@@ -1,4 +1,4 @@
-"""What memory the shuffle service takes, whatever its clients do: each row of the table of bounds in docs/ARCHITECTURE.md."""
+"""What memory the shuffle service takes, whatever its clients do: each row of the table of bounds in docs/BOUNDS.md."""
 
 import os
 import tracemalloc

@@ -15,7 +15,7 @@ thread that may be busy for a while, with no lock held, and hands the task to th
 members get heartbeats answered by the assignment that there is, and those that join wait for the new one.
 
 ``cost`` counts what ``run`` goes through: members, partitions, subscriptions. One takes up to 2 us
-(tests/bench/bench_consumer_group.py).
+(`python -m tests.bench groups`).
 
 Which topics the regular expressions of one consumer group match, and when they have to be matched again.
 
