@@ -15,8 +15,7 @@ from broker.errors import ConfigError
 from broker.live_config import LiveConfig, Reconfigurable
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import SocketServer
-from broker.security.certificate_watcher import tls_config
-from broker.security.tls_listener import TlsListener
+from broker.security.tls_listener import TlsListener, tls_config
 from broker.storage.config import StorageConfig
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager

@@ -29,8 +29,8 @@ from broker.network.tracing import TraceExporter, Traces, open_exporter
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
-from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
 from broker.security.security import Security, open_security
+from broker.security.tls_listener import CertificateWatcher, open_tls, register_tls_metrics
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory

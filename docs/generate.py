@@ -25,7 +25,7 @@ from broker.config.topic_settings import SETTINGS
 from broker.delivery import in_flight
 from broker.kafka import handlers
 from broker.kafka.api import Api
-from broker.kafka.transactions import joint_end, phases
+from broker.kafka.transactions import coordinator, transaction
 from broker.metrics import names
 from broker.network import mute
 from broker.pulsar import handlers as pulsar_handlers
@@ -171,23 +171,23 @@ def mute_states() -> str:
 
 
 def transaction_phases() -> str:
-    return _table_of(phases.__doc__)
+    return _table_of(transaction.__doc__)
 
 
 def joint_ends() -> str:
-    return _table_of(joint_end.__doc__)
+    return _table_of(coordinator.__doc__)
 
 
 # The state machines that are tables, from the reactor to the clients. Connections have a section of their own.
 MACHINES = (
-    "broker.kafka.login_state",
+    "broker.kafka.sasl_session",
     "broker.kafka.groups.classic_states",
-    "broker.kafka.groups.share.share_states",
-    "broker.kafka.transactions.phases",
+    "broker.kafka.groups.share.target_assignment",
+    "broker.kafka.transactions.transaction",
     "broker.shuffle.partition.life",
     "broker.shuffle.partition.reading_state",
     "broker.shuffle.spill.spill",
-    "broker.client.shuffle.writing.writer_state",
+    "broker.client.shuffle.writing.resend_window",
     "broker.client.shuffle.writing.broker_link",
     "broker.client.shuffle.reading.input_channel",
     "broker.client.kafka.transaction",

@@ -15,7 +15,7 @@ from broker import server as module
 from broker.config import load
 from broker.errors import ConfigError, StorageError
 from broker.metadata.sqlite import SqliteCatalogue
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from broker.part import PartThread, Surroundings
 from broker.runtime import system_runtime
 from broker.runtime.dial import ask

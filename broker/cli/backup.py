@@ -16,7 +16,7 @@ import click
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time
 from broker.cli.output import output_option, print_object, say
-from broker.client.kafka.backup import BackupClient, Pinned
+from broker.client.kafka.admin.cluster import BackupClient, Pinned
 from broker.client.kafka.routing import Routing
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock

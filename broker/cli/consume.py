@@ -6,14 +6,19 @@ the group, and follows several partitions at a time, by kafka-python. ``consume_
 
 `broker consume --share-group`: prints records as a member of a share group, and accepts what it has printed.
 
+Reads topics for `consume` from a place to their present end, with our own Kafka client: partition after partition.
+
+Where `consume` begins in a partition: an offset, a number of records before the end, or a time. Pure.
+
 Tests: tests/cli/test_produce_consume.py.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import click
 
 from broker.cli import completion
@@ -29,8 +34,105 @@ from broker.cli.client import (
 )
 from broker.cli.output import Interrupts, say
 from broker.cli.record_format import Renderer, by_template, json_line, parse_template, text_line
-from broker.cli.record_reader import Place
+from broker.client.kafka.cluster import Cluster
+from broker.client.kafka.errors import CorruptRecordError
+from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import BrokerError
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import CONTROL, check_crc, read_header
+from protocol.kafka.records.records import Record, records
+
+
+@attrs.frozen
+class Place:
+    """One of them is set."""
+
+    offset: int | None = None
+    last: int | None = None
+    timestamp_ms: int | None = None
+
+    @classmethod
+    def parse(cls, offset: str | None, timestamp_ms: int | None) -> "Place":
+        """Raises click.UsageError."""
+        if timestamp_ms is not None:
+            return cls(timestamp_ms=timestamp_ms)
+        if offset in (None, "beginning", "earliest"):
+            return cls(offset=0)
+        if offset in ("end", "latest"):
+            return cls(last=0)
+        try:
+            number = int(offset)
+        except ValueError:
+            raise click.UsageError("Write --offset as beginning, end, a number, or -N for the last N.") from None
+        return cls(last=-number) if offset.startswith("-") else cls(offset=number)
+
+    def start(self, begin: int, end: int, at_time: int | None) -> int:
+        """The offset in a partition from ``begin`` to ``end``. ``at_time``: the first record that is not before the time, if
+        there is one."""
+        if self.timestamp_ms is not None:
+            start = end if at_time is None else at_time
+        elif self.last is not None:
+            start = end - self.last
+        else:
+            start = self.offset or 0
+        return min(max(start, begin), end)
+
+
+_FETCH_BYTES = 4 * 1024 * 1024
+
+
+def read_to_end(
+    cluster: Cluster, topics: Sequence[str], numbers: Sequence[int], place: Place
+) -> Iterator[tuple[str, int, list[Record]]]:
+    """Topic, partition, and the records of a batch. ``numbers``: only these partitions, if there are any. Raises BrokerError."""
+    partitions = _partitions(cluster, topics, numbers)
+    begins = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = cluster.offsets(dict.fromkeys(partitions, LATEST))
+    times = {}
+    if place.timestamp_ms is not None:
+        times = cluster.offsets(dict.fromkeys(partitions, place.timestamp_ms))
+    for key in partitions:
+        begin, end = begins[key] or 0, ends[key] or 0
+        start = place.start(begin, end, times.get(key))
+        if start < end:
+            for batch in _batches(cluster, *key, start, end):
+                yield *key, batch
+
+
+def _partitions(cluster: Cluster, topics: Sequence[str], numbers: Sequence[int]) -> list[TopicPartition]:
+    known = cluster.topics(topics)
+    partitions: list[TopicPartition] = []
+    for topic in topics:
+        if topic not in known:
+            raise no_topic(topic)
+        existing = known[topic].partitions
+        for number in numbers or existing:
+            if number not in existing:
+                raise BrokerError(f"Topic {topic!r} has no partition {number}: it has 0 to {max(existing)}.")
+            partitions.append((topic, number))
+    return list(dict.fromkeys(partitions))
+
+
+def _batches(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[list[Record]]:
+    with cluster.fetcher(topic, partition, start, end, max_bytes=_FETCH_BYTES) as fetcher:
+        for fetched in fetcher:
+            view, position = fetched.data, 0
+            try:
+                while position < len(view):
+                    header = read_header(view, position)
+                    check_crc(view, position, header)
+                    # Markers of transactions are no records.
+                    if not header.attributes & CONTROL:
+                        batch = list(records(view, position))
+                        if header.base_offset < start or header.last_offset >= end:
+                            batch = [record for record in batch if start <= record.offset < end]
+                        yield batch
+                    position += header.size
+            except ProtocolError as error:
+                raise CorruptRecordError(
+                    f"{topic}-{partition} cannot be read before offset {fetched.next_offset}: {error}."
+                ) from None
+
 
 # How long to wait for the group to assign something, and then, without --follow, for one more record.
 _ASSIGNMENT_S = 60.0
@@ -223,7 +325,7 @@ def _read_to_end(
     render: Renderer,
     limit: int | None,
 ) -> None:
-    from broker.cli.record_reader import read_to_end
+
     from broker.client.kafka.cluster import Cluster
 
     out = sys.stdout.buffer

@@ -1,21 +1,260 @@
-"""`broker inspect`: shows and verifies segment files. It needs no running broker, and writes nothing without --repair --apply."""
+"""`broker inspect`: shows and verifies segment files. It needs no running broker, and writes nothing without --repair --apply.
+
+Reads a segment's files from beginning to end and lists the errors in them, for `broker inspect`.
+
+A segment has a ``.log`` with record batches, and two indexes, which may be behind the log but must not be wrong. An entry of
+the offset index (relative offset and position, 4 bytes each) points at a batch that begins at or before that offset. An entry
+of the time index (timestamp in 8 bytes, relative offset in 4) says that no record up to that offset is newer. Memory is
+bounded by the indexes and one window of the log.
+"""
 
 import os
+import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import click
 
 from broker.cli.client import format_time
 from broker.cli.output import json_line, json_text, output_option, print_object, print_table, say
-from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
+from broker.runtime.disk import File, SystemDisk
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import BatchHeader
-from protocol.kafka.records.markers import read_marker
-from protocol.kafka.records.records import records
+from protocol.kafka.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from protocol.kafka.records.records import read_marker, records
 from protocol.translation.to_kafka import OpenedEntry, open_entry
+
+_WINDOW_BYTES = 4 * 1024 * 1024
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+# Indexes store offsets as 32 bits relative to the segment's first one.
+_RELATIVE_MAX = 2**31 - 1
+_LENGTH = struct.Struct(">qi")
+
+# Called for each valid batch with its header, its position, and its bytes.
+OnBatch = Callable[[BatchHeader, int, memoryview], None]
+
+
+@attrs.define
+class Segment:
+    """The contents of one segment, and the errors in it."""
+
+    path: str
+    base_offset: int
+    size: int = 0
+    batches: int = 0
+    records: int = 0
+    next_offset: int = 0
+    max_timestamp: int = -1
+    index_entries: int = 0
+    time_index_entries: int = 0
+    problems: list[str] = attrs.field(factory=list)
+
+
+def check_segment(path: str, on_batch: OnBatch | None = None, with_records: bool = False) -> Segment:
+    """Check the .log file ``path`` and the indexes beside it. ``with_records`` also reads every record.
+
+    Raises OSError if a file cannot be read.
+    """
+    disk = SystemDisk()
+    stem = path.removesuffix(".log")
+    segment = Segment(path, base_offset=int(stem.rsplit("/", 1)[-1]))
+    segment.next_offset = segment.base_offset
+    offset_index = _Entries(disk, stem + ".index", _OFFSET_ENTRY, segment)
+    time_index = _Entries(disk, stem + ".timeindex", _TIME_ENTRY, segment)
+    segment.index_entries, segment.time_index_entries = len(offset_index.entries), len(time_index.entries)
+    offsets = _OffsetIndexCheck(segment, [(offset, position) for offset, position in offset_index.entries])
+    times = _TimeIndexCheck(segment, [(timestamp, offset) for timestamp, offset in time_index.entries])
+
+    file = disk.open(path, read_only=True)
+    try:
+        segment.size = file.size()
+        for position, header, data in _batches(file, segment):
+            segment.batches += 1
+            # An entry is stored as one record, whatever the number of its messages.
+            segment.records += header.last_offset_delta + 1 if header.is_entry else header.record_count
+            segment.next_offset = header.next_offset
+            segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
+            offsets.batch(position, header)
+            times.batch(header)
+            if with_records and not _readable(segment, position, header, data):
+                continue
+            if on_batch is not None:
+                on_batch(header, position, data)
+    finally:
+        file.close()
+    offsets.end()
+    times.end()
+    return segment
+
+
+def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Every valid batch: position in the file, header, and bytes. Ends at the first batch whose end is unknown."""
+    window, start, position = memoryview(b""), 0, 0
+    while position < segment.size:
+        at = position - start
+        size = _batch_size(window, at)
+        if size is None or at + size > len(window):
+            # A size is not trusted unless it fits into the file.
+            left = segment.size - position
+            want = _WINDOW_BYTES if size is None or size > left else max(size, _WINDOW_BYTES)
+            window, start, at = memoryview(file.pread(want, position)), position, 0
+            size = _batch_size(window, at)
+        try:
+            header = read_header(window, at)
+        except ProtocolError as error:
+            rest = segment.size - position
+            if _all_zero(file, position, segment.size):
+                return  # preallocated space
+            if size is None or size > rest:
+                what = f"the last {rest} bytes are not a whole batch (a broker cuts them off when it starts)"
+                segment.problems.append(f"torn tail at {position}: {what}")
+            else:
+                segment.problems.append(
+                    f"corrupt at {position}: {error}; the {rest} bytes from there on are unreadable"
+                )
+            return
+        data = window[at : at + header.size]
+        sound = True
+        try:
+            check_crc(data, 0, header)
+        except ProtocolError as error:
+            segment.problems.append(f"corrupt at {position} (offset {header.base_offset}): {error}")
+            sound = False
+        if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
+            expected = f"{segment.next_offset} or more"
+        elif header.last_offset - segment.base_offset > _RELATIVE_MAX:
+            expected = f"{segment.base_offset + _RELATIVE_MAX} or less"
+        else:
+            expected = ""
+        if expected:
+            segment.problems.append(f"corrupt at {position}: offset {header.base_offset} where {expected} was expected")
+            sound = False
+        if sound:
+            yield position, header, data
+        position += header.size
+
+
+def _batch_size(window: memoryview, at: int) -> int | None:
+    """The size that the batch at ``at`` states, or None if the window ends before it."""
+    if at + HEADER_SIZE > len(window):
+        return None
+    _, length = _LENGTH.unpack_from(window, at)
+    return LOG_OVERHEAD + int(length)
+
+
+def _all_zero(file: File, position: int, end: int) -> bool:
+    while position < end:
+        piece = file.pread(_WINDOW_BYTES, position)
+        if not piece or piece.strip(b"\0"):
+            return False
+        position += len(piece)
+    return True
+
+
+def _readable(segment: Segment, position: int, header: BatchHeader, data: memoryview) -> bool:
+    """True if every record of the batch can be read and their offsets ascend within the batch."""
+    last = header.base_offset - 1
+    try:
+        for record in records(data):
+            if not last < record.offset <= header.last_offset:
+                raise ProtocolError(f"a record with offset {record.offset} after {last}")
+            last = record.offset
+    except ProtocolError as error:
+        segment.problems.append(f"corrupt at {position} (offset {header.base_offset}): {error}")
+        return False
+    return True
+
+
+class _Entries:
+    """An index file, as tuples. A missing one is no error, since it is rebuilt. Trailing zeros are space that Kafka
+    preallocates.
+    """
+
+    def __init__(self, disk: SystemDisk, path: str, entry: struct.Struct, segment: Segment) -> None:
+        self.entries: list[tuple[int, int]] = []
+        if not disk.exists(path):
+            return
+        file = disk.open(path, read_only=True)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        if len(data) % entry.size:
+            segment.problems.append(f"{_name(path)}: {len(data)} bytes are not a whole number of entries")
+            data = data[: len(data) - len(data) % entry.size]
+        self.entries = list(entry.iter_unpack(data))
+        while self.entries and self.entries[-1] == (0, 0):
+            self.entries.pop()
+        for column, name in enumerate(("offset", "position") if entry is _OFFSET_ENTRY else ("timestamp", "offset")):
+            values = [values[column] for values in self.entries]
+            if values != sorted(values):
+                segment.problems.append(f"{_name(path)}: entries do not ascend by {name}")
+
+
+class _OffsetIndexCheck:
+    """Compares the entries with the batches, in order."""
+
+    def __init__(self, segment: Segment, entries: list[tuple[int, int]]) -> None:
+        self._segment = segment
+        self._entries = entries
+        self._next = 0
+
+    def batch(self, position: int, header: BatchHeader) -> None:
+        while self._next < len(self._entries) and self._entries[self._next][1] <= position:
+            relative, pointed = self._entries[self._next]
+            offset = self._segment.base_offset + relative
+            if pointed != position:
+                self._segment.problems.append(
+                    f"offset index: offset {offset} points at {pointed}, where no batch begins"
+                )
+            elif offset < header.base_offset:
+                self._segment.problems.append(
+                    f"offset index: offset {offset} points past itself, at the batch of {header.base_offset}"
+                )
+            self._next += 1
+
+    def end(self) -> None:
+        left = len(self._entries) - self._next
+        if left:
+            self._segment.problems.append(f"offset index: {left} entries point past the last batch")
+
+
+class _TimeIndexCheck:
+    """Compares the entries with the largest timestamp so far, batch by batch."""
+
+    def __init__(self, segment: Segment, entries: list[tuple[int, int]]) -> None:
+        self._segment = segment
+        self._entries = entries
+        self._next = 0
+        self._newest = -1
+
+    def batch(self, header: BatchHeader) -> None:
+        # All batches that count for entries before this batch have been read.
+        self._check_before(header.base_offset)
+        self._newest = max(self._newest, header.max_timestamp)
+
+    def end(self) -> None:
+        self._check_before(self._segment.next_offset)
+        left = len(self._entries) - self._next
+        if left:
+            self._segment.problems.append(f"time index: {left} entries for offsets past the last batch")
+
+    def _check_before(self, end: int) -> None:
+        while self._next < len(self._entries) and self._segment.base_offset + self._entries[self._next][1] < end:
+            timestamp, relative = self._entries[self._next]
+            if timestamp < self._newest:
+                offset = self._segment.base_offset + relative
+                self._segment.problems.append(
+                    f"time index: up to offset {offset} nothing is said to be newer than {timestamp}, but {self._newest} is"
+                )
+            self._next += 1
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 # For each segment; otherwise a file of zeros would fill the screen.

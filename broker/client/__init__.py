@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from broker.client.shuffle.local_exchange import LocalExchange
     from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun
     from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
-    from broker.client.shuffle.reading.input_gate import InputGate
-    from broker.client.shuffle.reading.union_input_gate import UnionInputGate
+    from broker.client.shuffle.reading.input_gate import InputGate, UnionInputGate
     from broker.client.shuffle.writing.channel_selector import (
         broadcast,
         custom,
@@ -81,7 +80,7 @@ _WHERE = {
     "ShuffleAdmin": "broker.client.shuffle.admin",
     "ShuffleError": "broker.client.shuffle.errors",
     "ShuffleWriter": "broker.client.shuffle.writing.shuffle_writer",
-    "UnionInputGate": "broker.client.shuffle.reading.union_input_gate",
+    "UnionInputGate": "broker.client.shuffle.reading.input_gate",
 }
 _WHERE |= dict.fromkeys(
     ["broadcast", "custom", "forward", "hash_by_key", "rebalance", "rescale", "round_robin"],

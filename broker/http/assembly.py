@@ -30,8 +30,7 @@ from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.http.streams import Streams
 from broker.log import EventLimit, get_logger
-from broker.metrics.registry import Registry
-from broker.metrics.text import negotiate, render
+from broker.metrics.registry import Registry, negotiate, render
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event

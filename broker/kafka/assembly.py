@@ -11,6 +11,7 @@ from broker.config import Listener
 from broker.config.per_listener import for_listener
 from broker.kafka import handlers
 from broker.kafka.authorization import visible_topics
+from broker.kafka.client_telemetry import ClientTelemetry
 from broker.kafka.configs.changes import report_ignored
 from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.context import KafkaContext
@@ -25,7 +26,6 @@ from broker.kafka.producing.runs import RUN_API
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.share.share_service import ShareService
-from broker.kafka.telemetry.client_telemetry import ClientTelemetry
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.quota import Throttling

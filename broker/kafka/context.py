@@ -11,12 +11,12 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.client_telemetry import ClientTelemetry
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metering import AnsweredErrors, Metering
 from broker.kafka.share.share_service import ShareService
-from broker.kafka.telemetry.client_telemetry import ClientTelemetry
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
@@ -32,9 +32,9 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer
-from broker.security.client_software import ClientSoftware
+from broker.security.client_quotas import ClientQuotas
 from broker.security.credentials import Credentials
-from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.security import ClientSoftware
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher

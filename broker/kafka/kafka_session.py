@@ -12,8 +12,8 @@ import attrs
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.run_finder import RunFinder
-from broker.security.client_software import Software
+from broker.kafka.producing.runs import RunFinder
+from broker.security.security import Software
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header

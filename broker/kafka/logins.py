@@ -10,7 +10,7 @@ closed at once, without an answer.
 
 Kafka's numbers of the SCRAM mechanisms (ScramMechanism.type), as its requests about credentials have them.
 
-Tests: tests/kafka/test_login.py,
+Tests: tests/kafka/test_sasl_session_login.py,
 tests/kafka/handlers/test_sasl_handshake.py,
 tests/kafka/handlers/test_alter_user_scram_credentials.py.
 """

@@ -34,8 +34,7 @@ from broker.network.quota import Throttling
 from broker.network.service import Connection, Handover, Outbox, Part, Request
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter, Meters
-from broker.security.quotas.entities import Kind
+from broker.security.client_quotas import UNLIMITED, ClientQuotas, Kind, Meter, Meters
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.throttle_time import with_throttle_time

@@ -24,10 +24,10 @@ from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.lag import Lags, PartitionLag
 from broker.kafka.share.share_partition import ACCEPT, REJECT, RELEASE, RENEW
 from broker.kafka.share.share_service import ShareService
-from broker.kafka.transactions.phases import AT_REST
+from broker.kafka.transactions.transaction import AT_REST
 from broker.metrics import Labels, Registry, names
-from broker.metrics.bounded import BoundedCounter, Chosen, summed
 from broker.metrics.metric import Cached
+from broker.metrics.registry import BoundedCounter, Chosen, summed
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.storage.log.log import Log

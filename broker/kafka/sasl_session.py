@@ -3,21 +3,122 @@
 ``SaslSession`` belongs to its processor's thread. Only ``evaluate`` may run on a handler; the connection takes no request until
 it is answered, so nothing else happens to the session meanwhile. What an expired login and a failed one lead to is in
 ``login.py``.
+
+Where a connection of a `+sasl` listener stands with its login, as two tables. Kafka's SaslServerAuthenticator has the same.
+
+What is answered in each state; anything else closes the connection. ``SaslSession`` takes a request only if its API is here:
+
+| state | answered | reason |
+|---|---|---|
+| INITIAL_REQUEST | ApiVersions, SaslHandshake | Clients may ask what the broker serves, once. |
+| HANDSHAKE_REQUEST | SaslHandshake | ApiVersions was answered. |
+| AUTHENTICATE | SaslAuthenticate; ApiVersions with ILLEGAL_SASL_STATE | The mechanism is chosen. |
+| AUTHENTICATE_RAW | tokens without a header | The same after version 0 of SaslHandshake. |
+| COMPLETE | everything | The client has logged in. SaslHandshake begins to log in again. |
+| EXPIRED | nothing | The login was not renewed in time. |
+| FAILED | nothing | The refusal is sent after a delay, and then the connection is closed. |
+
+What leads from one state to another:
+
+| state | event | next state |
+|---|---|---|
+| INITIAL_REQUEST | VERSIONS_TOLD | HANDSHAKE_REQUEST |
+| INITIAL_REQUEST | MECHANISM_CHOSEN | AUTHENTICATE |
+| INITIAL_REQUEST | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
+| INITIAL_REQUEST | REFUSED | FAILED |
+| HANDSHAKE_REQUEST | MECHANISM_CHOSEN | AUTHENTICATE |
+| HANDSHAKE_REQUEST | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
+| HANDSHAKE_REQUEST | REFUSED | FAILED |
+| AUTHENTICATE | PROVED | COMPLETE |
+| AUTHENTICATE | REFUSED | FAILED |
+| AUTHENTICATE_RAW | PROVED | COMPLETE |
+| AUTHENTICATE_RAW | REFUSED | FAILED |
+| COMPLETE | MECHANISM_CHOSEN | AUTHENTICATE |
+| COMPLETE | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
+| COMPLETE | REFUSED | FAILED |
+| COMPLETE | TIME_OVER | EXPIRED |
+
+Pure. The state is ``SaslSession``'s and is changed on its processor's thread only.
+
+Logins with SASL: what a proof, a failure and the end of a login's time lead to.
+
+The functions run on the connection's processor, unless they say otherwise. ``SaslSession`` has the state.
 """
 
 import struct
 from collections.abc import Mapping
+from enum import Enum
+from functools import partial
 from math import inf
+from typing import Final
 
 import attrs
 
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession, Runs
-from broker.kafka.login_state import ANSWERED, LoginEvent, LoginState, next_state
+from broker.network.service import Connection, Outbox, Request
 from broker.runtime.timers import TimerHandle
 from broker.security.principal import Principal
-from broker.security.sasl.exchange import Exchange, Identity, NewExchange, Refuse
+from broker.security.sasl.exchange import AuthenticationFailed, Exchange, Identity, LoginResult, NewExchange, Refuse
 from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+
+
+class LoginState(Enum):
+    INITIAL_REQUEST = "initial request"
+    HANDSHAKE_REQUEST = "handshake request"
+    AUTHENTICATE = "authenticate"
+    AUTHENTICATE_RAW = "authenticate raw"
+    COMPLETE = "complete"
+    EXPIRED = "expired"
+    FAILED = "failed"
+
+
+class LoginEvent(Enum):
+    VERSIONS_TOLD = "versions told"
+    MECHANISM_CHOSEN = "mechanism chosen"
+    MECHANISM_CHOSEN_V0 = "mechanism chosen v0"
+    PROVED = "proved"
+    REFUSED = "refused"
+    TIME_OVER = "time over"
+
+
+_S, _E = LoginState, LoginEvent
+
+_TABLE: Final[dict[tuple[LoginState, LoginEvent], LoginState]] = {
+    (_S.INITIAL_REQUEST, _E.VERSIONS_TOLD): _S.HANDSHAKE_REQUEST,
+    (_S.AUTHENTICATE, _E.PROVED): _S.COMPLETE,
+    (_S.AUTHENTICATE_RAW, _E.PROVED): _S.COMPLETE,
+    (_S.COMPLETE, _E.TIME_OVER): _S.EXPIRED,
+}
+for _state in (_S.INITIAL_REQUEST, _S.HANDSHAKE_REQUEST, _S.COMPLETE):
+    _TABLE[_state, _E.MECHANISM_CHOSEN] = _S.AUTHENTICATE
+    _TABLE[_state, _E.MECHANISM_CHOSEN_V0] = _S.AUTHENTICATE_RAW
+for _state in (_S.INITIAL_REQUEST, _S.HANDSHAKE_REQUEST, _S.AUTHENTICATE, _S.AUTHENTICATE_RAW, _S.COMPLETE):
+    _TABLE[_state, _E.REFUSED] = _S.FAILED
+
+TABLE: Final = _TABLE
+
+# The APIs whose requests reach a handler. None: all of them.
+ANSWERED: Final[dict[LoginState, frozenset[ApiKey] | None]] = {
+    _S.INITIAL_REQUEST: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}),
+    _S.HANDSHAKE_REQUEST: frozenset({ApiKey.SASL_HANDSHAKE}),
+    _S.AUTHENTICATE: frozenset({ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS}),
+    _S.AUTHENTICATE_RAW: frozenset(),
+    _S.COMPLETE: None,
+    _S.EXPIRED: frozenset(),
+    _S.FAILED: frozenset(),
+}
+
+
+def next_state(state: LoginState, event: LoginEvent) -> LoginState:
+    """The second table. AssertionError for an event that cannot happen in this state."""
+    after = _TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after
+
 
 _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id. A token may be empty.
@@ -172,3 +273,79 @@ class SaslSession(KafkaSession):
         expiry, self.expiry = self.expiry, None
         if expiry is not None:
             expiry.cancel()
+
+
+# While a request is handled when the login's time is over, look again after so long (s).
+_LOOK_AGAIN_S = 0.5
+
+
+def succeed(
+    context: KafkaContext, connection: Connection, session: SaslSession, identity: Identity, outbox: Outbox
+) -> int:
+    """The client has proved who it is. How long (ms) that is valid; 0: without an end. Raises AuthenticationFailed if it was
+    somebody else before."""
+    again = session.previous is not None
+    if again and session.previous != identity.principal:
+        raise AuthenticationFailed("another principal than before", identity.principal.name)
+    lifetime_ms = session.complete(identity, context.clock.time_ms())
+    connection.principal = identity.principal
+    _count(context, session, LoginResult.REAUTHENTICATED if again else LoginResult.SUCCEEDED)
+    if lifetime_ms is None:
+        return 0
+    _expire_after(context, lifetime_ms / 1000, connection, session, outbox)
+    return lifetime_ms
+
+
+def fail(
+    context: KafkaContext,
+    request: Request,
+    session: SaslSession,
+    error: AuthenticationFailed,
+    outbox: Outbox,
+    answer: bytes,
+) -> None:
+    """Refuse the login: ``answer``, which may be empty, after a delay, and then the connection is closed."""
+    again = session.previous is not None
+    _count(context, session, LoginResult.REAUTHENTICATION_FAILED if again else LoginResult.FAILED)
+    context.logins.log_failure(request.connection.peer, session.mechanism, error)
+    session.refuse()
+    context.logins.failures.refuse(request, outbox, [answer] if answer else [], session.rules.failure_delay_s)
+
+
+def failure_message(session: SaslSession) -> str:
+    """What the client is told, which is the same whatever was wrong."""
+    what = "authentication" if session.previous is None else "re-authentication"
+    return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {session.mechanism}"
+
+
+def disconnected(context: KafkaContext, session: SaslSession) -> None:
+    if session.closed():
+        _count(context, session, LoginResult.UNFINISHED)
+
+
+def _count(context: KafkaContext, session: SaslSession, result: LoginResult) -> None:
+    context.logins.counters.count(session.rules.listener, session.mechanism, result)
+
+
+def _expire_after(
+    context: KafkaContext, seconds: float, connection: Connection, session: SaslSession, outbox: Outbox
+) -> None:
+    expire = partial(_expire, context, connection, session, outbox)
+    session.expiry = context.timer.at(context.clock.monotonic() + seconds, partial(outbox.call, connection, expire))
+
+
+def _expire(context: KafkaContext, connection: Connection, session: SaslSession, outbox: Outbox) -> None:
+    """The login's time is over: close the connection, after the answer to the request that is being handled."""
+    expiry = session.expiry
+    if expiry is None or expiry.deadline > context.clock.monotonic():
+        return  # the client has logged in again, or does so now
+    if session.state is LoginState.COMPLETE:
+        session.enter(LoginEvent.TIME_OVER)
+        _count(context, session, LoginResult.EXPIRED)
+    if connection.busy:
+        _expire_after(context, _LOOK_AGAIN_S, connection, session, outbox)
+        return
+    session.expiry = None
+    parting = KafkaRequest()  # the outbox closes the connection of a request
+    parting.connection = connection
+    outbox.close(parting)

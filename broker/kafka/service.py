@@ -7,7 +7,7 @@ where clients log in, in ``sasl_session.py``.
 from typing import Any
 
 from broker.errors import RequestError
-from broker.kafka import login
+from broker.kafka import sasl_session
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession, Runs
@@ -134,4 +134,4 @@ class KafkaService:
         if session.client_software is not None:
             self._context.client_software.leave(session.client_software)
         if isinstance(session, SaslSession):
-            login.disconnected(self._context, session)
+            sasl_session.disconnected(self._context, session)

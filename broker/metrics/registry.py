@@ -5,15 +5,30 @@ is needed, with the GIL or without it: a cell has one writer, and its value is r
 when their thread has ended, so that sums never go down.
 
 What the metrics are called and what they mean is declared in ``names.py``.
+
+A registry as text: Prometheus's format, or OpenMetrics where the client asks for it. Pure but for the reading.
+
+prometheus-client writes the same, in three times as long, and all of it in one piece, while other threads get the interpreter by
+turns only. This one pauses.
+
+Series for the busiest of many things, such as topics, and one for all others together.
+
+Clients choose how many topics and groups there are, and every series costs memory here and at whoever stores it. So only some
+have series of their own. Who has one keeps it for as long as nobody else has become much busier, because series that come and go
+are of little use.
+
+Not for several threads at a time.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Final, TypeVar
 
 import attrs
 
 from broker.metrics.metric import Kind, Metric
+from broker.metrics.names import OTHER
 
 Labels = tuple[str, ...]
 # The present values, by label values.
@@ -162,3 +177,178 @@ class Registry:
         family = self._families.get(metric.name)
         assert family is None or isinstance(family, Histogram | ReadHistogram), metric.name
         return {} if family is None else family.read()
+
+
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+# Samples that are written between two checks of whether anybody still waits for them: less than 1 ms.
+_PIECE = 500
+
+
+def _nothing() -> None:
+    """What is done between two pieces, unless somebody says so."""
+
+
+def negotiate(accept: str) -> str:
+    """The content type for the value of a header Accept: OpenMetrics if it is named there, as Prometheus does, else the text
+    format, which everybody reads."""
+    for media_range in accept.split(","):
+        name, *parameters = [part.strip().lower() for part in media_range.split(";")]
+        version = next((each.partition("=")[2] for each in parameters if each.startswith("version=")), "1.0.0")
+        unwanted = any(each.replace(" ", "") in ("q=0", "q=0.0") for each in parameters)
+        if name == "application/openmetrics-text" and version in ("1.0.0", "0.0.1") and not unwanted:
+            return OPENMETRICS
+    return PROMETHEUS
+
+
+def render(registry: Registry, content_type: str = PROMETHEUS, pause: Callable[[], None] = _nothing) -> bytes:
+    """All metrics that have a value. ``pause`` is called now and then, and may raise an exception to give up."""
+    openmetrics = content_type == OPENMETRICS
+    pieces: list[bytes] = []
+    lines: list[str] = []
+    for family in registry:
+        for line in _family(family, openmetrics):
+            lines.append(line)
+            if len(lines) >= _PIECE:
+                pieces.append("".join(lines).encode())
+                lines.clear()
+                pause()
+    if openmetrics:
+        lines.append("# EOF\n")
+    pieces.append("".join(lines).encode())
+    return b"".join(pieces)
+
+
+def _family(family: Family, openmetrics: bool) -> Iterator[str]:
+    metric = family.metric
+    name = metric.name if openmetrics else metric.sample_name
+    if isinstance(family, Histogram | ReadHistogram):
+        samples = _ranges(metric.name, metric.labels, metric.bounds, family.read())
+    else:
+        samples = _values(metric.sample_name, metric.labels, family.read())
+    first = True
+    for sample in samples:
+        if first:
+            first = False
+            doc = metric.doc.replace("\\", "\\\\").replace("\n", "\\n")
+            if openmetrics:
+                doc = doc.replace('"', '\\"')
+            yield f"# HELP {name} {doc}\n"
+            yield f"# TYPE {name} {metric.kind.value}\n"
+        yield sample
+
+
+def _values(name: str, labels: Labels, values: Mapping[Labels, float]) -> Iterator[str]:
+    for key, value in sorted(values.items()):
+        yield f"{name}{_labels(labels, key)} {_number(value)}\n"
+
+
+def _ranges(name: str, labels: Labels, bounds: Iterable[float], values: Mapping[Labels, Ranges]) -> Iterator[str]:
+    ends = [*(_number(bound) for bound in bounds), "+Inf"]
+    for key, (counts, total) in sorted(values.items()):
+        own = _labels(labels, key)
+        before = f"{own[:-1]}," if own else "{"
+        running = 0.0
+        for end, count in zip(ends, counts, strict=True):
+            running += count
+            yield f'{name}_bucket{before}le="{end}"}} {_number(running)}\n'
+        yield f"{name}_count{own} {_number(running)}\n"
+        yield f"{name}_sum{own} {_number(total)}\n"
+
+
+def _labels(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    return "{" + ",".join([f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True)]) + "}"
+
+
+def escaped(value: str) -> str:
+    """A label's value between its quotes."""
+    if value.isascii() and '"' not in value and "\\" not in value and "\n" not in value:
+        return value
+    # Text that is not Unicode cannot be sent.
+    value = value.encode("utf-8", "replace").decode()
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if -inf < value < inf:
+        return repr(float(value))
+    return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
+
+
+# How often (s) places are given to things that have become busier.
+_REVIEW_S = 60.0
+# How much busier one must be than another whose place it takes.
+_BUSIER = 2.0
+
+
+class Chosen:
+    """Which things have series of their own: at most ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.names: frozenset[str] = frozenset()
+        self._before: Mapping[str, float] = {}
+        self._reviewed_at = float("-inf")
+
+    def choose(self, totals: Mapping[str, float], now: float) -> frozenset[str]:
+        """``totals``: by thing, something that only goes up, such as bytes. ``now``: monotonic s."""
+        if len(totals) <= self._most:
+            self.names = frozenset(totals)
+            return self.names
+        names = {name for name in self.names if name in totals}
+        if now - self._reviewed_at >= _REVIEW_S or not names:
+            before, self._before, self._reviewed_at = self._before, dict(totals), now
+            activity = {name: total - before.get(name, 0.0) for name, total in totals.items()}
+            candidates = sorted((name for name in totals if name not in names), key=lambda name: -activity[name])
+            for name in candidates[: self._most]:
+                if len(names) < self._most:
+                    names.add(name)
+                    continue
+                least = min(names, key=lambda member: activity[member])
+                if activity[name] <= _BUSIER * activity[least]:
+                    break
+                names.remove(least)
+                names.add(name)
+        self.names = frozenset(names)
+        return self.names
+
+
+class BoundedCounter:
+    """A counter by thing. The sum of the others never goes down, whoever gets or loses a series, and whatever is deleted."""
+
+    def __init__(self) -> None:
+        # By thing, how much of its total belongs to the series of all others; and of things that there are no more, altogether.
+        self._hidden: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._gone = 0.0
+
+    def split(self, totals: Mapping[str, float], chosen: frozenset[str]) -> dict[str, float]:
+        """By name: the total of each that was chosen, and what belongs to the others under ``OTHER``."""
+        shown: dict[str, float] = {}
+        for name, total in totals.items():
+            last = self._last.get(name, 0.0)
+            if total < last:  # another thing of the same name
+                self._gone += self._hidden.pop(name, 0.0)
+                last = 0.0
+            if name in chosen:
+                shown[name] = total
+            elif total > last:
+                self._hidden[name] = self._hidden.get(name, 0.0) + total - last
+        for name in self._last.keys() - totals.keys():
+            self._gone += self._hidden.pop(name, 0.0)
+        self._last = dict(totals)
+        others = self._gone + sum(self._hidden.values())
+        if others:
+            shown[OTHER] = shown.get(OTHER, 0.0) + others
+        return shown
+
+
+def summed(values: Mapping[str, float], chosen: frozenset[str]) -> dict[str, float]:
+    """The same for gauges."""
+    shown: dict[str, float] = {}
+    for name, value in values.items():
+        key = name if name in chosen else OTHER
+        shown[key] = shown.get(key, 0.0) + value
+    return shown

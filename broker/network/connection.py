@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from broker.network.memory_pool import ReceiveBuffer
 from broker.network.mute import UNWRITABLE
-from broker.network.receive_buffer import ReceiveBuffer
 from broker.network.service import Mailbox, Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Socket

@@ -26,7 +26,7 @@ from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry, Unsent
 from broker.network.handshakes import Handshakes
-from broker.network.memory_pool import MemoryPool
+from broker.network.memory_pool import SMALL_BYTES, MemoryPool, ReceiveBuffer
 from broker.network.mute import (
     CHANNEL_FULL,
     CLOSING,
@@ -42,7 +42,6 @@ from broker.network.mute import (
 )
 from broker.network.new_connection import Attachment, NewConnection, NewConnectionQueue
 from broker.network.quota import ConnectionQuotas
-from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Handover, Outbox, Part, Request, Verb
 from broker.network.tracing import Traces

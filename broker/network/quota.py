@@ -44,8 +44,7 @@ from broker.network.service import Connection, Outbox
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
-from broker.security.quotas.client_quotas import ClientQuotas
-from broker.security.quotas.entities import Kind
+from broker.security.client_quotas import ClientQuotas, Kind
 
 _NO_LIMIT = 2**31 - 1
 # Kafka keeps a throttled connection for one window of its rate at most: 1 s.

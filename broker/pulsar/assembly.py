@@ -34,8 +34,7 @@ from broker.pulsar.subscription_views import SubscriptionViews
 from broker.pulsar.subscriptions.locating import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
-from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.pulsar.topics.registry import Creation, TopicDocuments, TopicRegistry
 from broker.pulsar.topics.watches import TopicWatches
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication

@@ -13,8 +13,7 @@ from typing import Protocol
 import attrs
 
 from broker.network.service import Connection, Part
-from broker.pulsar.ordered_outbox import OrderedOutbox
-from broker.pulsar.producers.producer import Producer
+from broker.pulsar.producers.producer import OrderedOutbox, Producer
 from broker.pulsar.refusals import ServiceNotReady, TooManyRequests
 from broker.runtime.threads import Lock
 from broker.runtime.timers import TimerHandle

@@ -32,8 +32,8 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer
+from broker.security.client_quotas import ClientQuotas
 from broker.security.proofs import Authentication
-from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.sasl.exchange import LoginCounters
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher

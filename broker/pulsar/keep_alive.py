@@ -14,7 +14,7 @@ from broker.pulsar.connection import PulsarConnection
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
-from protocol.pulsar.receipts import PING
+from protocol.pulsar.deliveries import PING
 
 log = get_logger("pulsar")
 

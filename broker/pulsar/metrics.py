@@ -18,9 +18,9 @@ from math import inf
 import attrs
 
 from broker.metrics import Labels, Registry, names
-from broker.metrics.bounded import BoundedCounter, Chosen, summed
 from broker.metrics.metric import Cached, Metric
 from broker.metrics.names import OTHER
+from broker.metrics.registry import BoundedCounter, Chosen, summed
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription

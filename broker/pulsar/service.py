@@ -16,9 +16,9 @@ from broker.network.work import lane_of
 from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.ordered_outbox import OrderedOutbox
+from broker.pulsar.producers.producer import OrderedOutbox
 from broker.pulsar.session import PulsarRequest, PulsarSession
-from broker.security.quotas.entities import Kind
+from broker.security.client_quotas import Kind
 from protocol.errors import ProtocolError
 
 log = get_logger("pulsar")

@@ -12,7 +12,7 @@ from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer
-from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.client_quotas import ClientQuotas
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings

@@ -18,16 +18,14 @@ from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import ADMIN
 from broker.runtime.clock import Clock
 from broker.security.acl import Authorizer
-from broker.security.quotas.client_quotas import ClientQuotas
-from broker.security.quotas.entities import Kind
+from broker.security.client_quotas import ClientQuotas, Kind
 from broker.shuffle.deadlines import WaitingReader
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.rights import NOT_AUTHORIZED, READ, Rights, rights_of
-from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import PartitionReleased, View
+from broker.shuffle.serving.view import Credit, PartitionReleased, View
 from broker.shuffle.serving.writers import Writers, WriterSettings
 from broker.shuffle.spill.spiller import Spiller
 from protocol.errors import ProtocolError

@@ -38,12 +38,11 @@ from broker.storage.config import MOST_PARTITIONS, StorageConfig, TopicInfo
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log.log import Log, Surroundings
 from broker.storage.log.log_config import LogConfig
-from broker.storage.log_checkpoints import LogCheckpoints
 from broker.storage.recovery import adoption, startup
 from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic
 from broker.storage.upkeep.closing import close_logs, is_dirty
 from broker.storage.upkeep.flusher import Flusher
-from broker.storage.upkeep.housekeeper import Housekeeper
+from broker.storage.upkeep.housekeeper import Housekeeper, LogCheckpoints
 
 
 class Fsyncs:

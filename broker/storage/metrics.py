@@ -15,8 +15,8 @@ from functools import partial
 import attrs
 
 from broker.metrics import Labels, Registry, names
-from broker.metrics.bounded import BoundedCounter, Chosen, summed
 from broker.metrics.metric import Cached, Metric
+from broker.metrics.registry import BoundedCounter, Chosen, summed
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from broker.storage.log.log import Log

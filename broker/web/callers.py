@@ -32,9 +32,8 @@ from broker.config.security_settings import OAUTHBEARER, PLAIN
 from broker.log import EventLimit, get_logger
 from broker.runtime.clock import Clock
 from broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from broker.security.client_quotas import UNLIMITED, ClientQuotas, Kind
 from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
-from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
-from broker.security.quotas.entities import Kind
 from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters, LoginResult, NewExchange
 from broker.security.sasl.mechanisms import PlainExchange
 from broker.security.security import Security

@@ -6,7 +6,7 @@ returns as ``bytes``.
 Protobuf's varints, for the few messages that are written by hand because protobuf takes several times as long.
 
 Tests: tests/protocol/pulsar/test_frames.py,
-tests/protocol/pulsar/test_receipts.py,
+tests/protocol/pulsar/test_deliveries_receipts.py,
 tests/protocol/pulsar/test_deliveries.py.
 """
 

@@ -29,8 +29,8 @@ from protocol.kafka.schema import control
 from tests.bench.frame import CPU, Options, Row, least_us, percentiles
 from tests.kafka.handlers import share_client
 from tests.kafka.handlers.consumer_group_client import UNCHANGED, Member, ask_join, join
-from tests.kafka.handlers.group_client import Beside, stable
-from tests.kafka.handlers.kafka_client import Kafka
+from tests.kafka.handlers.group_client import stable
+from tests.kafka.handlers.kafka_client import Beside, Kafka
 
 CONNECTIONS = 8
 BATCH = 500

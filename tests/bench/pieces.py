@@ -23,17 +23,15 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from broker.runtime.clock import SystemClock
 from broker.security.acl import Operation, PatternType, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.client_quotas import DEFAULT, ClientQuotas, Entity, Kind, Windows
 from broker.security.principal import Principal
-from broker.security.quotas.client_quotas import ClientQuotas, Windows
-from broker.security.quotas.entities import DEFAULT, Entity, Kind
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch
 from protocol.kafka.records.entry import build_entry
 from protocol.pulsar.acks import read_ack
-from protocol.pulsar.deliveries import Deliveries
+from protocol.pulsar.deliveries import Deliveries, Receipts
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.metadata import read_metadata
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAck, CommandSend, MessageIdData, MessageMetadata
-from protocol.pulsar.receipts import Receipts
 from protocol.pulsar.sends import UsualSends, crc_matches, read_send, write_send, write_stored_part
 from tests.bench.frame import CPU, Options, Row, least_us
 from tests.bench.wire import batch

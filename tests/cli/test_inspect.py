@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.segment_check import check_segment
+from broker.cli.inspect import check_segment
 from broker.client import Broker
 from protocol.kafka.records.batch import stamp
 from protocol.kafka.records.entry import build_entry

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from broker.cli.shuffle import what_listens
 from broker.client import Broker
-from broker.client.what_listens import what_listens
 from broker.runtime.client_tls import TlsSettings, tls_context
 
 _LISTENERS = {"Kafka": "kafka", "Pulsar": "pulsar", "HTTP": "http", None: "shuffle"}

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from broker.client import Broker
 from broker.metrics import names
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from tests.compat.clients import java
 from tests.compat.clients.librdkafka import settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.client import Broker
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import backup, end_txns
+from protocol.kafka.messages import backup, own_apis
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
@@ -104,7 +104,7 @@ class Faults:
         for api in self.broker.server.part("kafka").apis.values():
             for version in range(api.min_version, api.max_version + 1):
                 if api.key is ApiKey.END_TXNS:
-                    yield api.key, version, end_txns.request(9, "raw", [], False)
+                    yield api.key, version, own_apis.request(9, "raw", [], False)
                 elif api.key is ApiKey.BACKUP:
                     yield api.key, version, backup.request(9, "raw", backup.Action.END, "none")
                 else:

@@ -152,7 +152,7 @@ def test_a_fetch_that_waits_is_answered_when_its_client_closes_its_side(faults: 
 def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from broker.kafka.fetching.reading import Reading
+    from broker.kafka.fetches import Reading
     from broker.kafka.handlers import fetch as handler
 
     warm, begun, gone = Reading.warm, threading.Event(), threading.Event()

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 from broker.client.embedded import Broker
 from broker.config import load
 from broker.metrics import names
-from broker.metrics.text import OPENMETRICS, PROMETHEUS
+from broker.metrics.registry import OPENMETRICS, PROMETHEUS
 from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from broker.server import BrokerServer
 

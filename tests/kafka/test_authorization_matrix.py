@@ -17,7 +17,7 @@ from broker.security.acl import Operation, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import backup, end_txns
+from protocol.kafka.messages import backup, own_apis
 from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import commit
 from tests.kafka.handlers.kafka_client import FIRST_BY_ID, Kafka
@@ -65,8 +65,8 @@ class World:
         """``grants`` None: everything is allowed."""
         fields = row.fields(names)
         if row.key is ApiKey.END_TXNS:
-            member = end_txns.Member(**fields)
-            request = bytes(end_txns.request(7, "test", [member], False))
+            member = own_apis.Member(**fields)
+            request = bytes(own_apis.request(7, "test", [member], False))
         elif row.key is ApiKey.BACKUP:
             request = bytes(backup.request(7, "test", fields["action"], fields["backup_id"]))
         else:
@@ -82,7 +82,7 @@ class Answer:
     def __init__(self, key: ApiKey, version: int, frame: bytes) -> None:
         self.frame = frame
         if key is ApiKey.END_TXNS:
-            self.codes = [end_txns.parse_response(frame)[1].error]
+            self.codes = [own_apis.parse_response(frame)[1].error]
         elif key is ApiKey.BACKUP:
             self.codes = [backup.parse_response(frame)[1].error]
         else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.kafka.fetching import reading
+from broker.kafka import fetches
 from broker.runtime.disk import FileRegion
 from protocol.kafka.records.batch import batches, check_crc
 from protocol.kafka.records.records import records
@@ -66,7 +66,7 @@ def test_any_log_is_fetched_whole(
     offset = 0
     while offset < log.high_watermark:
         read = log.read(offset, most)
-        translated = reading.translate(log, read.regions, most, at_least_one=True)
+        translated = fetches.translate(log, read.regions, most, at_least_one=True)
         data = data_of(translated.parts)
         assert len(data) == translated.size
         headers = [header for _, header in batches(data)]
@@ -86,5 +86,5 @@ def test_without_room_nothing_is_read(storage: Storage, most: int) -> None:
     append_entry(log, message(b"a"))
     regions = log.read(0, 1000).regions
     storage.disk.fail["read", ".log"] = 5
-    assert ([], 0, False) == reading.translate(log, regions, most, at_least_one=False)
-    assert ([], 0, True) == reading.translate(log, [], most, at_least_one=False)
+    assert ([], 0, False) == fetches.translate(log, regions, most, at_least_one=False)
+    assert ([], 0, True) == fetches.translate(log, [], most, at_least_one=False)

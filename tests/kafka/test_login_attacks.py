@@ -28,7 +28,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.sasl.scram import ScramClient
 from tests.certificates import LOCAL, authority
 from tests.kafka.sasl_client import PASSWORD, USER, SaslBroker
-from tests.kafka.test_login import session_of
+from tests.kafka.test_sasl_session_login import session_of
 from tests.tokens import jwk, jwks, message, private_key, token
 from tests.waiting import wait_for
 

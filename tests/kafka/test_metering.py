@@ -12,13 +12,12 @@ import pytest
 
 from broker.kafka.api import Api
 from broker.kafka.metering import Metered, Metering
-from broker.kafka.producing.run_finder import RunFinder, RunRequest
-from broker.metrics.text import render
+from broker.kafka.producing.runs import RunFinder, RunRequest
+from broker.metrics.registry import render
 from broker.network.mute import THROTTLED
 from broker.network.quota import Throttling
 from broker.runtime.timers import Timer
-from broker.security.quotas.client_quotas import ClientQuotas, Windows
-from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from broker.security.client_quotas import DEFAULT, ClientQuotas, Entity, Kind, Windows
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch, produce

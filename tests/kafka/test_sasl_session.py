@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.kafka.login_state import ANSWERED, LoginEvent, LoginState, next_state
+from broker.kafka.sasl_session import ANSWERED, LoginEvent, LoginState, next_state
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from protocol.sasl.scram import ScramClient
 from tests.kafka.sasl_client import CLIENT, PASSWORD, USER, Connection, SaslBroker
-from tests.kafka.test_login import may_log_in_again
+from tests.kafka.test_sasl_session_login import may_log_in_again
 
 S, E = LoginState, LoginEvent
 GOOD = f"\0{USER}\0{PASSWORD}".encode()

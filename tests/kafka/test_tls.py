@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from broker.config import load
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from broker.server import BrokerServer
 from tests import certificates
 from tests.certificates import Files

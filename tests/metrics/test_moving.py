@@ -32,9 +32,9 @@ from broker.pulsar import metrics as pulsar_metrics
 from broker.runtime import system_runtime
 from broker.runtime.clock import SystemClock
 from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.client_quotas import DEFAULT, Entity
+from broker.security.client_quotas import Kind as Quota
 from broker.security.principal import Principal
-from broker.security.quotas.entities import DEFAULT, Entity
-from broker.security.quotas.entities import Kind as Quota
 from broker.security.sasl.exchange import LoginCounters, LoginResult
 from broker.shuffle import metrics as shuffle_metrics
 from broker.shuffle.metrics import ShuffleMetrics
@@ -45,8 +45,8 @@ from protocol.kafka.messages import produce
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from protocol.shuffle.writer_frames import PartitionType
+from tests.kafka import otlp_writer
 from tests.kafka.handlers.share_client import Member
-from tests.kafka.telemetry import otlp_writer
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Served
 from tests.network.harness import settings as reactor_settings
@@ -430,7 +430,7 @@ def _handshakes(world: World) -> None:
 
 @itself(names.TLS_CERTIFICATE_EXPIRY, names.TLS_RELOADS, names.TLS_FAILED_RELOADS)
 def _certificates(world: World) -> None:
-    from broker.security.certificate_watcher import register_tls_metrics
+    from broker.security.tls_listener import register_tls_metrics
 
     listener = mock.Mock(expires_s=1.0, reloads=0, failed_reloads=0)
     listener.name = "kafka"

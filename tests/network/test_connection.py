@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from broker.network import connection as connection_module
 from broker.network.connection import ProcessorConnection
-from broker.network.memory_pool import MemoryPool
-from broker.network.receive_buffer import ReceiveBuffer
+from broker.network.memory_pool import MemoryPool, ReceiveBuffer
 from broker.runtime.disk import Buffer, FileRegion, SystemDisk
 from broker.runtime.net import WOULD_BLOCK
 

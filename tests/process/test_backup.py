@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.cli.backup import read_plan
-from broker.client.kafka.backup import Pinned
+from broker.client.kafka.admin.cluster import Pinned
 from broker.errors import BrokerError
 from tests.compat.clients.librdkafka import settings
 from tests.compat.pulsar.conftest import quiet_logger

@@ -74,7 +74,7 @@ def test_a_reader_that_asks_again_at_once_does_not_hold_up_a_broker_that_stops(
 def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from broker.kafka.fetching.parked import ParkedFetch
+    from broker.kafka.fetches import ParkedFetch
     from broker.kafka.handlers import fetch as handler
 
     began, go_on = threading.Event(), threading.Event()

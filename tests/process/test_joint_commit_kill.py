@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client.kafka import ClientConfig, Cluster, Identity
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
-from protocol.kafka.messages.end_txns import Member
+from protocol.kafka.messages import own_apis
+from protocol.kafka.messages.own_apis import Member
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.kafka_connection import KafkaConnection
@@ -55,7 +55,7 @@ def ask(address: str, request: bytes) -> int:
     while True:
         with KafkaConnection(address) as connection:
             connection.send(request)
-            _, answer = end_txns.parse_response(connection.frame())
+            _, answer = own_apis.parse_response(connection.frame())
         if answer.error != ErrorCode.concurrent_transactions:
             return answer.error
         assert time.monotonic() < deadline, "it is never carried out"
@@ -72,7 +72,7 @@ def test_what_is_ended_together_is_committed_as_a_whole_over_kills(tmp_path: Pat
             with Cluster(config) as cluster:
                 members = write(cluster, cycle)
             listed = [Member(one.transactional_id, one.producer_id, one.epoch) for one in members]
-            request = end_txns.request(1, "kill", listed, True)
+            request = own_apis.request(1, "kill", listed, True)
             with KafkaConnection(broker.address) as connection:
                 connection.send(request)
                 time.sleep(rng.random() * 0.006)  # the answer comes after about 2 ms on an idle machine

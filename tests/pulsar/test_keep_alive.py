@@ -5,7 +5,7 @@ import pytest
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.keep_alive import KeepAlive
 from broker.runtime.timers import Timer
-from protocol.pulsar.receipts import PING
+from protocol.pulsar.deliveries import PING
 from tests.pulsar.subscriptions.stage import Link
 from tests.storage.helpers import HandClock
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from broker.pulsar.ordered_outbox import OrderedOutbox
+from broker.pulsar.producers.producer import OrderedOutbox
 
 
 class Processor:

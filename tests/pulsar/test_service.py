@@ -11,8 +11,8 @@ import pytest
 from broker.client.embedded import Broker
 from broker.pulsar import handlers
 from protocol.pulsar import pulsar_pb2 as pb
+from protocol.pulsar.deliveries import PONG
 from protocol.pulsar.frames import write_command
-from protocol.pulsar.receipts import PONG
 from tests.pulsar.wire import Type, Wire, send_frame
 
 Connect = Callable[..., Wire]

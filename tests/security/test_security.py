@@ -5,7 +5,7 @@ import pytest
 from broker.config import load
 from broker.errors import ConfigError
 from broker.metrics import Registry
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from broker.runtime import system_runtime
 from broker.runtime.timers import Timer
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType

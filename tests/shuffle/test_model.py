@@ -24,9 +24,8 @@ from hypothesis.stateful import (
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import View
+from broker.shuffle.serving.view import Credit, View
 from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.client import Broker
-from broker.security.quotas.entities import Entity, Kind
+from broker.security.client_quotas import Entity, Kind
 from broker.shuffle.assembly import ShufflePart
 from protocol.shuffle.buffer_response import BufferResponse
 from tests.shuffle.harness import Client, new_id

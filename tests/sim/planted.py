@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka import login
+from broker.kafka import sasl_session
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import reconciler
 from broker.kafka.groups.consumer.membership import Membership, Saver
@@ -39,9 +39,9 @@ from broker.pulsar.topics.topic import Tail
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
-from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.read_ahead import ReadAhead
 from broker.shuffle.serving.request_queue import RequestQueue
+from broker.shuffle.serving.view import Credit
 from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
@@ -50,7 +50,7 @@ from broker.storage.log.reading import LogReader
 from broker.storage.log.state import LogState, Watchers
 from broker.storage.recovery import recovery, verification
 from broker.storage.recovery.leftovers import drop
-from broker.storage.segments.txn_index import TransactionIndex
+from broker.storage.segments.index_file import TransactionIndex
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode
 from tests.sim import planted_groups, planted_pulsar
@@ -350,7 +350,7 @@ _ALL = [
         _answers_kept,
         scene="security",
     ),
-    Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
+    Bug("session_not_expired", "a login is valid for ever", sasl_session, "_expire", _uncounted, scene="security"),
     Bug(
         "unmuted_while_throttled",
         "an answer ends the throttle that came with it",

@@ -9,7 +9,7 @@ Tests: tests/sim/test_simulation.py.
 from typing import Any
 
 from broker.metadata.catalogue import QuotaRow
-from broker.security.quotas.entities import Entity, Kind
+from broker.security.client_quotas import Entity, Kind
 from tests.sim.catalogue import Tables
 
 

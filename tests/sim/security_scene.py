@@ -6,7 +6,7 @@ The others use that listener too, as one user who may do everything. Malformed d
 from typing import Any
 
 from broker.metadata.catalogue import CredentialRow, QuotaRow
-from broker.security.quotas.entities import Entity, Kind
+from broker.security.client_quotas import Entity, Kind
 from tests.scram import stored_keys
 from tests.sim.clients.client import Client
 from tests.sim.clients.guarded import Grant, Stranger, Visitor, Warden

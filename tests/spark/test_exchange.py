@@ -23,11 +23,10 @@ from rich.console import Console
 from broker.client import Broker, ShuffleAdmin, ShuffleWriter
 from broker.client.shuffle.blocks import push_block
 from broker.spark.exchanges import driver as exchange_driver
-from broker.spark.exchanges import map_task as exchange_map
+from broker.spark.exchanges import tasks as exchange_map
 from broker.spark.exchanges.driver import exchange, progress_bar, release_losers
-from broker.spark.exchanges.map_task import MapTask
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
-from broker.spark.exchanges.reduce_task import ReduceTask
+from broker.spark.exchanges.tasks import MapTask, ReduceTask
 from tests.process.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from broker.config import load
 from broker.network.service import Peer
 from broker.network.work import Work
+from broker.security.client_quotas import Entity, Kind
 from broker.security.principal import ANONYMOUS
-from broker.security.quotas.entities import Entity, Kind
 from broker.server import BrokerServer
 from broker.web.callers import Callers, open_callers
 from broker.web.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer

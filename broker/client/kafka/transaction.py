@@ -58,7 +58,7 @@ from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import own_apis
 from protocol.kafka.records.batch import SEQUENCES, set_producer
 
 
@@ -209,8 +209,8 @@ def can_end_together(routing: Routing, transactional_id: str) -> bool:
     """Whether the broker serves EndTxns."""
 
     def ask() -> bool:
-        least, most = routing.coordinator(TRANSACTION, transactional_id).features.get(end_txns.FEATURE, (1, 0))
-        return least <= end_txns.FEATURE_LEVEL <= most
+        least, most = routing.coordinator(TRANSACTION, transactional_id).features.get(own_apis.FEATURE, (1, 0))
+        return least <= own_apis.FEATURE_LEVEL <= most
 
     return routing.retrying(ask)
 
@@ -221,17 +221,17 @@ def end_together(routing: Routing, members: Collection[Identity], committed: boo
     A member may have written nothing. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
     TimedOutError or LinkError the outcome is unknown; repeating the call tells.
     """
-    listed = [end_txns.Member(member.transactional_id, member.producer_id, member.epoch) for member in members]
+    listed = [own_apis.Member(member.transactional_id, member.producer_id, member.epoch) for member in members]
     if not listed:
         return
     first = listed[0].transactional_id
 
     def ask() -> None:
         connection = routing.coordinator(TRANSACTION, first)
-        if end_txns.FEATURE not in connection.features:
+        if own_apis.FEATURE not in connection.features:
             raise JointCommitUnsupportedError(
                 f"The broker at {connection.where} cannot commit transactions of several producers as one"
-                f" (it lacks {end_txns.FEATURE})."
+                f" (it lacks {own_apis.FEATURE})."
             )
         answer = _ask_end_txns(routing, connection, listed, committed)
         named = listed[answer.error_index].transactional_id if 0 <= answer.error_index < len(listed) else first
@@ -241,14 +241,14 @@ def end_together(routing: Routing, members: Collection[Identity], committed: boo
 
 
 def _ask_end_txns(
-    routing: Routing, connection: Connection, members: Collection[end_txns.Member], committed: bool
-) -> end_txns.EndTxnsResponse:
+    routing: Routing, connection: Connection, members: Collection[own_apis.Member], committed: bool
+) -> own_apis.EndTxnsResponse:
     correlation_id = connection.next_id()
     deadline = connection.deadline(routing.config.request_timeout_ms)
-    connection.send([end_txns.request(correlation_id, routing.config.client_id, members, committed)], deadline)
+    connection.send([own_apis.request(correlation_id, routing.config.client_id, members, committed)], deadline)
     frame = connection.receive(deadline, ApiKey.END_TXNS.name)
     try:
-        answered, answer = end_txns.parse_response(frame)
+        answered, answer = own_apis.parse_response(frame)
     except ProtocolError as error:
         raise connection.unreadable(ApiKey.END_TXNS.name, error) from None
     connection.check_id(answered, correlation_id)

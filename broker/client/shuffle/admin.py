@@ -7,6 +7,8 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from broker.client.shuffle import io_loop
+from broker.client.shuffle.connection import CONNECT_TIMEOUT_S, Connection
 from broker.client.shuffle.errors import (
     RemoteTransportError,
     ShuffleClosedError,
@@ -14,8 +16,6 @@ from broker.client.shuffle.errors import (
     of_another_process,
     writer_refused,
 )
-from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Connection
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.runtime import forks

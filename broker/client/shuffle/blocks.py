@@ -6,29 +6,55 @@ There is no header, so a reader gets the block's bytes as they came off the wire
 
 >>> push_block(writer, 3, payload)
 >>> for channel, payload in BlockReader([("127.0.0.1:9094", partition, 3)]): ...
+
+Calls a function when the process ends, but not in a forked child of it.
+
+Tests: tests/client/shuffle/test_fork.py.
 """
 
-from collections.abc import Iterator, Sequence
+import atexit
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 import attrs
 
+from broker.client.shuffle.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.errors import (
     ConnectionFailedError,
     LocalTransportError,
     RemoteTransportError,
     TransportError,
 )
-from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.reading.input_gate import ChannelLike, InputGate
 from broker.client.shuffle.security import SecurityLike
-from broker.client.shuffle.writing.partition_writer import PartitionWriter
-from broker.client.shuffle.writing.record_writer import Bytes
-from broker.runtime import system_runtime
+from broker.client.shuffle.writing.record_writer import Bytes, PartitionWriter
+from broker.runtime import forks, system_runtime
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import EndOfPartition
+
+
+class AtExit:
+    """Calls ``function`` when the interpreter exits, unless it is cancelled before.
+
+    A child that was forked in between has a copy of the registration and may end first. It does not call the function, because
+    what is to be cleaned up belongs to the parent.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._forks = forks.count()
+        atexit.register(self._run)
+
+    def _run(self) -> None:
+        if forks.count() == self._forks:
+            self._function()
+
+    def cancel(self) -> None:
+        """Calling it twice is no error."""
+        atexit.unregister(self._run)
+
 
 # The size of the pieces of a block. Flink's readers would not take more than 32 KiB; but both ends are this library, and a buffer
 # costs as much as copying some 100 KiB.

@@ -36,8 +36,7 @@ from broker.client.shuffle.errors import (
     ShuffleTimeoutError,
 )
 from broker.client.shuffle.names import PartitionLike, partition_id
-from broker.client.shuffle.writing.partition_writer import PartitionWriter
-from broker.client.shuffle.writing.record_writer import Bytes
+from broker.client.shuffle.writing.record_writer import Bytes, PartitionWriter
 from broker.runtime.clock import SystemClock
 from broker.runtime.threads import Condition, Lock
 from protocol.shuffle.data_type import IS_BUFFER, DataType

@@ -6,7 +6,11 @@ or None to remove the value. A change is durable and in force when the request i
 
 Runs on handler threads, because it writes to the catalogue.
 
-Tests: tests/kafka/handlers/test_alter_configs.py, tests/kafka/handlers/test_incremental_alter_configs.py.
+What a client must be allowed to do in order to see or change settings. Any thread.
+
+Tests: tests/kafka/handlers/test_alter_configs.py,
+tests/kafka/handlers/test_incremental_alter_configs.py,
+tests/kafka/test_authorization_matrix.py.
 """
 
 import difflib
@@ -19,6 +23,7 @@ from broker.config.setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call
+from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs.resources import (
     BROKER_SETTINGS,
@@ -27,12 +32,33 @@ from broker.kafka.configs.resources import (
     require_topic,
     value_in_force,
 )
-from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.live_config import ALL_BROKERS
 from broker.log import get_logger
-from broker.security.acl import Operation
+from broker.network.service import Connection
+from broker.security.acl import CLUSTER_NAME, Operation
+from broker.security.acl import ResourceType as AclResource
 from protocol.kafka.errors import ErrorCode
+
+
+def require_config(
+    context: KafkaContext, connection: Connection, operation: Operation, config_type: int, name: str
+) -> None:
+    """Raises RequestError where the client may not do this (DESCRIBE_CONFIGS or ALTER_CONFIGS) with the settings of a resource.
+
+    Resources without settings are allowed here and refused by the handlers, as in Kafka.
+    """
+    if config_type == ResourceType.TOPIC:
+        require(context, connection, operation, AclResource.TOPIC, name)
+    elif config_type == ResourceType.GROUP:
+        require(context, connection, operation, AclResource.GROUP, name)
+    elif config_type in (
+        ResourceType.BROKER,
+        ResourceType.BROKER_LOGGER,
+        ResourceType.CLIENT_METRICS,
+    ):
+        require(context, connection, operation, AclResource.CLUSTER, CLUSTER_NAME)
+
 
 log = get_logger("kafka")
 

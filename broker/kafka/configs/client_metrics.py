@@ -6,7 +6,7 @@ lock, those that change them are handler threads. A subscription exists as long 
 
 Expressions in ``match`` are RE2's and match as a whole. Values of letters, digits, ``-`` and ``_`` need no RE2.
 
-Tests: tests/kafka/telemetry/test_client_metrics.py.
+Tests: tests/kafka/test_client_metrics.py.
 """
 
 import re
@@ -18,7 +18,7 @@ import attrs
 
 from broker.config.setting import InvalidSetting, KafkaSetting
 from broker.errors import RequestError
-from broker.kafka.groups.consumer.regexes import compile_regex
+from broker.kafka.groups.consumer.values import compile_regex
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Lock

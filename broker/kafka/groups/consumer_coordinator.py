@@ -19,7 +19,6 @@ from broker.errors import RequestError
 from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
-from broker.kafka.groups.consumer.regexes import RegexTask, compile_regex
 from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import (
     JOIN_EPOCH,
@@ -30,7 +29,9 @@ from broker.kafka.groups.consumer.values import (
     HeartbeatReply,
     HeartbeatRequest,
     HeartbeatResult,
+    RegexTask,
     TopicsImage,
+    compile_regex,
 )
 from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.group_worker import GroupWorker, Task

@@ -12,7 +12,7 @@ from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
-from broker.security.quotas.entities import CLIENT_ID, DEFAULT, IP, USER, Entity, Kind
+from broker.security.client_quotas import CLIENT_ID, DEFAULT, IP, USER, Entity, Kind
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 

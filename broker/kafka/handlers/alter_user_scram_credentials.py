@@ -17,7 +17,7 @@ from broker.log import get_logger
 from broker.metadata.catalogue import CredentialRow
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
-from broker.security.audit import printable
+from broker.security.acl_authorizer import printable
 from broker.security.credentials import UnacceptableCredential, check, row_of
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

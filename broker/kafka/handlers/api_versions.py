@@ -6,10 +6,9 @@ from functools import partial
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession
-from broker.kafka.login_state import LoginEvent, LoginState
-from broker.kafka.sasl_session import SaslSession
+from broker.kafka.sasl_session import LoginEvent, LoginState, SaslSession
 from broker.network.service import Outbox
-from broker.security import client_software
+from broker.security import security
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import api_versions
@@ -34,7 +33,7 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
         outbox.send(request, [api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)])
         return
     software = api_versions.parse_request(request.frame, version, request.body_offset)
-    if version >= _FIRST_WITH_SOFTWARE and not client_software.is_valid(*software):
+    if version >= _FIRST_WITH_SOFTWARE and not security.is_valid(*software):
         outbox.send(request, [api_versions.response(request.correlation_id, version, ErrorCode.invalid_request, {})])
         return
     outbox.call(request.connection, partial(_tell, context, request, session, software, outbox))

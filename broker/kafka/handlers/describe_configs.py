@@ -6,10 +6,10 @@ from typing import Any
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
+from broker.kafka.configs.changes import require_config
 from broker.kafka.configs.client_metrics import require_name as require_subscription
 from broker.kafka.configs.group_settings import require_name as require_group_name
 from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
-from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.security.acl import Operation

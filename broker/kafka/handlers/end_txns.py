@@ -12,16 +12,16 @@ from broker.network.work import REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import own_apis
 
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
-    parsed = end_txns.parse_request(request.body, REQUEST_ENTRIES_MAX)
+    parsed = own_apis.parse_request(request.body, REQUEST_ENTRIES_MAX)
 
     def reply(error: ErrorCode, index: int) -> None:
         if error:
             context.errors.add(API.label, error)
-        outbox.send(request, [end_txns.response(request.correlation_id, error, index)])
+        outbox.send(request, [own_apis.response(request.correlation_id, error, index)])
 
     write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
     for index, member in enumerate(parsed.members):
@@ -34,8 +34,8 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
 
 API = Api(
     key=ApiKey.END_TXNS,
-    min_version=end_txns.MIN_VERSION,
-    max_version=end_txns.MAX_VERSION,
+    min_version=own_apis.MIN_VERSION,
+    max_version=own_apis.MAX_VERSION,
     handle_raw=_handle,
-    feature=(end_txns.FEATURE, end_txns.FEATURE_LEVEL),
+    feature=(own_apis.FEATURE, own_apis.FEATURE_LEVEL),
 )

@@ -7,8 +7,7 @@ it, and the answer are in ``broker/kafka/fetching``.
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.fetching.parked import ParkedFetch, send, send_records
-from broker.kafka.fetching.reading import Reading
+from broker.kafka.fetches import ParkedFetch, Reading, send, send_records
 from broker.network.service import Handover, Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from protocol.kafka.api_keys import ApiKey

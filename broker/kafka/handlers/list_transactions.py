@@ -15,8 +15,8 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied
 from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
-from broker.kafka.groups.consumer.regexes import compile_regex
-from broker.kafka.transactions.phases import Phase
+from broker.kafka.groups.consumer.values import compile_regex
+from broker.kafka.transactions.transaction import Phase
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey

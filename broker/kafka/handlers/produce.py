@@ -17,8 +17,16 @@ from typing import Any
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.appending import append, is_transactional, partitions_of
-from broker.kafka.producing.awaited_flush import AwaitedAppend, AwaitedFlush, Failed, Written, failure
+from broker.kafka.producing.appending import (
+    AwaitedAppend,
+    AwaitedFlush,
+    Failed,
+    Written,
+    append,
+    failure,
+    is_transactional,
+    partitions_of,
+)
 from broker.kafka.transactions import version_2
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FirstBatches

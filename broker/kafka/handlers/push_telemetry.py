@@ -9,7 +9,7 @@ from typing import Any
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
-from broker.kafka.telemetry.facts import facts_of
+from broker.kafka.handlers.get_telemetry_subscriptions import facts_of
 from broker.network.work import INSPECTION
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

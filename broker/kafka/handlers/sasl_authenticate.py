@@ -6,7 +6,7 @@ A token that takes long to look at goes to a handler, in the lane of logins. The
 from collections.abc import Mapping
 from functools import partial
 
-from broker.kafka import login
+from broker.kafka import sasl_session
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.sasl_session import SaslSession
@@ -71,9 +71,9 @@ def _conclude(
             raise outcome
         lifetime_ms = 0
         if outcome.identity is not None:
-            lifetime_ms = login.succeed(context, request.connection, session, outcome.identity, outbox)
+            lifetime_ms = sasl_session.succeed(context, request.connection, session, outcome.identity, outbox)
     except AuthenticationFailed as error:
-        login.fail(context, request, session, error, outbox, _refusal(request, session))
+        sasl_session.fail(context, request, session, error, outbox, _refusal(request, session))
     else:
         outbox.send(request, [_answer(request, outcome.token, lifetime_ms)])
 
@@ -96,7 +96,7 @@ def _refusal(request: KafkaRequest, session: SaslSession) -> bytes:
         return b""
     fields = {
         "error_code": ErrorCode.sasl_authentication_failed,
-        "error_message": login.failure_message(session),
+        "error_message": sasl_session.failure_message(session),
         "auth_bytes": b"",
     }
     return _encoded(request, fields)

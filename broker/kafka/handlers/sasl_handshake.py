@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from broker.kafka import login
+from broker.kafka import sasl_session
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.sasl_session import SaslSession
@@ -35,7 +35,7 @@ def _choose(context: KafkaContext, request: KafkaRequest, session: SaslSession, 
         outbox.send(request, [_response(request, ErrorCode.none, mechanisms)])
     else:
         answer = _response(request, ErrorCode.unsupported_sasl_mechanism, mechanisms)
-        login.fail(context, request, session, AuthenticationFailed("unknown mechanism"), outbox, answer)
+        sasl_session.fail(context, request, session, AuthenticationFailed("unknown mechanism"), outbox, answer)
 
 
 def _response(request: KafkaRequest, error: ErrorCode, mechanisms: list[str] | None = None) -> bytes:

@@ -4,7 +4,7 @@ from broker.errors import RequestError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.handlers.share_fetch import check, has_many_acknowledgements
-from broker.kafka.share.acknowledging import Acknowledging
+from broker.kafka.share.fetch_call import Acknowledging
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX

@@ -15,7 +15,7 @@ from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
-from broker.security.audit import printable
+from broker.security.acl_authorizer import printable
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 

@@ -5,7 +5,7 @@ transactions, and in a group that reads committed records those of aborted trans
 
 A processor reads what is in the page cache. ``Cold`` says that a handler has to do it, which loads the bytes first, without the
 share partition's lock; so nobody waits for the disk under it. Entries, which Pulsar's producers write, are written anew by the
-handler (``broker/kafka/fetching/reading.py``) after they were acquired; what then does not fit is given back.
+handler (``broker/kafka/fetches.py``) after they were acquired; what then does not fit is given back.
 
 Any thread.
 
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.fetching import reading
+from broker.kafka import fetches
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.share_partition import SharePartition, ShareSettings
 from broker.network.service import Part
@@ -36,7 +36,7 @@ from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
 from broker.storage.log.reading import ReadResult
 from broker.storage.refusals import OffsetOutOfRange
-from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.share_fetch import AcquiredRecords
 from protocol.kafka.records.batch import HEADER_SIZE, BatchHeader
@@ -289,7 +289,7 @@ def _acquire(
     """The lock is held."""
     log = entry.log
     batches = _Batches(apart=log.state.has_entries)
-    most = min(wanted.max_bytes, reading.MOST_BYTES // 4) if batches.apart else wanted.max_bytes
+    most = min(wanted.max_bytes, fetches.MOST_BYTES // 4) if batches.apart else wanted.max_bytes
     found = _read(entry, partition, most, first=first)
     if found is None:
         return [], batches
@@ -371,7 +371,7 @@ def _translate(
     size = 0
     try:
         for region, base in zip(batches.regions, batches.bases, strict=True):
-            translated = reading.translate(entry.log, [region], reading.MOST_BYTES - size, at_least_one=not parts)
+            translated = fetches.translate(entry.log, [region], fetches.MOST_BYTES - size, at_least_one=not parts)
             if not translated.whole:
                 kept = [one for one in acquired if one.last < base]
                 entry.undo(member_id, acquired[len(kept) :])

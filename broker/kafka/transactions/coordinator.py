@@ -8,6 +8,21 @@ Aborts hanging transactions: open transactions in the logs that the coordinator 
 They exist if files were put into the data directory, or if the catalogue is an old copy. Nobody would ever end them, and no
 record behind them would become stable. They are aborted partition by partition. Any thread may call any method.
 
+Whether the transactions of several producers may be ended by one decision, and what each becomes by it. Pure.
+
+Each transaction is asked what it would answer to an EndTxn of its own (``transaction.py``). Then:
+
+| the transactions are                           | the answer                                            |
+|------------------------------------------------|-------------------------------------------------------|
+| some Ongoing, the others Empty                 | those that are Ongoing are decided, in one change     |
+| some ended as asked for already, others Empty  | ``none``: the same request once more                  |
+| all Empty                                      | ``none``: nobody has written anything                 |
+| some Ongoing, some ended as asked for already  | INVALID_TXN_STATE and the first that has ended        |
+| one refuses (fenced, unknown, ended otherwise) | its error and which it is; nothing is decided         |
+
+In the fourth case the request is a late copy of an older one and must not decide what its sender has begun since. A final refusal
+takes precedence over CONCURRENT_TRANSACTIONS, after which the client asks again.
+
 Tests: tests/kafka/handlers/test_write_txn_markers.py.
 """
 
@@ -16,18 +31,17 @@ from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
 
+import attrs
+
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
-from broker.kafka.transactions import joint_end
-from broker.kafka.transactions.executor import TransactionExecutor, log_failure
-from broker.kafka.transactions.id_expiration import TransactionalIdExpiration
+from broker.kafka.transactions.executor import TransactionalIdExpiration, TransactionExecutor, log_failure
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
-from broker.kafka.transactions.phases import Phase
 from broker.kafka.transactions.registry import Reply, TransactionRegistry, committed_of, state_of
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, State
+from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State, Transaction
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -36,6 +50,50 @@ from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
+
+
+@attrs.frozen
+class Refused:
+    error: ErrorCode
+    # Which of the transactions refuses.
+    index: int
+
+
+def decide(
+    members: Iterable[tuple[Transaction | None, Claim]], commit: bool, now_ms: int
+) -> Sequence[State | None] | Refused:
+    """The next state of each, None where nothing changes. The caller makes all of them durable in one change, or none."""
+    states: list[State | None] = []
+    ended: int | None = None
+    wait: Refused | None = None
+    for index, (transaction, claim) in enumerate(members):
+        result = ErrorCode.invalid_producer_id_mapping
+        if transaction is not None:
+            result_or_state = transaction.end(claim, commit, now_ms)
+            if isinstance(result_or_state, State):
+                states.append(result_or_state)
+                continue
+            result = result_or_state
+            if result == ErrorCode.invalid_txn_state and _is_empty(transaction):
+                states.append(None)
+                continue
+        states.append(None)
+        if result == ErrorCode.none:
+            ended = index if ended is None else ended
+        elif result == ErrorCode.concurrent_transactions:
+            wait = wait or Refused(result, index)
+        else:
+            return Refused(result, index)
+    if wait is not None:
+        return wait
+    if ended is not None and any(states):
+        return Refused(ErrorCode.invalid_txn_state, ended)
+    return states
+
+
+def _is_empty(transaction: Transaction) -> bool:
+    return transaction.state is not None and transaction.state.phase is Phase.EMPTY
+
 
 log = get_logger("transactions")
 
@@ -266,13 +324,13 @@ class TransactionCoordinator:
                 (None if entry is None else entry.transaction, claim)
                 for entry, (_, claim) in zip(entries, members, strict=True)
             ]
-            result = joint_end.decide(asked, commit, self._clock.time_ms())
-            if not isinstance(result, joint_end.Refused):
+            result = decide(asked, commit, self._clock.time_ms())
+            if not isinstance(result, Refused):
                 changes = [(entry, state) for entry, state in zip(entries, result, strict=True) if entry and state]
                 if changes:
                     self._executor.end(changes, _JointAnswer(len(changes), reply))
                     return
-                result = joint_end.Refused(ErrorCode.none, -1)
+                result = Refused(ErrorCode.none, -1)
         reply(result.error, result.index)
 
     def may_write(self, transactional_id: str | None, producer_id: int) -> ErrorCode:

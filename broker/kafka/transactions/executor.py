@@ -11,25 +11,31 @@ durable before its decision is. The end of a transaction takes these steps:
 At the start each transaction is in one of these steps, and ``resume`` goes on with the next one. A step that fails is tried again
 after a second. Any thread may call any method.
 
-Tests: tests/kafka/transactions/test_coordinator.py, tests/kafka/transactions/test_end_together.py.
+Forgets transactional ids that were unused for longer than ``transactional_id_expiration_ms``.
+
+A sweep looks at all of them, on the catalogue writer's thread, a part at a time.
+
+Tests: tests/kafka/transactions/test_coordinator.py,
+tests/kafka/transactions/test_end_together.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from broker.config import BrokerConfig
 from broker.errors import Refusal, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import Offsets, rows_of
 from broker.kafka.groups.registry import send
 from broker.kafka.groups.values import OFFSET_BYTES
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
-from broker.kafka.transactions.phases import PREPARED, Phase
 from broker.kafka.transactions.registry import Reply, TransactionEntry, TransactionRegistry, row_of
-from broker.kafka.transactions.transaction import Partition, State
+from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, OffsetRow, TransactionRow
+from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
-from broker.runtime.timers import Timer
+from broker.runtime.timers import Timer, TimerHandle
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 
@@ -357,3 +363,59 @@ def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
 
 def _add_pending_offsets(transactional_id: str, group: str, rows: list[OffsetRow], catalogue: Catalogue) -> None:
     catalogue.add_pending_offsets(transactional_id, group, rows)
+
+
+# Transactional ids that a sweep looks at before it lets other changes of the catalogue pass.
+_SWEEP_PART = 1000
+
+
+class TransactionalIdExpiration:
+    def __init__(
+        self, clock: Clock, timer: Timer, writer: CatalogueWriter, config: BrokerConfig, registry: TransactionRegistry
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._writer = writer
+        self._config = config
+        self._registry = registry
+        self._next_sweep: TimerHandle | None = None
+
+    def start(self) -> None:
+        interval_s = self._config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        # The timer's thread must not walk all transactional ids: the catalogue writer's thread does.
+        self._next_sweep = self._timer.at(
+            self._clock.monotonic() + interval_s, partial(self._writer.call_soon, self._begin_sweep)
+        )
+
+    def stop(self) -> None:
+        if self._next_sweep is not None:
+            self._next_sweep.cancel()
+
+    def _begin_sweep(self) -> None:
+        self._sweep(self._registry.entries())
+
+    def _sweep(self, entries: list[TransactionEntry]) -> None:
+        """Look at some of them now, and at the others after everything that waits for the writer by then."""
+        try:
+            self._forget_unused(entries[:_SWEEP_PART])
+        finally:  # the sweeps go on, whatever fails for one id
+            if self._registry.is_active:
+                if len(entries) > _SWEEP_PART:
+                    self._writer.call_soon(partial(self._sweep, entries[_SWEEP_PART:]))
+                else:
+                    self.start()
+
+    def _forget_unused(self, entries: Iterable[TransactionEntry]) -> None:
+        now_ms = self._clock.time_ms()
+        for entry in entries:
+            transaction = entry.transaction
+            with entry.lock:
+                if not transaction.is_unused(now_ms, self._config.transactional_id_expiration_ms):
+                    continue
+                transaction.forget()
+                self._registry.remove(entry)
+                self._writer.change(partial(_delete, transaction.transactional_id), log_failure)
+
+
+def _delete(transactional_id: str, catalogue: Catalogue) -> None:
+    catalogue.delete_transaction(transactional_id)

@@ -18,8 +18,7 @@ import attrs
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import CommittedOffset, Offsets
 from broker.kafka.groups.values import PARTICIPANT_BYTES, TRANSACTION_BYTES
-from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.transaction import NONE, Claim, Partition, State, Transaction
+from broker.kafka.transactions.transaction import NONE, Claim, Partition, Phase, State, Transaction
 from broker.metadata.catalogue import PendingOffset, TransactionRow
 from broker.runtime.threads import Lock
 from broker.runtime.timers import TimerHandle

@@ -34,9 +34,8 @@ from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.groups.registry import send
 from broker.kafka.transactions.executor import TransactionExecutor, log_failure
-from broker.kafka.transactions.phases import Phase
 from broker.kafka.transactions.registry import Addition, Reply, TransactionEntry, TransactionRegistry
-from broker.kafka.transactions.transaction import LAST_EPOCH, NONE, Claim, Partition, State
+from broker.kafka.transactions.transaction import LAST_EPOCH, NONE, Claim, Partition, Phase, State
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.storage.log.log import Log

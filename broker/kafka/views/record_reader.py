@@ -28,12 +28,11 @@ from broker.runtime.disk import FileRegion
 from broker.storage.log import inspection
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
-from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header
 from protocol.kafka.records.compression import CODEC_NAMES
-from protocol.kafka.records.markers import parse_marker
-from protocol.kafka.records.records import Record, read_records
+from protocol.kafka.records.records import Record, parse_marker, read_records
 
 # Of a key or a value; of all headers of a record.
 PART_MAX_BYTES: Final = 64 * 1024

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import Lags, longest_s
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.transactions.phases import AT_REST
+from broker.kafka.transactions.transaction import AT_REST
 from broker.kafka.views.groups import Groups
-from broker.kafka.views.records import Records
-from broker.kafka.views.tail import Tail
+from broker.kafka.views.records import Records, Tail
 from broker.kafka.views.topics import Settings, Topics
 from broker.kafka.views.transactions import Transactions
 from broker.kafka.views.view_context import ViewContext

@@ -10,8 +10,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from broker.errors import Refusal, StorageError
-from broker.kafka.transactions.phases import AT_REST
-from broker.kafka.transactions.transaction import State
+from broker.kafka.transactions.transaction import AT_REST, State
 from broker.kafka.views.view_context import ViewContext
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log

@@ -45,7 +45,7 @@ from broker.security.acl_authorizer import TooManyAcls
 from broker.security.acl_rules import InvalidAcl
 from broker.storage import refusals as storage
 from broker.web.routes import Answer, Call, HttpError, Route
-from protocol.pulsar.message_id import MessageId
+from protocol.pulsar.metadata import MessageId
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {
     refusals.AuthenticationError: 401,

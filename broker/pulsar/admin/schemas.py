@@ -13,8 +13,15 @@ from uuid import UUID
 from broker.pulsar.admin.calls import json_object, require_creation, require_topic, route, topic_name
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound
-from broker.pulsar.schemas.compatibility import Strategy, split
-from broker.pulsar.schemas.schema import KEY_VALUE, SCHEMA_BYTES_MAX, TYPES_BY_NAME, Schema, StoredSchema
+from broker.pulsar.schemas.compatibility import (
+    KEY_VALUE,
+    SCHEMA_BYTES_MAX,
+    TYPES_BY_NAME,
+    Schema,
+    StoredSchema,
+    Strategy,
+    split,
+)
 from broker.security.acl import Operation
 from broker.web.routes import Answer, Call, HttpError, Route, json_answer
 

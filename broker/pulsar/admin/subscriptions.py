@@ -44,8 +44,7 @@ from broker.runtime.disk import FileRegion
 from broker.security.acl import Operation
 from broker.web.routes import NO_CONTENT, UNPROCESSABLE, Answer, Call, HttpError, Route, json_answer
 from protocol.errors import ProtocolError
-from protocol.pulsar.message_id import LATEST
-from protocol.pulsar.metadata import is_encrypted, read_stored_metadata
+from protocol.pulsar.metadata import LATEST, is_encrypted, read_stored_metadata
 from protocol.pulsar.payload import decompressed, is_readable
 from protocol.pulsar.pulsar_pb2 import CompressionType
 from protocol.wire import BytesLike

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker.errors import StorageError
-from broker.pulsar.compaction.compacted_file import CompactedFile
-from broker.pulsar.compaction.compactions import Compactions
+from broker.pulsar.compaction.compactions import CompactedFile, Compactions
 from broker.pulsar.entries.reader import EntryReader, Readers, Wanted
 from broker.pulsar.entry import Entry, from_metadata
 from broker.storage.log.log import Log

@@ -21,7 +21,7 @@ from broker.runtime.threads import Lock
 from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
-from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import TRANSACTIONAL, BatchHeader, check_crc, read_header
 

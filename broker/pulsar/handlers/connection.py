@@ -6,9 +6,13 @@ PING: answered at once.
 
 PONG: the client lives.
 
+The commands of transactions, all refused with NotAllowedError: this broker has no transactions for Pulsar's clients.
+
 Tests: tests/pulsar/test_service.py,
 tests/pulsar/test_logins.py.
 """
+
+from functools import partial
 
 from broker import expressions
 from broker.network.work import LOGIN
@@ -18,8 +22,14 @@ from broker.pulsar.context import PulsarContext
 from broker.security.principal import ANONYMOUS
 from broker.security.sasl.exchange import AuthenticationFailed
 from protocol.errors import ProtocolError
-from protocol.pulsar.pulsar_pb2 import CommandConnected, FeatureFlags
-from protocol.pulsar.receipts import PONG
+from protocol.pulsar.deliveries import PONG
+from protocol.pulsar.pulsar_pb2 import (
+    CommandConnected,
+    CommandTcClientConnectResponse,
+    FeatureFlags,
+    ServerError,
+    TxnResponse,
+)
 
 # The newest version of the protocol that Pulsar's brokers have. Clients are told the smaller one of theirs and this.
 PROTOCOL_VERSION = 21
@@ -112,3 +122,38 @@ def handle_pong(call: Call) -> None:
 
 
 PONG_COMMAND = Command(Type.PONG, handle_pong)
+
+
+_MESSAGE = "This broker has no transactions for Pulsar's clients."
+
+
+def _refuse(response: int, call: Call) -> None:
+    call.reply(
+        response,
+        TxnResponse(request_id=call.body.request_id, error=ServerError.NotAllowedError, message=_MESSAGE),
+    )
+
+
+def _refuse_coordinator(call: Call) -> None:
+    call.reply(
+        Type.TC_CLIENT_CONNECT_RESPONSE,
+        CommandTcClientConnectResponse(
+            request_id=call.body.request_id, error=ServerError.NotAllowedError, message=_MESSAGE
+        ),
+    )
+
+
+TRANSACTIONS = (
+    Command(Type.TC_CLIENT_CONNECT_REQUEST, _refuse_coordinator),
+    *(
+        Command(request, partial(_refuse, response))
+        for request, response in (
+            (Type.NEW_TXN, Type.NEW_TXN_RESPONSE),
+            (Type.ADD_PARTITION_TO_TXN, Type.ADD_PARTITION_TO_TXN_RESPONSE),
+            (Type.ADD_SUBSCRIPTION_TO_TXN, Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE),
+            (Type.END_TXN, Type.END_TXN_RESPONSE),
+            (Type.END_TXN_ON_PARTITION, Type.END_TXN_ON_PARTITION_RESPONSE),
+            (Type.END_TXN_ON_SUBSCRIPTION, Type.END_TXN_ON_SUBSCRIPTION_RESPONSE),
+        )
+    ),
+)

@@ -40,6 +40,7 @@ from broker.pulsar.consumer_calls import (
 )
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
+from broker.pulsar.handlers import schemas
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.refusals import (
     ConsumerAssignError,
@@ -51,7 +52,6 @@ from broker.pulsar.refusals import (
     code_of,
 )
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
-from broker.pulsar.schemas import checks
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
@@ -102,7 +102,7 @@ def handle_subscribe(call: Call) -> None:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     _check_policies(call, topic, join)
-    checks.of_consumer(context, topic, body, str(call.connection.principal))
+    schemas.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _join_at(call, topic, join, None)
     except Missing:

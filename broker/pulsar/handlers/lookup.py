@@ -44,7 +44,7 @@ from broker.pulsar.subscriptions.locating import first_located, locate_last
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic, topics_hash
 from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation, ResourceType
-from protocol.pulsar.message_id import MINUS_1
+from protocol.pulsar.metadata import MINUS_1
 from protocol.pulsar.pulsar_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandGetTopicsOfNamespace,

@@ -23,18 +23,18 @@ from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, PulsarRequest, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.handlers import schemas
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
-from broker.pulsar.policies.backlog import check_producer
+from broker.pulsar.policies.upkeep import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.producers.publishing import publish
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
-from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import TopicName, parse_topic
 from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.security.acl import Operation
-from broker.security.quotas.entities import Kind
+from broker.security.client_quotas import Kind
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
 from protocol.pulsar.sends import metadata_size
@@ -65,7 +65,7 @@ def handle_producer(call: Call) -> None:
     if policies.encryption_required and not body.encrypted:
         raise MetadataInvalid("Encryption is required in this topic")
     check_producer(topic, policies.backlog_quota, context.clock.time_ms())
-    schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
+    schema_version = schemas.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
     context.deduplications.prepare(topic)
     first = body.initial_subscription_name

@@ -2,19 +2,74 @@
 
 GET_SCHEMA: the schema of a topic, the latest or of one version.
 
+What the handlers ask when a producer or a consumer comes with a schema, or without one. Threads that may block.
+
 Tests: tests/pulsar/schemas/test_clients.py.
 """
+
+from typing import Any
 
 from broker.errors import Refusal, StorageError
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.policies.policies import Policies
 from broker.pulsar.refusals import IncompatibleSchema, NotAllowed, TopicNotFound, code_of
 from broker.pulsar.rights import require_creation, require_topic
-from broker.pulsar.schemas import checks
-from broker.pulsar.schemas.schema import schema_from_message, schema_to_message, version_bytes, version_from_bytes
+from broker.pulsar.schemas.compatibility import (
+    Schema,
+    Strategy,
+    schema_from_message,
+    schema_to_message,
+    version_bytes,
+    version_from_bytes,
+)
 from broker.pulsar.topic_names import parse_topic
+from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation
 from protocol.pulsar.pulsar_pb2 import CommandGetOrCreateSchemaResponse, CommandGetSchemaResponse
+
+
+def of_producer(context: PulsarContext, topic: Topic, body: Any, user: str) -> bytes:
+    """``body``: PRODUCER. The version of its schema, which is added if it is new; empty: it has none. Raises
+    IncompatibleSchema, StorageError."""
+    schema = schema_from_message(body.schema) if body.HasField("schema") else None
+    policies = _policies(context, topic)
+    if schema is None:
+        if policies.schema_validation_enforced and context.schemas.latest(topic.log.topic_id) is not None:
+            raise IncompatibleSchema("Producers cannot connect without a schema to topics with a schema")
+        return b""
+    return version_bytes(add(context, topic, schema, user))
+
+
+def of_consumer(context: PulsarContext, topic: Topic, body: Any, user: str) -> None:
+    """``body``: SUBSCRIBE. The first schema of a topic without messages and clients is added, as in Pulsar. Raises
+    IncompatibleSchema, StorageError."""
+    schema = schema_from_message(body.schema) if body.HasField("schema") else None
+    if schema is None:
+        return
+    topic_id = topic.log.topic_id
+    unused = topic.log.log_end_offset == 0 and not topic.in_use
+    if unused and context.schemas.latest(topic_id) is None:
+        add(context, topic, schema, user)
+    else:
+        context.schemas.check_consumer(topic_id, schema, _strategy(_policies(context, topic)))
+
+
+def add(context: PulsarContext, topic: Topic, schema: Schema, user: str) -> int:
+    """The version of the schema, which is added if it is new. Raises IncompatibleSchema, StorageError."""
+    policies, topic_id = _policies(context, topic), topic.log.topic_id
+    if not policies.schema_auto_update and context.schemas.find(topic_id, schema) is None:
+        raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+    return context.schemas.put(topic_id, schema, _strategy(policies), context.clock.time_ms(), user)
+
+
+def _policies(context: PulsarContext, topic: Topic) -> Policies:
+    return context.policies.of(topic.name.namespace, topic.log.topic_id)
+
+
+def _strategy(policies: Policies) -> Strategy:
+    return policies.schema_compatibility or Strategy.FULL
 
 
 def handle_get_or_create_schema(call: Call) -> None:
@@ -30,7 +85,7 @@ def handle_get_or_create_schema(call: Call) -> None:
     schema = schema_from_message(body.schema)
     if schema is None:
         raise IncompatibleSchema("The command has no schema.")
-    version = checks.add(context, topic, schema, str(call.connection.principal))
+    version = add(context, topic, schema, str(call.connection.principal))
     call.reply(
         Type.GET_OR_CREATE_SCHEMA_RESPONSE,
         CommandGetOrCreateSchemaResponse(request_id=body.request_id, schema_version=version_bytes(version)),

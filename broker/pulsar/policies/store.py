@@ -12,7 +12,7 @@ Any thread. Bounds, rates and the limits of what is not acknowledged follow a ch
 delivery holds for dispatchers that are made later, that is, when the first consumer of a subscription comes. Which types of
 subscriptions there may be, and whether consumers make them, is asked when somebody subscribes.
 
-What of each log must not be deleted, for the storage's retention (``broker/storage/upkeep/retention.py``).
+What of each log must not be deleted, for the storage's retention (``broker/storage/upkeep/housekeeper.py``).
 
 Kafka deletes by age and size whatever anybody has read; Pulsar keeps what a durable subscription has not acknowledged. Here, a
 topic that has durable subscriptions is kept from the oldest offset that one of them has not acknowledged. Only the message TTL
@@ -49,7 +49,7 @@ from broker.pulsar.topics.registry import TopicRegistry
 from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
-from broker.storage.upkeep.retention import Rule
+from broker.storage.upkeep.housekeeper import Rule
 
 log = get_logger("pulsar")
 

@@ -19,8 +19,7 @@ from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.pulsar.refusals import IncompatibleSchema
-from broker.pulsar.schemas.compatibility import Strategy, check, check_definition, identity
-from broker.pulsar.schemas.schema import Schema, StoredSchema
+from broker.pulsar.schemas.compatibility import Schema, StoredSchema, Strategy, check, check_definition, identity
 from broker.runtime.threads import Lock
 
 log = get_logger("pulsar")

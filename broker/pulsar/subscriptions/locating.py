@@ -30,7 +30,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 from protocol.pulsar.frames import write_command
-from protocol.pulsar.message_id import MINUS_1
+from protocol.pulsar.metadata import MINUS_1
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, MessageIdData
 
 # Offsets before the end in which the last entry is looked for at a time, and how often. Behind it there may be ends of

@@ -24,9 +24,8 @@ from broker.runtime.threads import Event, Lock
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.holdings import FileRun
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.spill.directory import SpillDirectory, Storing
+from broker.shuffle.spill.directory import SpillDirectory, SpillIndex, Storing
 from broker.shuffle.spill.spill import Spill, SpillEvent, SpillState, copied, joined, oldest
-from broker.shuffle.spill.spill_index import SpillIndex
 
 log = get_logger("shuffle")
 

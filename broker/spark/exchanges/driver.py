@@ -38,12 +38,10 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from broker.client import ShuffleAdmin
-from broker.client.at_exit import AtExit
-from broker.client.shuffle.blocks import new_data_set
+from broker.client.shuffle.blocks import AtExit, new_data_set
 from broker.client.shuffle.errors import ShuffleError
 from broker.client.shuffle.names import parse_address
 from broker.client.shuffle.security import SecurityLike, shuffle_security
-from broker.spark.exchanges.map_task import MapTask, arrow_schema
 from broker.spark.exchanges.plan import (
     COMMIT_SCHEMA,
     Batches,
@@ -54,7 +52,7 @@ from broker.spark.exchanges.plan import (
     bounded_by_bytes,
     bounded_by_rows,
 )
-from broker.spark.exchanges.reduce_task import ReduceTask, one_row_per_partition
+from broker.spark.exchanges.tasks import MapTask, ReduceTask, arrow_schema, one_row_per_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -23,8 +23,8 @@ from broker.client.kafka.cluster import Cluster
 from broker.errors import ConfigError
 from broker.spark.sentences import sentences_only
 from broker.spark.source import reading, resolve
+from broker.spark.source.offsets import Offsets
 from broker.spark.source.options import SourceOptions
-from broker.spark.source.positions import Offsets
 from broker.spark.source.reading import OffsetRange, ReadSettings, Slice, cut
 
 if TYPE_CHECKING:

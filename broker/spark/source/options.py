@@ -14,8 +14,8 @@ import attrs
 from broker.client.kafka.config import ClientConfig
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import ConfigError
-from broker.spark.source import positions
-from broker.spark.source.positions import Edge, Position
+from broker.spark.source import offsets
+from broker.spark.source.offsets import Edge, Position
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 ALL_COLUMNS = (*COLUMNS, "headers")
@@ -233,7 +233,7 @@ def _subscription(options: _Given) -> Subscription:
         raise ConfigError(f"Give exactly one of subscribe, subscribePattern and assign, not {what}.")
     text = options.text(given[0]) or ""
     if given[0] == "assign":
-        return Subscription(assigned=positions.parse_assignment("assign", text))
+        return Subscription(assigned=offsets.parse_assignment("assign", text))
     if given[0] == "subscribe":
         topics = {topic.strip() for topic in text.split(",") if topic.strip()}
         if not topics:
@@ -255,14 +255,14 @@ def _start(options: _Given, streaming: bool) -> tuple[Position, int | None]:
     default = "latest" if streaming else "earliest"
     position: Position
     if text := options.text("startingTimestamp"):
-        position = positions.parse_timestamp("startingTimestamp", text)
+        position = offsets.parse_timestamp("startingTimestamp", text)
     elif text := options.text("startingOffsetsByTimestamp"):
-        position = positions.parse_timestamps("startingOffsetsByTimestamp", text)
+        position = offsets.parse_timestamps("startingOffsetsByTimestamp", text)
     else:
         text = options.text("startingOffsets") or default
-        position = positions.parse_offsets("startingOffsets", text, forbidden=None if streaming else LATEST)
+        position = offsets.parse_offsets("startingOffsets", text, forbidden=None if streaming else LATEST)
     # A silent partition has nothing in "the last ten minutes"; a fixed time that it never reached may be a mistake.
-    relative = isinstance(position, positions.Ago)
+    relative = isinstance(position, offsets.Ago)
     return position, LATEST if strategy == "latest" or (relative and strategy is None) else None
 
 
@@ -277,10 +277,10 @@ def _end(options: _Given, streaming: bool) -> Position:
         )
     text = options.text(given[0]) or ""
     if given[0] == "endingTimestamp":
-        return positions.parse_timestamp(given[0], text)
+        return offsets.parse_timestamp(given[0], text)
     if given[0] == "endingOffsetsByTimestamp":
-        return positions.parse_timestamps(given[0], text)
-    return positions.parse_offsets(given[0], text, forbidden=EARLIEST)
+        return offsets.parse_timestamps(given[0], text)
+    return offsets.parse_offsets(given[0], text, forbidden=EARLIEST)
 
 
 def _limits(options: _Given, streaming: bool) -> Limits:
@@ -289,7 +289,7 @@ def _limits(options: _Given, streaming: bool) -> Limits:
         max_offsets=options.number("maxOffsetsPerTrigger"),
         max_bytes=options.size("maxBytesPerTrigger"),
         min_offsets=options.number("minOffsetsPerTrigger"),
-        max_delay_ms=positions.parse_duration_ms("maxTriggerDelay", delay) if delay else Limits().max_delay_ms,
+        max_delay_ms=offsets.parse_duration_ms("maxTriggerDelay", delay) if delay else Limits().max_delay_ms,
     )
     if limits.max_offsets and limits.min_offsets and limits.min_offsets > limits.max_offsets:
         raise ConfigError(

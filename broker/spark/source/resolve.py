@@ -15,9 +15,8 @@ from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.values import EARLIEST, LATEST, TopicMetadata, TopicPartition
 from broker.errors import ConfigError
 from broker.spark.sentences import DataLossError
-from broker.spark.source.offsets import StreamOffset
+from broker.spark.source.offsets import Back, Edge, Offsets, Position, Since, StreamOffset, Timestamps
 from broker.spark.source.options import SourceOptions, Subscription
-from broker.spark.source.positions import Back, Edge, Offsets, Position, Since, Timestamps
 
 # Brokers keep their own state in these topics, so a pattern does not match them.
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")

@@ -31,8 +31,8 @@ from broker.storage.log.state import LoadedLog, LogState, Sums, View, Watchers
 from broker.storage.log.times import TimeLookup
 from broker.storage.log.transactions import ProducerDescription, Transactions
 from broker.storage.log.trimming import Rolling, Trimming
+from broker.storage.segments.index_file import AbortedTransaction
 from broker.storage.segments.segment import MAX_TIMESTAMP, Segment
-from broker.storage.segments.txn_index import AbortedTransaction
 
 T = TypeVar("T")
 

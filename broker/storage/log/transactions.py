@@ -13,10 +13,10 @@ from broker.storage.log.reading import ReadResult
 from broker.storage.log.state import LogState, View, Watchers
 from broker.storage.log.trimming import Rolling
 from broker.storage.refusals import InvalidTransactionState
+from broker.storage.segments.index_file import AbortedTransaction
 from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Segment
-from broker.storage.segments.txn_index import AbortedTransaction
 from protocol.kafka.records.batch import LOG_OVERHEAD, read_header, stamp
-from protocol.kafka.records.markers import build_marker
+from protocol.kafka.records.records import build_marker
 
 
 class ProducerDescription(NamedTuple):

@@ -16,7 +16,7 @@ from broker.storage.log.producer_state import CorruptSnapshot, ProducerState
 from broker.storage.log.state import LoadedLog
 from broker.storage.recovery.leftovers import LogOnDisk, drop
 from broker.storage.recovery.scan import find_batch, never_written, scan
-from broker.storage.segments.index_file import CorruptIndex
+from broker.storage.segments.index_file import AbortedTransaction, CorruptIndex
 from broker.storage.segments.segment import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -32,10 +32,9 @@ from broker.storage.segments.segment import (
     Segment,
     file_name,
 )
-from broker.storage.segments.txn_index import AbortedTransaction
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import CONTROL, ENTRY, LOG_OVERHEAD, TRANSACTIONAL
-from protocol.kafka.records.markers import read_marker
+from protocol.kafka.records.records import read_marker
 
 
 def replay_batch(

@@ -15,8 +15,7 @@ from typing import Final
 
 from broker.errors import StorageError
 from broker.runtime.open_files import CachedFile, OpenFiles
-from broker.storage.segments.index_file import CorruptIndex, OffsetIndex, TimeIndex
-from broker.storage.segments.txn_index import TransactionIndex
+from broker.storage.segments.index_file import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 LOG: Final = ".log"

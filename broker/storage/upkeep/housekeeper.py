@@ -3,6 +3,21 @@
 ``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands of
 logs, the removal of as many directories) is done one piece a step, so that stopping never waits long. An error of one log is
 reported and does not keep the others from their turn.
+
+The three checkpoint files of the data directory: what they say of every log, and writing them.
+
+``recovery-point-offset-checkpoint`` has the recovery points, ``log-start-offset-checkpoint`` the log start offsets, and
+``cleaner-offset-checkpoint`` the first dirty offsets. Any thread may call; one lock makes the writes come one after the other.
+The format of the files is in ``checkpoints.py``.
+
+Which old segments of a log are removed: by age and by size. Kafka's rules.
+
+Housekeeper thread. This only moves the log start offset; when that is durable, ``Log.drop_old_segments`` removes the files.
+
+A service whose consumers keep their positions elsewhere may give a log a ``Rule``: nothing is removed that they still need,
+and the service may have an age and a size of its own.
+
+Tests: tests/storage/test_log_checkpoints.py.
 """
 
 import heapq
@@ -10,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
+from typing import NamedTuple
 
 import attrs
 
@@ -18,12 +34,174 @@ from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.threads import Event, Lock
+from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, Offsets, write_offsets
 from broker.storage.config import StorageConfig
 from broker.storage.log.log import Log
-from broker.storage.log_checkpoints import LogCheckpoints
 from broker.storage.partition_dir import dispose
-from broker.storage.upkeep import cleaner, retention
+from broker.storage.segments.segment import Segment
+from broker.storage.upkeep import cleaner
 from broker.storage.upkeep.scrub import Scrub
+
+
+class LogCheckpoints:
+    """``partitions`` maps (topic, partition) to the log. It is the log manager's own, which changes it while this reads."""
+
+    def __init__(self, disk: Disk, directory: str, partitions: Mapping[tuple[str, int], Log]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._partitions = partitions
+        self._lock = Lock()
+        self._saved: dict[str, Offsets] = {}  # what each file says; without an entry it says nothing reliable
+
+    def take_over(self, saved: Mapping[str, Offsets]) -> None:
+        """What the files said at the start."""
+        self._saved.update(saved)
+
+    def move_up_each(self) -> Iterator[None]:
+        """Move the recovery points of all logs up, and save where they are: one log a step, because thousands of fsyncs take a
+        while. Blocks. Raises StorageError."""
+        for log in list(self._partitions.values()):
+            try:
+                if log.checkpoint():
+                    yield
+            except (StorageError, Refusal) as error:
+                if not log.deleted:  # a topic that was deleted meanwhile is no failure
+                    logger.error("checkpoint_failed", topic=log.topic, partition=log.partition, error=str(error))
+        self.save_recovery_points()
+
+    def save_recovery_points(self) -> None:
+        """Raises StorageError."""
+        self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
+        for key, log in list(self._partitions.items()):
+            log.note_saved_point(self._saved[RECOVERY_POINTS].get(key, 0))
+
+    def save_log_starts(self) -> None:
+        """No segment may be removed before this has said so: the next start would miss it. Raises StorageError."""
+        self._save(LOG_STARTS, lambda log: log.log_start_offset)
+        for key, log in list(self._partitions.items()):
+            log.note_saved_start(self._saved[LOG_STARTS].get(key, 0))
+
+    def save_cleaner_offsets(self) -> None:
+        """A line, even one that says 0, says that the log may have gaps below its recovery point. Raises StorageError."""
+        self._save(CLEANER_OFFSETS, lambda log: log.first_dirty_offset)
+
+    def forget(self, topic: str, numbers: range) -> None:
+        """Before partitions are made: they must not inherit what is known of deleted ones of the same name. Raises
+        StorageError."""
+        keys = frozenset((topic, number) for number in numbers)
+        values: dict[str, Callable[[Log], int]] = {
+            RECOVERY_POINTS: lambda log: log.recovery_point,
+            LOG_STARTS: lambda log: log.log_start_offset,
+            CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
+        }
+        for file, value in values.items():
+            if keys & self._saved.get(file, {}).keys():
+                self._save(file, value, keys)
+
+    def _save(self, name: str, value: Callable[[Log], int], without: frozenset[tuple[str, int]] = frozenset()) -> None:
+        """Write a file with a line for each log that has something to say, except ``without``. Raises StorageError."""
+        with self._lock:
+            before = self._saved.get(name)
+            saved = before or {}
+            offsets: Offsets = {}
+            for key, log in list(self._partitions.items()):
+                # A log that could not be opened keeps what the file says of it.
+                unknown = log.offline is not None and not log.view.segments
+                offset = saved.get(key, 0) if unknown else value(log)
+                has_gaps = name == CLEANER_OFFSETS and (key in saved if unknown else log.dense_from > 0)
+                if (offset > 0 or has_gaps) and key not in without:
+                    offsets[key] = offset
+            if offsets == before:
+                return
+            try:
+                write_offsets(self._disk, f"{self._directory}/{name}", offsets, spare=True)
+            except OSError as error:
+                raise StorageError(f"{name} could not be written: {error}") from error
+            self._saved[name] = offsets
+
+
+class Rule(NamedTuple):
+    needed_from: int | None = None  # offset; None: nothing is needed
+    retention_ms: int | None = None  # None: as the topic's settings say
+    retention_bytes: int | None = None
+
+
+_SETTINGS_ONLY = Rule()
+
+
+def advance_start(log: Log, now_ms: int, rule: Rule | None = None) -> bool:
+    """Move the log start offset past the segments that are not kept. True if it moved. Raises StorageError."""
+    config = log.config
+    if not config.delete:
+        return False
+    needed_from, retention_ms, retention_bytes = rule or _SETTINGS_ONLY
+    if retention_ms is None:
+        retention_ms = config.retention_ms
+    if retention_bytes is None:
+        retention_bytes = config.retention_bytes
+    segments = log.view.segments
+    count = max(
+        _too_old(log, segments, now_ms, retention_ms) if retention_ms >= 0 else 0,
+        _too_many(segments, retention_bytes) if retention_bytes >= 0 else 0,
+    )
+    if needed_from is not None:
+        count = min(count, _not_needed(log, segments, needed_from))
+    if count == 0:
+        return False
+    log.make_visible()  # the log must not begin after what consumers see
+    if count == len(segments):
+        # Even the newest record is too old: close the active segment, so that it can be removed too.
+        with log.lock:
+            if log.offline is not None:
+                raise log.why_unavailable()
+            if log.view.segments[-1] is not segments[-1] or _latest(segments[-1]) >= now_ms - retention_ms:
+                count -= 1  # a record was appended meanwhile
+            else:
+                log.roll(now_ms)
+    start = segments[count].base_offset if count < len(segments) else log.view.bases[-1]
+    return log.advance_start(start)
+
+
+def _latest(segment: Segment) -> int:
+    """The timestamp of the newest record of the segment, in ms; if records have none, the time when the segment was created."""
+    timestamp, _ = segment.largest()
+    return timestamp if timestamp >= 0 else segment.created_ms
+
+
+def _not_needed(log: Log, segments: tuple[Segment, ...], needed_from: int) -> int:
+    """How many segments, from the first one, end before this offset."""
+    ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
+    return sum(end <= needed_from for end in ends)
+
+
+def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int, retention_ms: int) -> int:
+    """How many segments, from the first one, have only records that are older than ``retention_ms``."""
+    oldest_ms = now_ms - retention_ms
+    count = 0
+    for segment in segments:
+        if segment.size == 0 and segment is segments[-1]:
+            break
+        if log.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
+            break
+        # What is deleted by mistake is lost, so the time index is checked first.
+        log.search(segment.check_largest)
+        if _latest(segment) >= oldest_ms:
+            break
+        count += 1
+    return count
+
+
+def _too_many(segments: tuple[Segment, ...], retention_bytes: int) -> int:
+    """How many segments can be removed so that at least ``retention_bytes`` are left."""
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    for segment in segments[:-1]:
+        if excess < segment.size:
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
 
 logger = get_logger("storage")
 
@@ -74,7 +252,7 @@ class Housekeeper:
         self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(clock)
         # What a service needs of a log, if it has a say in that; set before the thread starts.
-        self.retention_rule: Callable[[Log], retention.Rule | None] | None = None
+        self.retention_rule: Callable[[Log], Rule | None] | None = None
         self._duties: list[Duty] = []
         self._add(lambda config: config.log_retention_check_interval_ms / 1000, self.apply_retention)
         self._add(lambda config: config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
@@ -178,7 +356,7 @@ class Housekeeper:
         def trim() -> None:
             rule = self.retention_rule
             try:
-                retention.advance_start(log, self._clock.time_ms(), rule(log) if rule else None)
+                advance_start(log, self._clock.time_ms(), rule(log) if rule else None)
                 self._checkpoints.save_log_starts()
                 log.drop_old_segments()
             except StorageError as error:
@@ -230,7 +408,7 @@ class Housekeeper:
         """In three steps for all logs together: move their starts, make the starts durable, remove the files."""
         now_ms = self._clock.time_ms()
         rule = self.retention_rule
-        self._each("apply_retention", lambda log: retention.advance_start(log, now_ms, rule(log) if rule else None))
+        self._each("apply_retention", lambda log: advance_start(log, now_ms, rule(log) if rule else None))
         # Even if none has moved: where an earlier attempt could not save a start, it must be saved before the files are removed.
         self._checkpoints.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it removed the files.

@@ -23,7 +23,7 @@ from typing import TypeVar
 from broker.runtime.threads import Lock
 from broker.storage.log import inspection
 from broker.storage.log.log_config import LogConfig
-from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import DELETE_HORIZON, BatchHeader, read_header
 from protocol.kafka.records.record_scan import check_records

@@ -3,16 +3,23 @@
 The broker needs this only where it must look inside a batch: for compaction, timestamp look-up and a change of compression. The
 header is ``batch.py``'s. Records are read one after the other from one copy of the batch's bytes, and every size and count is
 checked against those bytes first.
+
+Control batches: the markers with which a coordinator ends a transaction in a partition.
+
+Kafka's format: a batch with the control bit and one record, whose key is (version 0, type: 0 abort, 1 commit) and whose
+value is (version 0, epoch of the coordinator). Clients skip the record and learn from its type how the transaction ended.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.frames import crc32c
 from protocol.kafka.records.batch import (
+    CONTROL,
     CRC_START,
     HEADER,
     HEADER_SIZE,
@@ -20,6 +27,7 @@ from protocol.kafka.records.batch import (
     MAGIC,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
 )
@@ -352,3 +360,51 @@ def _append_nullable(out: bytearray, value: bytes | None) -> None:
     else:
         _append_varint(out, len(value))
         out += value
+
+
+ABORT, COMMIT = 0, 1
+
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+
+
+class Marker(NamedTuple):
+    commit: bool
+    coordinator_epoch: int
+
+
+def build_marker(
+    producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """A whole control batch. The log assigns its offset."""
+    key = _KEY.pack(0, COMMIT if commit else ABORT)
+    return build_batch(
+        [(key, _VALUE.pack(0, coordinator_epoch), [], timestamp_ms)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
+
+
+def parse_marker(key: bytes | None, value: bytes | None) -> Marker | None:
+    """The marker in a control record, or None for a control record of another kind, which is not about transactions.
+
+    Raises ProtocolError for a record that Kafka would not write.
+    """
+    if key is None or len(key) < _KEY.size:
+        raise ProtocolError("a control record without a type")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise ProtocolError(f"a control record of version {version}")
+    if kind not in (ABORT, COMMIT):
+        return None
+    if value is None or len(value) < _VALUE.size:
+        raise ProtocolError("the end of a transaction without the coordinator's epoch")
+    return Marker(kind == COMMIT, _VALUE.unpack_from(value)[1])
+
+
+def read_marker(batch: BytesLike) -> Marker | None:
+    """The marker in a control batch. Raises ProtocolError."""
+    for record in records(batch):
+        return parse_marker(record.key, record.value)
+    return None

@@ -6,7 +6,7 @@ import pytest
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig
-from broker.client.kafka.backup import BackupClient
+from broker.client.kafka.admin.cluster import BackupClient
 from broker.client.kafka.errors import BrokerAnswerError
 from broker.client.kafka.routing import Routing
 from broker.runtime.clock import SystemClock

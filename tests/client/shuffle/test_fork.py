@@ -183,7 +183,7 @@ def test_who_is_told_of_a_fork() -> None:
 def test_what_a_process_does_at_its_end_its_child_does_not() -> None:
     script = """
 import os, sys
-from broker.client.at_exit import AtExit
+from broker.client.shuffle.blocks import AtExit
 
 for name in ("done", "cancelled"):
     one = AtExit(lambda name=name: print(name, os.getpid() == parent, flush=True))

@@ -18,7 +18,7 @@ from broker.client.shuffle.errors import (
     ShuffleTimeoutError,
     TransportError,
 )
-from broker.client.shuffle.io.io_loop import Liveness, Verdict
+from broker.client.shuffle.io_loop import Liveness, Verdict
 from broker.client.shuffle.writing import broker_link
 from protocol.shuffle.data_type import DataType
 from tests.client.conftest import InThread

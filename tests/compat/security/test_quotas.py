@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
 from broker.client import Broker
-from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from broker.security.client_quotas import DEFAULT, Entity, Kind
 
 TOPIC = "t"
 RECORDS, SIZE = 20, 5_000

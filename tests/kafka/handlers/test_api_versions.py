@@ -7,7 +7,7 @@ import pytest
 
 from broker.kafka.handlers import load
 from broker.kafka.handlers.api_versions import API
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control

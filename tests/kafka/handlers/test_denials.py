@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.kafka.authorization import SUPPORTED_BITS
-from broker.kafka.fetching.parked import ParkedFetch
+from broker.kafka.fetches import ParkedFetch
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

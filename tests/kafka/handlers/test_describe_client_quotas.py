@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.kafka.handlers.describe_client_quotas import API
-from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from broker.security.client_quotas import DEFAULT, Entity, Kind
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions
 

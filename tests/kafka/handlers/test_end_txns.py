@@ -4,8 +4,8 @@ import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
-from protocol.kafka.messages.end_txns import EndTxnsResponse, Member
+from protocol.kafka.messages import own_apis
+from protocol.kafka.messages.own_apis import EndTxnsResponse, Member
 from tests.kafka.handlers.group_client import new_group
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import Me, add_offsets, add_partitions, begin, commit_offsets, fetch, write
@@ -14,8 +14,8 @@ COMMITTED = 1
 
 
 def end_together(kafka: Kafka, *producers: Me, commit: bool = True) -> EndTxnsResponse:
-    correlation_id, answer = end_txns.parse_response(
-        kafka.exchange(end_txns.request(7, "test", [Member(*producer) for producer in producers], commit))
+    correlation_id, answer = own_apis.parse_response(
+        kafka.exchange(own_apis.request(7, "test", [Member(*producer) for producer in producers], commit))
     )
     assert correlation_id == 7
     return answer

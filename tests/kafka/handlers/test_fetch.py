@@ -5,8 +5,8 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.kafka.fetching import reading
-from broker.kafka.fetching.reading import Reading
+from broker.kafka import fetches
+from broker.kafka.fetches import Reading
 from broker.kafka.handlers import fetch
 from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
@@ -109,7 +109,7 @@ def test_the_first_batch_is_sent_whatever_the_limits_say_and_no_other(kafka: Kaf
 
 def test_a_response_sends_from_a_bounded_number_of_files(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes at once then, however many bytes the client waits for."""
-    monkeypatch.setattr(reading, "FILES_MAX", 2)
+    monkeypatch.setattr(fetches, "FILES_MAX", 2)
     topic = kafka.topic(4)
     sizes = [write(kafka, topic, number) if number != 1 else 0 for number in range(4)]
     wanted = [{"partition": number} for number in range(4)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.fetching import reading
+from broker.kafka import fetches
 from broker.kafka.handlers import fetch
 from broker.runtime.disk import FileRegion
 from broker.storage.log import inspection
@@ -117,7 +117,7 @@ def test_one_response_has_a_bounded_number_of_bytes_of_entries(kafka: Kafka) -> 
             write_entry(log_of(kafka, topic, partition), message(b"x" * 50_000))
     answer = ask(kafka, 11, topic, {"partition_max_bytes": 10 << 20}, {"partition": 1}, max_bytes=10 << 20)
     sizes = [len(result.records or b"") for result in results(answer)]
-    assert 900_000 <= sum(sizes) <= reading.MOST_BYTES
+    assert 900_000 <= sum(sizes) <= fetches.MOST_BYTES
     assert 0 == sizes[1]
 
 
@@ -171,7 +171,7 @@ def test_records_between_entries_leave_by_sendfile(kafka: Kafka) -> None:
         if number == 1:
             write_entry(log, message(b"entry"))
     read = log.read(0, 10 << 20)
-    parts, size, _ = reading.translate(log, read.regions, 10 << 20, at_least_one=True)
+    parts, size, _ = fetches.translate(log, read.regions, 10 << 20, at_least_one=True)
     assert [True, False, True] == [isinstance(part, FileRegion) for part in parts]
     data = b"".join(
         part.file.pread(part.size, part.offset) if isinstance(part, FileRegion) else bytes(part) for part in parts

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.metrics.text import render
+from broker.metrics.registry import render
 from broker.security.principal import ANONYMOUS, Principal
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

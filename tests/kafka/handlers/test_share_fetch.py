@@ -10,7 +10,7 @@ from broker.kafka.features import SHARE_VERSION
 from broker.kafka.handlers import share_fetch
 from broker.kafka.share.share_partition import ShareSettings
 from broker.security.acl import Operation, ResourceType
-from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from broker.security.client_quotas import DEFAULT, Entity, Kind
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka, versions

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.errors import StorageError
-from broker.kafka.fetching import reading as fetched_entries
+from broker.kafka import fetches as fetched_entries
 from broker.kafka.share import reading
 from broker.runtime.disk import FileRegion
 from protocol.kafka.errors import ErrorCode

@@ -10,7 +10,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.compression import ZSTD, compress
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.kafka.telemetry.otlp_writer import gauges
+from tests.kafka.otlp_writer import gauges
 
 GET, PUSH = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY
 CLIENT_METRICS = 16

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.kafka.fetching.reading import Reading
+from broker.kafka.fetches import Reading
 from broker.kafka.handlers import fetch, metadata, produce
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey

@@ -7,8 +7,7 @@ import attrs
 import pytest
 
 from broker.errors import Refusal
-from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim
+from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase
 from broker.storage.refusals import OldProducerEpoch
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.transaction_harness import Answer, TransactionHarness, X

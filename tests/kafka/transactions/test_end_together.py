@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import Refusal
-from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.transaction import Claim
+from broker.kafka.transactions.transaction import Claim, Phase
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.test_coordinator import cut_to
 from tests.kafka.transactions.transaction_harness import Answer, Died, TransactionHarness

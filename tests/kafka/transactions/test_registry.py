@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kafka.groups.offsets import CommittedOffset, rows_of
-from broker.kafka.transactions.phases import Phase
 from broker.kafka.transactions.registry import committed_of, row_of, state_of
-from broker.kafka.transactions.transaction import Claim, State
+from broker.kafka.transactions.transaction import Claim, Phase, State
 from broker.metadata.catalogue import PendingOffset
 
 claims = st.builds(Claim, st.integers(0, 1 << 40), st.integers(0, 1 << 14))

@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.kafka.transactions.phases import PREPARED, Phase
-from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, Claim, State, Transaction
+from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 P0, P1 = ("t", 0), ("t", 1)

@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.kafka.transactions.phases import PREPARED, Phase
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, State, Transaction
+from broker.kafka.transactions.transaction import LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 TIMEOUT_MS = 1_000

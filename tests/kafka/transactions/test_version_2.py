@@ -8,8 +8,7 @@ import pytest
 
 from broker.errors import Refusal
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, Claim, Partition
+from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, Claim, Partition, Phase
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.transaction_harness import NOBODY, Answer, TransactionHarness, X
 

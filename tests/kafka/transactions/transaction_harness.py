@@ -10,8 +10,7 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.coordinator import TransactionCoordinator
-from broker.kafka.transactions.phases import Phase
-from broker.kafka.transactions.transaction import Claim, Partition, State
+from broker.kafka.transactions.transaction import Claim, Partition, Phase, State
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer

@@ -9,7 +9,7 @@ from kio.index import load_response_schema
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import api_versions, backup, end_txns, fetch, metadata, produce
+from protocol.kafka.messages import api_versions, backup, fetch, metadata, own_apis, produce
 from protocol.kafka.schema import control
 from protocol.kafka.schema.schema_reader import field_specs
 from protocol.kafka.throttle_time import with_throttle_time
@@ -35,7 +35,7 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
         features = api_versions.Features({"x": (1, 2)}, {"x": 2}, 5)
         return [api_versions.response(7, version, 0, ranges, throttle_ms, features)]
     if api.key == ApiKey.END_TXNS:
-        return [end_txns.response(7, 3, 2, throttle_ms)]
+        return [own_apis.response(7, 3, 2, throttle_ms)]
     if api.key == ApiKey.BACKUP:
         return [backup.response(7, backup.BackupResponse(throttle_ms, 3, "why", "id", "/data"))]
     return None

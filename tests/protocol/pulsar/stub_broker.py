@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from protocol.pulsar.deliveries import Deliveries
+from protocol.pulsar.deliveries import PONG, Deliveries, Receipts
 from protocol.pulsar.frames import command_type, frame_size, read_command, write_command
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -20,7 +20,6 @@ from protocol.pulsar.pulsar_pb2 import (
     CommandProducerSuccess,
     CommandSuccess,
 )
-from protocol.pulsar.receipts import PONG, Receipts
 from protocol.pulsar.sends import read_send
 
 Type = BaseCommand.Type

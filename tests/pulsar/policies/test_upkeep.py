@@ -12,8 +12,8 @@ from broker.client.embedded import Broker
 from broker.pulsar.assembly import PulsarPart
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
-from broker.pulsar.policies.backlog import bytes_from, offset_with
 from broker.pulsar.policies.policies import BacklogQuota, DeleteWhen, Inactivity, Rate, Retention, WhenFull
+from broker.pulsar.policies.upkeep import bytes_from, offset_with
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic

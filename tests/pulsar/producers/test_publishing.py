@@ -10,7 +10,7 @@ from broker.client.embedded import Broker
 from broker.errors import StorageError
 from broker.pulsar.policies.policies import Rate
 from broker.pulsar.producers import publishing
-from broker.security.quotas.entities import Kind, parse_entity
+from broker.security.client_quotas import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
 from tests.pulsar.wire import Type, Wire, send_frame

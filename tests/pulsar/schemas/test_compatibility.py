@@ -8,8 +8,19 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 
 from broker.pulsar.refusals import IncompatibleSchema
-from broker.pulsar.schemas.compatibility import Strategy, check, check_definition, identity
-from broker.pulsar.schemas.schema import AVRO, JSON, KEY_VALUE, PROTOBUF, PROTOBUF_NATIVE, STRING, Schema
+from broker.pulsar.schemas.compatibility import (
+    AVRO,
+    JSON,
+    KEY_VALUE,
+    PROTOBUF,
+    PROTOBUF_NATIVE,
+    STRING,
+    Schema,
+    Strategy,
+    check,
+    check_definition,
+    identity,
+)
 from tests.loops import loop_over
 
 S = Strategy

@@ -10,20 +10,20 @@ from broker.errors import StorageError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.pulsar.refusals import IncompatibleSchema, MetadataInvalid
 from broker.pulsar.schemas import registry as registry_module
-from broker.pulsar.schemas.compatibility import Strategy
-from broker.pulsar.schemas.registry import SchemaRegistry, decode, encode
-from broker.pulsar.schemas.schema import (
+from broker.pulsar.schemas.compatibility import (
     AUTO_CONSUME,
     AVRO,
     SCHEMA_BYTES_MAX,
     STRING,
     Schema,
     StoredSchema,
+    Strategy,
     schema_from_message,
     schema_to_message,
     version_bytes,
     version_from_bytes,
 )
+from broker.pulsar.schemas.registry import SchemaRegistry, decode, encode
 from protocol.pulsar.pulsar_pb2 import Schema as SchemaMessage
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)

@@ -7,8 +7,7 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.network.quota import DeliveryQuota
-from broker.security.quotas.client_quotas import ClientQuotas, Windows
-from broker.security.quotas.entities import Kind, parse_entity
+from broker.security.client_quotas import ClientQuotas, Kind, Windows, parse_entity
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.pulsar.clients import client as connected_client
 from tests.pulsar.subscriptions.stage import Client, Member, Stage

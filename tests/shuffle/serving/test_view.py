@@ -15,9 +15,8 @@ from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partition.subpartition import Subpartition
 from broker.shuffle.serving import view as view_module
-from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import NO_FRAMES, PartitionReleased, View
+from broker.shuffle.serving.view import NO_FRAMES, Credit, PartitionReleased, View
 from protocol.shuffle.data_type import IS_BUFFER, DataType
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType

@@ -17,10 +17,8 @@ from broker.runtime.disk import FileRegion, SystemDisk
 from broker.shuffle.partition import holdings
 from broker.shuffle.partition.budget import IN_FILE_BYTES, SUBPARTITION_BYTES, Budget
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.serving.credit import Credit
-from broker.shuffle.serving.view import View
-from broker.shuffle.spill.directory import SpillDirectory
-from broker.shuffle.spill.spill_index import SpillIndex
+from broker.shuffle.serving.view import Credit, View
+from broker.shuffle.spill.directory import SpillDirectory, SpillIndex
 from broker.shuffle.spill.spiller import Spiller
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import own_apis
 from protocol.kafka.schema import control
 from tests.sim.clients.connected import Connected
 from tests.sim.clients.login import Account, Login
@@ -259,7 +259,7 @@ class Client(Connected):
             )
         self._set_patience()
         if call.key == ApiKey.END_TXNS:  # ours, not Kafka's
-            _, body = end_txns.parse_response(frame)
+            _, body = own_apis.parse_response(frame)
         else:
             _, body = control.parse_response(call.key, call.version, frame)
         self.answers += 1
@@ -362,7 +362,7 @@ class Client(Connected):
         call.sent_at = self.world.now
         call.sent_step = self.world.steps
         if call.key == ApiKey.END_TXNS:
-            self._outbox += end_txns.request(call.correlation_id, self.name, **call.fields)
+            self._outbox += own_apis.request(call.correlation_id, self.name, **call.fields)
         else:
             self._outbox += control.encode_request(call.key, call.version, call.correlation_id, self.name, call.fields)
         if call.expects_answer:

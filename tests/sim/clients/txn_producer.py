@@ -12,7 +12,7 @@ import attrs
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import end_txns
+from protocol.kafka.messages import own_apis
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from tests.kafka_connection import produce_fields
@@ -268,7 +268,7 @@ class TxnProducer(Client):
         txn.commit_asked = txn.commit_asked or commit
         self.ledger.on_decision()
         if len(self._identities) > 1:
-            members = [end_txns.Member(one.transactional_id, one.producer_id, one.epoch) for one in parties]
+            members = [own_apis.Member(one.transactional_id, one.producer_id, one.epoch) for one in parties]
             return Call(ApiKey.END_TXNS, {"members": members, "committed": commit}, commit)
         return Call(ApiKey.END_TXN, {**self._identities[0].header(), "committed": commit}, commit)
 

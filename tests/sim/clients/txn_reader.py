@@ -7,7 +7,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records import records
 from protocol.kafka.records.batch import batches, check_crc
-from protocol.kafka.records.markers import read_marker
+from protocol.kafka.records.records import read_marker
 from tests.sim.clients.client import Call, Client
 from tests.sim.ledger import Ledger, Partition
 from tests.sim.world import Violation

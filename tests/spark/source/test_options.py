@@ -7,8 +7,8 @@ import pytest
 
 from broker.client.kafka.values import EARLIEST, LATEST
 from broker.errors import ConfigError
+from broker.spark.source.offsets import Ago, Edge, Since
 from broker.spark.source.options import COLUMNS, Limits, SourceOptions, Subscription, check_names, parse_columns
-from broker.spark.source.positions import Ago, Edge, Since
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 

@@ -14,7 +14,7 @@ from broker.storage.log import state as aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence
-from broker.storage.segments.txn_index import TransactionIndex
+from broker.storage.segments.index_file import TransactionIndex
 from broker.storage.upkeep import cleaner, kept_records
 from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL, batches
 from protocol.kafka.records.records import Record

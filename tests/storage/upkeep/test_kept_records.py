@@ -1,9 +1,9 @@
 """When a cleaning may drop the records of an aborted transaction, and when the marker after them."""
 
-from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.segments.index_file import AbortedTransaction
 from broker.storage.upkeep.kept_records import CleanedTransactions
 from protocol.kafka.records.batch import TRANSACTIONAL, BatchHeader, read_header
-from protocol.kafka.records.markers import build_marker
+from protocol.kafka.records.records import build_marker
 from tests.storage.helpers import NOW_MS, batch
 
 

@@ -2,8 +2,14 @@
 
 Transactional ids: which there are, and what each of them does.
 
+Asks a broker to pin the files of a backup, to keep them, and to release them (``protocol/kafka/messages/backup.py``).
+
+Used by one thread.
+
 Tests: tests/cli/test_cluster.py,
-tests/cli/test_transactions.py.
+tests/cli/test_transactions.py,
+tests/process/test_backup.py,
+tests/client/kafka/test_backup.py.
 """
 
 import datetime
@@ -14,11 +20,21 @@ import attrs
 from broker.client.kafka.admin.configs import BROKER, describe_configs
 from broker.client.kafka.admin.requests import ask, has, refused
 from broker.client.kafka.connection import SOFTWARE_NAME, Connection
-from broker.client.kafka.errors import COORDINATOR_MOVED, KafkaClientError
+from broker.client.kafka.errors import (
+    COORDINATOR_MOVED,
+    BrokerAnswerError,
+    KafkaClientError,
+    UnsupportedVersionError,
+    code_name,
+)
 from broker.client.kafka.routing import TRANSACTION, Routing
 from broker.client.kafka.values import TopicPartition
+from broker.runtime.dial import pause
+from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import backup
+from protocol.kafka.messages.backup import Action, BackupResponse
 from protocol.kafka.schema.schema_reader import EPOCH, milliseconds
 
 _LISTENERS = ("advertised.listeners", "listeners")
@@ -202,3 +218,68 @@ def describe_id(routing: Routing, name: str) -> TransactionDescription:
         )
 
     return routing.retrying(attempt)
+
+
+# To pin a backup of many thousand partitions takes a few seconds.
+_BEGIN_MS = 120_000
+_TRIES = 10
+_PAUSE_S = 0.5
+
+
+@attrs.frozen
+class Pinned:
+    backup_id: str
+    directory: str  # on the broker's machine
+
+
+class BackupClient:
+    """Of the one broker at the configured address."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    def begin(self) -> Pinned:
+        """Raises BrokerAnswerError, UnsupportedVersionError, LinkError, TimedOutError."""
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = self._ask(Action.BEGIN, "", _BEGIN_MS)
+            except BrokerAnswerError as error:
+                if error.code != ErrorCode.throttling_quota_exceeded or not left:
+                    raise
+                pause(_PAUSE_S)  # another one was begun a moment ago
+            else:
+                return Pinned(answer.backup_id, answer.directory)
+        raise AssertionError("the last try returns or raises")
+
+    def renew(self, pinned: Pinned) -> None:
+        self._ask(Action.RENEW, pinned.backup_id, self._routing.config.request_timeout_ms)
+
+    def end(self, pinned: Pinned) -> None:
+        self._ask(Action.END, pinned.backup_id, self._routing.config.request_timeout_ms)
+
+    def _ask(self, action: Action, backup_id: str, timeout_ms: float) -> BackupResponse:
+        with self._routing.limit.within(timeout_ms):
+            connection = self._routing.any_connection()
+            if backup.FEATURE not in connection.features:
+                raise UnsupportedVersionError(
+                    f"The broker at {connection.where} cannot be backed up in this way (it lacks {backup.FEATURE})."
+                )
+            answer = self._exchange(connection, action, backup_id, timeout_ms)
+        if answer.error:
+            raise BrokerAnswerError(
+                answer.message or f"The broker refuses the backup: {code_name(answer.error)}.", answer.error
+            )
+        return answer
+
+    def _exchange(self, connection: Connection, action: Action, backup_id: str, timeout_ms: float) -> BackupResponse:
+        correlation_id = connection.next_id()
+        deadline = connection.deadline(timeout_ms)
+        request = backup.request(correlation_id, self._routing.config.client_id, action, backup_id)
+        connection.send([request], deadline)
+        frame = connection.receive(deadline, ApiKey.BACKUP.name)
+        try:
+            answered, answer = backup.parse_response(frame)
+        except ProtocolError as error:
+            raise connection.unreadable(ApiKey.BACKUP.name, error) from None
+        connection.check_id(answered, correlation_id)
+        return answer

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.client.kafka.columns.varints import I64, Rows, sizes_of, zigzag
+from broker.client.kafka.columns.record_walk import I64, Rows, sizes_of, zigzag
 from broker.client.kafka.errors import KafkaClientError, RecordTooLargeError
 from protocol.kafka.records.batch import HEADER_SIZE
 from protocol.kafka.records.compression import CODEC_NAMES

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.client.kafka.columns.record_fields import Headers, Slices, read_fields, read_headers
-from broker.client.kafka.columns.record_walk import SMALLEST_RECORD, RecordFinder, Section, pieces
-from broker.client.kafka.columns.varints import I64, Varints
+from broker.client.kafka.columns.record_walk import I64, SMALLEST_RECORD, RecordFinder, Section, Varints, pieces
 from broker.client.kafka.errors import CorruptRecordError
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import (
@@ -39,8 +38,7 @@ from protocol.kafka.records.batch import (
     read_header,
 )
 from protocol.kafka.records.compression import decompress
-from protocol.kafka.records.markers import read_marker
-from protocol.kafka.records.records import MAX_RECORDS_SIZE
+from protocol.kafka.records.records import MAX_RECORDS_SIZE, read_marker
 from protocol.wire import BytesLike
 
 CREATE_TIME, LOG_APPEND_TIME_TYPE = np.int32(0), np.int32(1)  # values of the column timestampType

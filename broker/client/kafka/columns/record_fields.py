@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from broker.client.kafka.columns.record_walk import Spans
-from broker.client.kafka.columns.varints import I64, U64, Varints
+from broker.client.kafka.columns.record_walk import I64, U64, Spans, Varints
 from protocol.errors import ProtocolError
 
 # For fewer records than this, numpy's calls cost more than a loop over the records.

@@ -37,10 +37,9 @@ from broker.client.kafka.errors import (
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.share.acquired import AcquiredRange, Settled, TopicIdPartition
 from broker.client.kafka.share.broker_link import BrokerLink, Received, RecordReader
-from broker.client.kafka.share.heartbeats import Heartbeats
 from broker.client.kafka.share.membership import Membership
 from broker.client.kafka.share.record import RecordOwner, ShareRecord, switched_off
-from broker.client.kafka.share.requests import FetchLimits, PartitionAnswer
+from broker.client.kafka.share.requests import FetchLimits, Heartbeats, PartitionAnswer
 from broker.errors import BrokerError
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Condition, Lock

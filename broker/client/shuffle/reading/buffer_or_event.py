@@ -6,7 +6,7 @@ Tests: tests/client/shuffle/reading/test_input_gate.py.
 from typing import Protocol
 
 from broker.client.shuffle.reading.credit import EXCLUSIVE, FLOATING
-from protocol.shuffle.buffer_row import BufferRow
+from protocol.shuffle.buffer_response import BufferRow
 from protocol.shuffle.data_type import DATA_TYPES, DataType
 from protocol.shuffle.events import Event
 

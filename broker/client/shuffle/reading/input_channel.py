@@ -24,7 +24,7 @@ Tests: tests/client/shuffle/reading/test_input_gate.py.
 from enum import IntEnum
 from typing import Protocol
 
-from broker.client.shuffle.io.io_loop import IoLoop
+from broker.client.shuffle.io_loop import IoLoop
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, Item
 from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.security import Tls

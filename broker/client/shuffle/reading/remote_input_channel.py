@@ -15,13 +15,12 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from broker.client.shuffle.errors import BufferReorderingError, PartitionNotFoundError, ShuffleError
-from broker.client.shuffle.io.partition_client import PartitionClient
 from broker.client.shuffle.names import Address
+from broker.client.shuffle.partition_client import PartitionClient
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun
 from broker.client.shuffle.reading.credit import ChannelBuffers
 from broker.client.shuffle.reading.input_channel import ChannelEvent, ChannelState, Gate, InputChannel, next_state
-from protocol.shuffle.buffer_response import BufferResponse
-from protocol.shuffle.buffer_row import BufferRow
+from protocol.shuffle.buffer_response import BufferResponse, BufferRow
 from protocol.shuffle.data_type import HAS_PRIORITY, IS_BLOCKING_UPSTREAM, IS_BUFFER
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.messages import (

@@ -64,6 +64,7 @@ from enum import IntEnum
 
 import attrs
 
+from broker.client.shuffle.connection import Connection
 from broker.client.shuffle.errors import (
     ConnectionFailedError,
     LocalTransportError,
@@ -73,12 +74,10 @@ from broker.client.shuffle.errors import (
     TransportError,
     writer_refused,
 )
-from broker.client.shuffle.io.connection import Connection
-from broker.client.shuffle.io.io_loop import IoLoop, Liveness, Timer, Verdict
+from broker.client.shuffle.io_loop import IoLoop, Liveness, Timer, Verdict
 from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
-from broker.client.shuffle.writing.resend_window import SharedState
-from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
+from broker.client.shuffle.writing.resend_window import SharedState, WriterEvent, WriterState
 from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ServerMessage

@@ -15,6 +15,8 @@ the I/O thread uses the connection.
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from broker.client.shuffle import io_loop
+from broker.client.shuffle.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.errors import (
     NoCreditError,
     ShuffleClosedError,
@@ -22,16 +24,12 @@ from broker.client.shuffle.errors import (
     ShuffleTimeoutError,
     of_another_process,
 )
-from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
-from broker.client.shuffle.io.io_loop import IoLoop
+from broker.client.shuffle.io_loop import IoLoop
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.client.shuffle.writing.broker_link import BrokerLink, Notice, Opening, Timeouts
-from broker.client.shuffle.writing.partition_writer import PartitionWriter
-from broker.client.shuffle.writing.record_writer import Bytes
-from broker.client.shuffle.writing.resend_window import Lack, ResendWindow, SharedState
-from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
+from broker.client.shuffle.writing.record_writer import Bytes, PartitionWriter
+from broker.client.shuffle.writing.resend_window import Lack, ResendWindow, SharedState, WriterEvent, WriterState
 from broker.runtime import forks
 from broker.runtime.threads import Condition
 from protocol.shuffle import events

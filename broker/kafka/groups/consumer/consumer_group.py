@@ -36,13 +36,15 @@ from uuid import UUID
 
 from broker.errors import RequestError
 from broker.kafka.groups.classic_group import ClassicGroup
-from broker.kafka.groups.consumer.classic_requests import ClassicRequests
-from broker.kafka.groups.consumer.conversion import become_classic, fill_from_classic, may_become_classic
+from broker.kafka.groups.consumer.classic_requests import (
+    ClassicRequests,
+    become_classic,
+    fill_from_classic,
+    may_become_classic,
+)
 from broker.kafka.groups.consumer.heartbeats import Heartbeats
-from broker.kafka.groups.consumer.member_states import GroupState, group_state
-from broker.kafka.groups.consumer.members import ConsumerMember
+from broker.kafka.groups.consumer.members import ConsumerMember, GroupState, group_state
 from broker.kafka.groups.consumer.membership import ConsumerGroupEffect, Membership
-from broker.kafka.groups.consumer.regexes import RegexTask
 from broker.kafka.groups.consumer.rows import (
     GROUP_ROW,
     GroupRow,
@@ -63,6 +65,7 @@ from broker.kafka.groups.consumer.values import (
     HeartbeatReply,
     HeartbeatRequest,
     HeartbeatResult,
+    RegexTask,
     TopicsImage,
 )
 from broker.kafka.groups.group import GroupType, SaveRows

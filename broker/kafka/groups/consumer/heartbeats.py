@@ -13,7 +13,6 @@ import attrs
 from broker.errors import RequestError
 from broker.kafka.groups.consumer.members import NOTHING_SUBSCRIBED, ConsumerMember, Subscription
 from broker.kafka.groups.consumer.membership import Membership, ParkedRequest
-from broker.kafka.groups.consumer.regexes import compile_regex
 from broker.kafka.groups.consumer.rows import metadata_row
 from broker.kafka.groups.consumer.values import (
     JOIN_EPOCH,
@@ -24,6 +23,7 @@ from broker.kafka.groups.consumer.values import (
     TopicPartitions,
     TopicsImage,
     as_topic_partitions,
+    compile_regex,
 )
 from broker.kafka.groups.group import Answer
 from protocol.kafka.errors import ErrorCode

@@ -29,10 +29,8 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from broker.kafka.groups.consumer.member_states import MemberState
-from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers
+from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers, MemberState
 from broker.kafka.groups.consumer.reconciler import Ownership, Target, reconcile
-from broker.kafka.groups.consumer.regexes import RegexTask
 from broker.kafka.groups.consumer.rows import (
     GROUP_ROW,
     GroupRow,
@@ -48,6 +46,7 @@ from broker.kafka.groups.consumer.values import (
     NO_PARTITIONS,
     BecomeClassic,
     ConsumerGroupLimits,
+    RegexTask,
     SaveNote,
     TopicPartitions,
 )

@@ -17,8 +17,7 @@ from uuid import UUID
 
 import attrs
 
-from broker.kafka.groups.consumer.member_states import MemberEvent, MemberState, next_state
-from broker.kafka.groups.consumer.members import ConsumerMember
+from broker.kafka.groups.consumer.members import ConsumerMember, MemberEvent, MemberState, next_state
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, TopicPartitions
 
 _NOBODY: dict[int, ConsumerMember] = {}

@@ -14,8 +14,7 @@ from uuid import UUID
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.groups.consumer.member_states import MemberState
-from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember, Subscription
+from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember, MemberState, Subscription
 from broker.kafka.groups.consumer.values import Assignment
 
 _VERSION: Final = 1

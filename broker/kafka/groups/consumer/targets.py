@@ -39,8 +39,7 @@ import attrs
 
 from broker.kafka.groups.consumer.assignors import ASSIGNORS, AssignorInput, Subscribers
 from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers, Subscription
-from broker.kafka.groups.consumer.regexes import RegexTask
-from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, ConsumerGroupLimits, TopicsImage
+from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, ConsumerGroupLimits, RegexTask, TopicsImage
 from broker.kafka.groups.deadlines import ConsumerSchedule
 
 

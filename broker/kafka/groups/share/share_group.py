@@ -22,11 +22,16 @@ import attrs
 
 from broker.kafka.groups.deadlines import Deadlines
 from broker.kafka.groups.group import Answer, GroupType, SaveRows
-from broker.kafka.groups.share import rows
-from broker.kafka.groups.share.members import ParkedHeartbeats, ShareMember, ShareMembers, Subscription, texts_of
-from broker.kafka.groups.share.rows import UnsavedRows
-from broker.kafka.groups.share.share_states import ShareGroupEvent, ShareGroupState, next_state
-from broker.kafka.groups.share.target_assignment import TargetAssignment
+from broker.kafka.groups.share import members as rows
+from broker.kafka.groups.share.members import (
+    ParkedHeartbeats,
+    ShareMember,
+    ShareMembers,
+    Subscription,
+    UnsavedRows,
+    texts_of,
+)
+from broker.kafka.groups.share.target_assignment import ShareGroupEvent, ShareGroupState, TargetAssignment, next_state
 from broker.kafka.groups.share.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,

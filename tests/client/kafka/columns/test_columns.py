@@ -18,8 +18,7 @@ from broker.client.kafka.errors import CorruptRecordError
 from protocol.errors import ProtocolError
 from protocol.frames import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batches
-from protocol.kafka.records.markers import build_marker
-from protocol.kafka.records.records import build_batch, enclose, records
+from protocol.kafka.records.records import build_batch, build_marker, enclose, records
 from tests.loops import loop_over
 
 ALL = (*COLUMNS, "headers")

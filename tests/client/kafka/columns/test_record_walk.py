@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.kafka.columns.record_walk import RecordFinder, Section, Spans, even_records, walk
-from broker.client.kafka.columns.varints import Varints
+from broker.client.kafka.columns.record_walk import RecordFinder, Section, Spans, Varints, even_records, walk
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import HEADER_SIZE
 from protocol.kafka.records.records import build_batch

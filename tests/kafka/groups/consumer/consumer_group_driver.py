@@ -6,7 +6,6 @@ from uuid import UUID
 import attrs
 
 from broker.kafka.groups.consumer.consumer_group import ConsumerGroup
-from broker.kafka.groups.consumer.regexes import RegexTask
 from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import (
     Assignment,
@@ -14,6 +13,7 @@ from broker.kafka.groups.consumer.values import (
     ConsumerGroupLimits,
     HeartbeatRequest,
     HeartbeatResult,
+    RegexTask,
     TopicInfo,
     TopicsImage,
     as_topic_partitions,

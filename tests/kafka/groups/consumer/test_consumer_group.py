@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from broker.kafka.groups.consumer.member_states import GroupState
+from broker.kafka.groups.consumer.members import GroupState
 from broker.kafka.groups.consumer.values import ConsumerGroupLimits, HeartbeatRequest
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle, topic_id

@@ -4,8 +4,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.kafka.groups.consumer.consumer_group import ConsumerGroup
-from broker.kafka.groups.consumer.member_states import GroupState, MemberState
-from broker.kafka.groups.consumer.members import ConsumerMember
+from broker.kafka.groups.consumer.members import ConsumerMember, GroupState, MemberState
 from broker.kafka.groups.consumer.rows import GroupRow, encode_assignment, encode_group, encode_metadata
 from broker.kafka.groups.consumer.values import Assignment, ConsumerGroupLimits
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle, topic_id

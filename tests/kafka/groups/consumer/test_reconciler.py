@@ -4,8 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.kafka.groups.consumer.member_states import MemberState
-from broker.kafka.groups.consumer.members import ConsumerMember
+from broker.kafka.groups.consumer.members import ConsumerMember, MemberState
 from broker.kafka.groups.consumer.reconciler import Ownership, Step, Target, reconcile
 from broker.kafka.groups.consumer.values import Assignment, TopicPartitions
 

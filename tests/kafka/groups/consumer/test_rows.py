@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.kafka.groups.consumer.member_states import MemberState
-from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember, Subscription
+from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember, MemberState, Subscription
 from broker.kafka.groups.consumer.rows import (
     GroupRow,
     decode_group,

@@ -8,8 +8,7 @@ import pytest
 from broker.errors import StorageError
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.share.share_group import RETRY_S, ShareGroup
-from broker.kafka.groups.share.share_states import ShareGroupState
-from broker.kafka.groups.share.target_assignment import INITIALISE_MAX
+from broker.kafka.groups.share.target_assignment import INITIALISE_MAX, ShareGroupState
 from broker.kafka.groups.share.values import AssignorTask
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.share.group_driver import LIMITS, SESSION_S, Driver, FakeTopics, flat

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.kafka.groups.share import rows
+from broker.kafka.groups.share import members as rows
 from broker.kafka.groups.share.share_group import ShareGroup
-from broker.kafka.groups.share.share_states import ShareGroupState
+from broker.kafka.groups.share.target_assignment import ShareGroupState
 from broker.kafka.groups.share.values import ShareGroupDescription
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.share.group_driver import Driver, FakeTopics, Reply, flat

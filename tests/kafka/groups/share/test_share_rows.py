@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.errors import StorageError
 from broker.kafka.groups import kinds
 from broker.kafka.groups.group import GroupType
-from broker.kafka.groups.share import rows
+from broker.kafka.groups.share import members as rows
 from broker.kafka.groups.share.members import ShareMember, Subscription
 
 partitions = st.sets(st.integers(0, 100), min_size=1).map(lambda some: tuple(sorted(some)))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.otlp_metrics import FIELDS_MAX, Point, parse_metrics
 from protocol.pulsar.parsing import varint
-from tests.kafka.telemetry import otlp_writer
-from tests.kafka.telemetry.otlp_writer import GAUGE, HISTOGRAM, SUM, field, gauges, metric, metrics_data, point
+from tests.kafka import otlp_writer
+from tests.kafka.otlp_writer import GAUGE, HISTOGRAM, SUM, field, gauges, metric, metrics_data, point
 
 names = st.text(min_size=1, max_size=20)
 numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False)

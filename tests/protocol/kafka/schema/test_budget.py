@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import MessageTooLarge, TooManyEntries
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages import end_txns, fetch, metadata, produce
+from protocol.kafka.messages import fetch, metadata, own_apis, produce
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 from protocol.kafka.schema.control import Counted
@@ -72,11 +72,11 @@ def test_more_entries_than_allowed_are_refused_wherever_they_stand(
 
 
 def test_the_transactions_that_end_together_are_counted() -> None:
-    frame = end_txns.request(7, "me", [end_txns.Member("id", 1, 1)] * 11, True)
+    frame = own_apis.request(7, "me", [own_apis.Member("id", 1, 1)] * 11, True)
     body = frame[parse_request_header(frame).body_offset :]
-    assert 11 == len(end_txns.parse_request(body, 11).members)
+    assert 11 == len(own_apis.parse_request(body, 11).members)
     with pytest.raises(TooManyEntries):
-        end_txns.parse_request(body, 10)
+        own_apis.parse_request(body, 10)
 
 
 def test_a_response_that_becomes_too_long_is_not_written_to_its_end() -> None:

@@ -1,1 +1,0 @@
-"""The I/O thread of the shuffle client and its connections."""

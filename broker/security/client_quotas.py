@@ -1,0 +1,468 @@
+"""All client quotas of a broker: which there are, and which one a client gets.
+
+They are kept in the catalogue. A change is durable before ``alter`` returns, and in force for the next request of every client.
+Any thread. No lock is taken for a client that has been seen since the last change.
+
+The arithmetic of quotas: a bucket of tokens. The caller passes the time (s), which never goes back.
+
+Tokens flow in at the rate of the quota, up to what the quota allows in ``ahead_s`` seconds, which a client may use at once. They
+may be taken while there are any, and more than there are: the bucket is in debt then, and the client is throttled for as long as
+it takes until the debt is paid. That is Kafka's (rate - quota) / quota * time, where the time is all the time there was: a client
+that always has something to send gets its quota, whatever it does in between.
+
+Kafka itself computes the rate of bytes and request time over 10 to 11 windows and forgets them one by one. So a client may use
+the quota of 10 s at once, and again when that is forgotten: in periods of 10 s it gets between 10 % and 140 % of its quota.
+Kafka's token buckets (KIP-599) and these do not.
+
+Any thread may use a bucket. ``take`` is written out for speed: it runs for every request of a client with a quota.
+
+What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
+
+Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
+say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could escape
+its debt by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
+share one for each user and quota.
+
+Whom a quota is for: values, their text in the catalogue, and which quota of several a client gets. Pure.
+
+An entity is a user, a client id, a user with a client id, or an IP address; each name may also be the default, which stands for
+all that have no quota of their own. An entity of the first three kinds is a pair of names here, of which one may be ABSENT.
+
+Of all entities that match a client, the first of this order counts (Kafka's), for each kind of quota by itself:
+
+| precedence | user | client id | shared by |
+|---|---|---|---|
+| 1 | its own | its own | the connections of this user with this client id |
+| 2 | its own | default | the connections of this user with this client id |
+| 3 | its own | - | all connections of this user |
+| 4 | default | its own | the connections of this user with this client id |
+| 5 | default | default | the connections of this user with this client id |
+| 6 | default | - | all connections of this user |
+| 7 | - | its own | the connections of all users with this client id |
+| 8 | - | default | the connections of all users with this client id |
+
+A client that sends no client id, or an empty one, gets the quotas of the default. (In Kafka it gets none of 2, 5 and 8.)
+
+Tests: tests/security/test_entities.py.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from math import inf
+from typing import Any, Final
+
+import attrs
+
+from broker.metadata.catalogue import Catalogue
+from broker.metrics import Registry, names
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+
+ABSENT: Final = None
+DEFAULT: Final = ""  # no name is empty
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+
+# The name of a user and of a client id, each of them ABSENT, DEFAULT or a name.
+Pair = tuple[str | None, str | None]
+
+
+class Kind(StrEnum):
+    """What is limited, as Kafka calls it."""
+
+    PRODUCE = "producer_byte_rate"
+    FETCH = "consumer_byte_rate"
+    REQUEST = "request_percentage"
+    MUTATION = "controller_mutation_rate"
+    CONNECTION = "connection_creation_rate"
+
+
+OF_CLIENTS: Final = (Kind.PRODUCE, Kind.FETCH, Kind.REQUEST, Kind.MUTATION)
+OF_ADDRESSES: Final = (Kind.CONNECTION,)
+
+
+@attrs.frozen(slots=True)
+class Entity:
+    """Whom a quota is for. Either ``ip`` or at least one of the others is not ABSENT."""
+
+    user: str | None = ABSENT
+    client_id: str | None = ABSENT
+    ip: str | None = ABSENT
+
+    @property
+    def pair(self) -> Pair:
+        return self.user, self.client_id
+
+    @property
+    def names(self) -> Mapping[str, str | None]:
+        """By type, as in Kafka's requests, where null is the default."""
+        both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
+        return {kind: name or None for kind, name in both if name is not ABSENT}
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What can be limited for it."""
+        return OF_CLIENTS if self.ip is ABSENT else OF_ADDRESSES
+
+    def __str__(self) -> str:
+        """The text in the catalogue: names are percent-encoded, as Kafka does, so none of them contains ``=``, ``,`` or ``<``."""
+        return ",".join(f"{kind}={_encoded(name) if name else '<default>'}" for kind, name in self.names.items())
+
+
+def parse_entity(text: str) -> Entity:
+    """The inverse of ``str``."""
+    names = {}
+    for part in text.split(","):
+        kind, _, name = part.partition("=")
+        names[kind] = DEFAULT if name == "<default>" else _decoded(name)
+    return Entity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
+
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def _encoded(name: str) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name.encode())
+
+
+def _decoded(text: str) -> str:
+    return re.sub(rb"%(..)", lambda found: bytes.fromhex(found[1].decode()), text.encode()).decode()
+
+
+def precedence(user: str, client_id: str) -> Iterator[tuple[Pair, Pair]]:
+    """The entities that match a client, the first that has a quota counts; and with each, who shares what is recorded."""
+    own = user, client_id
+    yield own, own
+    yield (user, DEFAULT), own
+    yield (user, ABSENT), (user, ABSENT)
+    yield (DEFAULT, client_id), own
+    yield (DEFAULT, DEFAULT), own
+    yield (DEFAULT, ABSENT), (user, ABSENT)
+    yield (ABSENT, client_id), (ABSENT, client_id)
+    yield (ABSENT, DEFAULT), (ABSENT, client_id)
+
+
+class TokenBucket:
+    """A new one is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
+
+    __slots__ = ("_acquire", "_ahead_s", "_debt_s", "_filled_at", "_quota", "_release", "_tokens")
+
+    def __init__(self, ahead_s: float, debt_s: float = inf) -> None:
+        lock = Lock()
+        self._acquire, self._release = lock.acquire, lock.release  # half as long as a with statement
+        self._ahead_s = ahead_s
+        self._debt_s = debt_s
+        self._tokens = 0.0  # at this time:
+        self._filled_at = -inf
+        self._quota = 0.0  # that of the last call
+
+    def take(self, count: float, quota: float, now: float) -> float:
+        """Take them, whether they are there or not. How long (s) it takes until a debt is paid.
+
+        ``quota``: tokens per second. It may change from call to call.
+        """
+        self._acquire()
+        try:
+            tokens = self._tokens + quota * (now - self._filled_at)
+            most = quota * self._ahead_s
+            if tokens > most:
+                tokens = most
+            tokens -= count
+            self._filled_at = now
+            self._quota = quota
+            if tokens >= 0:
+                self._tokens = tokens
+                return 0.0
+            debt_s = -tokens / quota
+            if debt_s > self._debt_s:
+                debt_s = self._debt_s
+                tokens = -debt_s * quota
+            self._tokens = tokens
+            return debt_s
+        finally:
+            self._release()
+
+    def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
+        """Take them if there is no debt, even if there are fewer: 0. Otherwise how long it takes until the debt is paid."""
+        throttle_s = self.take(0, quota, now)
+        if not throttle_s:
+            self.take(count, quota, now)
+        return throttle_s
+
+    def tokens(self, quota: float, now: float) -> float:
+        """How many there are; fewer than 0 is a debt."""
+        self.take(0, quota, now)
+        return self._tokens
+
+    def idle(self, now: float) -> bool:
+        """It is full, as a new one is."""
+        return not self._quota or self.tokens(self._quota, now) >= self._quota * self._ahead_s
+
+
+# Sensors in the table. One takes about 500 bytes, and looking whether all are idle takes 10 ms.
+SENSORS_MAX = 20_000
+# The share of the whole windows that a client may be ahead of its quota, or fetch at once. Over all of them (10 s) it gets so
+# much more than its quota at most. Kafka's is 1.
+_AHEAD = 0.02
+# Users whose further entities share a sensor of the user's own; those of all further users share one.
+CROWDS_MAX = 1_000
+# Seconds between two looks for idle sensors in a full table.
+_SWEEP_EVERY_S = 5.0
+# Longer names (characters) are kept as digests.
+NAME_MAX = 250
+
+
+@attrs.frozen
+class Windows:
+    """Kafka's settings: over how many windows of which length (s) rates are measured. The last one has only begun."""
+
+    count: int = 11
+    length_s: float = 1.0
+    mutation_count: int = 11
+    mutation_length_s: float = 1.0
+
+    @property
+    def ahead_s(self) -> float:
+        """What the quota allows in this time may be used at once."""
+        return _AHEAD * (self.count - 1) * self.length_s
+
+    @property
+    def mutation_ahead_s(self) -> float:
+        return self.mutation_count * self.mutation_length_s
+
+    @property
+    def request_debt_s(self) -> float:
+        """Longer ago, the time that requests took is forgotten. Their throttle times are short, so it would never end."""
+        return self.count * self.length_s
+
+
+class SensorTable:
+    """The sensors by who shares them. Not guarded."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._sensors: dict[tuple[Kind, Pair], TokenBucket] = {}
+        # Of entities for which there is no room.
+        self._crowds: dict[tuple[Kind, str | None, float], TokenBucket] = {}
+        self._sweep_at = 0.0  # Clock.monotonic() s before which looking for idle ones again is not worth its time
+
+    def __len__(self) -> int:
+        return len(self._sensors) + len(self._crowds)
+
+    def sensor(self, kind: Kind, pair: Pair, quota: float, now: float) -> TokenBucket:
+        """The sensor of those who share this quota (see ``entities.precedence``)."""
+        key = kind, (shortened(pair[0]), shortened(pair[1]))
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            if len(self._sensors) >= SENSORS_MAX and now >= self._sweep_at:
+                self.sweep(now)
+            if len(self._sensors) >= SENSORS_MAX:
+                return self._crowd(kind, key[1][0], quota)
+            sensor = self._sensors[key] = self._new(kind)
+        return sensor
+
+    def sweep(self, now: float) -> None:
+        """Forget the idle ones."""
+        self._sensors = {key: sensor for key, sensor in self._sensors.items() if not sensor.idle(now)}
+        self._crowds = {crowd: sensor for crowd, sensor in self._crowds.items() if not sensor.idle(now)}
+        self._sweep_at = now + _SWEEP_EVERY_S
+
+    def _crowd(self, kind: Kind, user: str | None, quota: float) -> TokenBucket:
+        crowd = kind, user if len(self._crowds) < CROWDS_MAX else None, quota
+        sensor = self._crowds.get(crowd)
+        if sensor is None:
+            sensor = self._crowds[crowd] = self._new(kind)
+        return sensor
+
+    def _new(self, kind: Kind) -> TokenBucket:
+        windows = self._windows
+        if kind is Kind.MUTATION:
+            return TokenBucket(windows.mutation_ahead_s)
+        if kind is Kind.REQUEST:
+            return TokenBucket(windows.ahead_s, windows.request_debt_s)
+        return TokenBucket(windows.ahead_s)
+
+
+def shortened(name: str | None) -> str | None:
+    """A name that takes little memory, whatever a client sends."""
+    if name is None or len(name) <= NAME_MAX:
+        return name
+    return f"{name[:32]}...{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+# Clients whose quotas have been looked up. When there are more, they are looked up again (5 us).
+_CLIENTS_MAX = 20_000
+
+
+class Meter:
+    """One quota of a client, and what was used of it, perhaps by other clients that share it."""
+
+    __slots__ = ("_take", "kind", "quota", "sensor")
+
+    def __init__(self, kind: Kind, quota: float, sensor: TokenBucket) -> None:
+        self.kind = kind
+        self.quota = quota
+        self.sensor = sensor
+        self._take = sensor.take
+
+    def take(self, count: float, now: float) -> float:
+        """Count it. How long (s) the client is to be throttled."""
+        return self._take(count, self.quota, now)
+
+    def throttle_s(self, now: float) -> float:
+        """How long the client is to be throttled."""
+        return self._take(0, self.quota, now)
+
+    def take_unless_in_debt(self, count: float, now: float) -> float:
+        """Count it, unless the client is to be throttled."""
+        return self.sensor.take_unless_in_debt(count, self.quota, now)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Meters:
+    """The quotas of one client; None where it has none."""
+
+    produce: Meter | None = None
+    fetch: Meter | None = None
+    request: Meter | None = None
+    mutation: Meter | None = None
+
+
+UNLIMITED: Final = Meters()
+_FIELDS: Final = {Kind.PRODUCE: "produce", Kind.FETCH: "fetch", Kind.REQUEST: "request", Kind.MUTATION: "mutation"}
+
+
+class ClientQuotas:
+    def __init__(self, catalogue: Catalogue, clock: Clock, windows: Windows) -> None:
+        self.windows = windows
+        # Called after each change, one at a time, on the thread that made it.
+        self.on_change: list[Callable[[], None]] = []
+        self._catalogue = catalogue
+        self._clock = clock
+        self._changing = Lock()  # held while a change is stored
+        self._lock = Lock()  # guards everything below; never held while anything waits
+        self._sensors = SensorTable(windows)
+        self._quotas: dict[Entity, Mapping[Kind, float]] = {}
+        # The same by kind.
+        self._limits: dict[Kind, dict[Pair, float]] = {kind: {} for kind in OF_CLIENTS}
+        self._addresses: dict[str, float] = {}
+        self.limits_clients = False  # whether any client has a quota; asked for every frame
+        self._seen: dict[Pair, Meters] = {}
+        self.throttled: Callable[[], int] = lambda: 0  # how many connections are throttled; set by who throttles them
+        # How often clients were throttled, and for how many seconds; guarded by the lock.
+        self._throttles: dict[tuple[str, ...], float] = {}
+        self._throttled_s: dict[tuple[str, ...], float] = {}
+
+    def register_metrics(self, metrics: Registry) -> None:
+        metrics.read_counter(names.QUOTA_THROTTLES, lambda: dict(self._throttles))
+        metrics.read_counter(names.QUOTA_THROTTLE_SECONDS, lambda: dict(self._throttled_s))
+        metrics.gauge(names.QUOTA_THROTTLED_CONNECTIONS, lambda: {(): self.throttled()})
+        metrics.gauge(names.QUOTA_SENSORS, lambda: {(): self.sensors})
+
+    def load(self) -> None:
+        """Read the catalogue. Before anything else."""
+        for entity, key, value in self._catalogue.load_quotas():
+            self._put(parse_entity(entity), Kind(key), value)
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def limits(self, kind: Kind) -> bool:
+        """Whether any client has such a quota."""
+        return bool(self._limits[kind])
+
+    def least(self, kind: Kind) -> float | None:
+        """The smallest quota of that kind that a client has; None: none has one."""
+        return min(self._limits[kind].copy().values(), default=None)
+
+    def meters(self, user: str, client_id: str) -> Meters:
+        """The quotas of this client. For every request: not to be kept, as quotas change."""
+        return self._seen.get((user, client_id)) or self._look_up(user, client_id)
+
+    def take(self, kind: Kind, user: str, count: float, now: float) -> float:
+        """Count what a client without a client id has used. How long (s) it is to be throttled: for the time of its requests one
+        window at most. The throttle is in the metrics."""
+        meter: Meter | None = getattr(self.meters(user, ""), _FIELDS[kind])
+        if meter is None:
+            return 0.0
+        throttle_s = meter.take(count, now)
+        if kind is Kind.REQUEST:
+            throttle_s = min(throttle_s, self.windows.length_s)
+        if throttle_s:
+            self.count_throttle(kind, throttle_s)
+        return throttle_s
+
+    def connection_rate(self, address: str) -> float | None:
+        """How many connections a second this address may open; None: as many as it likes."""
+        addresses = self._addresses
+        if not addresses:
+            return None
+        return addresses.get(address, addresses.get(DEFAULT))
+
+    def entries(self) -> Mapping[Entity, Mapping[Kind, float]]:
+        """All quotas, sorted by their entities' texts."""
+        with self._lock:
+            quotas = self._quotas.copy()
+        return {entity: quotas[entity] for entity in sorted(quotas, key=str)}
+
+    @property
+    def sensors(self) -> int:
+        """How many there are."""
+        return len(self._sensors)
+
+    def count_throttle(self, kind: Kind, throttle_s: float) -> None:
+        """For the metrics."""
+        with self._lock:
+            self._throttles[kind,] = self._throttles.get((kind,), 0) + 1
+            self._throttled_s[kind,] = self._throttled_s.get((kind,), 0) + throttle_s
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def alter(self, changes: Iterable[tuple[Entity, Kind, float | None]]) -> None:
+        """Set these quotas, or remove those whose value is None. Raises StorageError: then none of it has happened."""
+        changes = list(changes)
+        if not changes:
+            return
+        with self._changing:
+            self._catalogue.alter_quotas([(str(entity), str(kind), value) for entity, kind, value in changes])
+            with self._lock:
+                for entity, kind, value in changes:
+                    self._put(entity, kind, value)
+                self._seen = {}
+            for changed in self.on_change:
+                changed()
+
+    def _put(self, entity: Entity, kind: Kind, value: float | None) -> None:
+        limits: dict[Any, float] = self._addresses if entity.ip is not None else self._limits[kind]
+        name = entity.pair if entity.ip is None else entity.ip
+        # Replaced, because `entries` reads them without a lock.
+        quotas = {its: other for its, other in self._quotas.get(entity, {}).items() if its is not kind}
+        if value is None:
+            limits.pop(name, None)
+        else:
+            limits[name] = quotas[kind] = value
+        if quotas:
+            self._quotas[entity] = quotas
+        else:
+            self._quotas.pop(entity, None)
+        self.limits_clients = any(self._limits.values())
+
+    def _look_up(self, user: str, client_id: str) -> Meters:
+        now = self._clock.monotonic()
+        with self._lock:
+            found = {}
+            for kind, limits in self._limits.items():
+                if limits:
+                    for pair, shared_by in precedence(user, client_id):
+                        quota = limits.get(pair)
+                        if quota is not None:
+                            sensor = self._sensors.sensor(kind, shared_by, quota, now)
+                            found[_FIELDS[kind]] = Meter(kind, quota, sensor)
+                            break
+            meters = Meters(**found) if found else UNLIMITED
+            if len(self._seen) >= _CLIENTS_MAX:
+                self._seen = {}
+            if len(user) <= NAME_MAX and len(client_id) <= NAME_MAX:
+                self._seen[user, client_id] = meters
+            return meters

@@ -1,1 +1,0 @@
-"""Client quotas: what a client may produce, fetch, and have the broker do, per second."""

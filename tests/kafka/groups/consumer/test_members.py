@@ -1,0 +1,51 @@
+"""The tables of a member's and of a group's states: they are what their docstring shows, and allow what the events mean."""
+
+import re
+
+from broker.kafka.groups.consumer import members as member_states
+from broker.kafka.groups.consumer.members import TABLE, GroupState, MemberEvent, MemberState, group_state, next_state
+from tests.transitions import check_pairs
+
+S, E, G = MemberState, MemberEvent, GroupState
+
+DOC = member_states.__doc__ or ""
+
+
+def expected(state: MemberState, event: MemberEvent) -> tuple[MemberState, bool] | None:
+    """What the meaning of the event says; None if it cannot happen in that state."""
+    if event is E.REVOCATION_REQUIRED:
+        return S.UNREVOKED_PARTITIONS, False
+    if event is E.RELEASE_AWAITED:
+        return S.UNRELEASED_PARTITIONS, True
+    if event is E.TARGET_REACHED:
+        return S.STABLE, True
+    # A member that has something to give up, or does not have its target yet, is given the newest target instead.
+    return (S.STABLE, False) if state is S.STABLE else None
+
+
+def test_every_pair_does_what_the_event_means() -> None:
+    check_pairs(TABLE, next_state, S, E, expected)
+
+
+def test_the_table_in_the_docstring_is_the_table() -> None:
+    rows = re.findall(r"^([A-Z_]+) +([A-Z_]+) +([A-Z_]+) +(stays|target's)$", DOC, re.MULTILINE)
+    assert {(S[state], E[event]): (S[after], epoch == "target's") for state, event, after, epoch in rows} == TABLE
+
+
+def test_the_docstring_explains_every_event() -> None:
+    assert {event.name for event in MemberEvent} <= set(re.findall(r"\b([A-Z_]+):", DOC))
+
+
+def test_the_table_of_the_group_in_the_docstring_is_what_the_function_does() -> None:
+    rows = re.findall(r"^(none|some)  +(any|greater|equal)[^-]*?  +(\S.*?)  +([A-Z]+)$", DOC, re.MULTILINE)
+    assert [row[3] for row in rows] == ["EMPTY", "ASSIGNING", "RECONCILING", "STABLE"]
+    for members, epoch, reconciled, name in rows:
+        for group_epoch in {"any": (5, 6), "greater": (6,), "equal": (5,)}[epoch]:
+            for all_reconciled in {"-": (False, True), "any": (False, True), "some not STABLE": (False,)}.get(
+                reconciled, (True,)
+            ):
+                assert group_state(int(members == "some"), group_epoch, 5, all_reconciled) is G[name]
+
+
+def test_the_names_of_states_are_kafkas() -> None:
+    assert {state.value for state in GroupState} == {"Empty", "Assigning", "Reconciling", "Stable", "Dead"}

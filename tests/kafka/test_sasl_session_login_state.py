@@ -1,0 +1,66 @@
+"""The two tables of logins: the code against its own docstring, and against Kafka's order of frames."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.kafka import sasl_session
+from broker.kafka.sasl_session import ANSWERED, TABLE, LoginEvent, LoginState, next_state
+from protocol.kafka.api_keys import ApiKey
+from tests.transitions import check_pairs
+
+S, E = LoginState, LoginEvent
+
+
+def rows(columns: int) -> list[list[str]]:
+    """The rows of the docstring's tables with so many columns, whose first column is a state."""
+    found = [
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in (sasl_session.__doc__ or "").splitlines()
+        if line.startswith("|")
+    ]
+    return [row for row in found if len(row) == columns and row[0] in S.__members__]
+
+
+def test_the_docstring_lists_every_transition() -> None:
+    by_columns = [row for row in rows(3) if row[1] in E.__members__]
+    assert TABLE == {(S[state], E[event]): S[after] for state, event, after in by_columns}
+
+
+def test_the_docstring_lists_what_is_answered() -> None:
+    described = {S[row[0]]: row[1] for row in rows(3) if row[1] not in E.__members__}
+    assert set(S) == set(described)
+    names = {"ApiVersions": ApiKey.API_VERSIONS, "SaslHandshake": ApiKey.SASL_HANDSHAKE}
+    names["SaslAuthenticate"] = ApiKey.SASL_AUTHENTICATE
+    for state, text in described.items():
+        apis = ANSWERED[state]
+        if apis is None:
+            assert text == "everything"
+        else:
+            assert apis == {names[word] for word in re.findall(r"[A-Z][a-z]+[A-Z][a-z]+", text)}
+
+
+def test_pair_outside_the_table_is_a_bug() -> None:
+    check_pairs(TABLE, next_state, S, E)
+
+
+@given(st.lists(st.sampled_from(E), max_size=12))
+def test_nothing_but_a_proof_completes_a_login(events: list[LoginEvent]) -> None:
+    state, chosen = S.INITIAL_REQUEST, False
+    for event in events:
+        if (state, event) not in TABLE:
+            continue
+        before, state = state, next_state(state, event)
+        if event in (E.MECHANISM_CHOSEN, E.MECHANISM_CHOSEN_V0):
+            chosen = True
+        if state is S.COMPLETE:
+            assert chosen
+            assert event is E.PROVED
+            assert before in (S.AUTHENTICATE, S.AUTHENTICATE_RAW)
+        assert (ANSWERED[state] is None) == (state is S.COMPLETE)
+
+
+def test_a_failed_and_an_expired_login_are_the_end() -> None:
+    assert not [state for state, _ in TABLE if state in (S.FAILED, S.EXPIRED)]
+    assert frozenset() == ANSWERED[S.FAILED] == ANSWERED[S.EXPIRED]
