@@ -15,7 +15,7 @@ class BrokerError(Exception):
 class Refusal(BrokerError):
     """The request is at fault. It is answered with an error code, and the connection stays open. Caught by the handlers.
 
-    Modules that know no protocol raise a subclass for each reason (``storage/refusals.py``, ``config/kafka_setting.py``); each
+    Modules that know no protocol raise a subclass for each reason (``storage/refusals.py``, ``config/setting.py``); each
     service maps them to its own codes. ``message`` is for people and may be sent to the client.
     """
 

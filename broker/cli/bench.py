@@ -1,7 +1,6 @@
 """`broker bench`: how fast a broker is, with Kafka's protocol, so that it measures any Kafka broker.
 
-It measures with this project's own client, and says so: figures of another client are other figures. ``bench_runs.py`` has the
-measuring.
+It measures with this project's own client, and says so: figures of another client are other figures.
 
 What `broker bench` measures: producing, consuming, and the way of a record from end to end, each with our own Kafka client.
 

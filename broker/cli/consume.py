@@ -1,8 +1,8 @@
 """`broker consume`: prints the records of topics, one record per line.
 
 Without a group and without --follow it reads every partition from a chosen position to where it ended at the start
-(``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
-the group, and follows several partitions at a time, by kafka-python. ``consume_share.py`` is for share groups.
+(``read_to_end``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
+the group, and follows several partitions at a time, by kafka-python.
 
 `broker consume --share-group`: prints records as a member of a share group, and accepts what it has printed.
 

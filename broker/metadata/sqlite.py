@@ -1,6 +1,6 @@
 """The catalogue in an SQLite file: each method of ``Catalogue`` as its SQL.
 
-``sqlite_database.py`` opens the file and runs the transactions, ``sqlite_layouts.py`` has the tables. Any thread may call any
+``sqlite_database.py`` opens the file and runs the transactions, ``sqlite_database.py`` has the tables. Any thread may call any
 method.
 
 Tests: tests/contract/test_catalogue.py, tests/metadata/test_sqlite.py.

@@ -3,12 +3,12 @@
 A processor offers each request that it has measured when it has been answered (``request_times.py``): all that waited or that a
 handler had, and of the others as many as are measured. It also offers each connection that it has got from the acceptor. Of both,
 the share ``ratio`` is *noted*: a value with the times and what the peer says of itself goes into a queue with a bound. Beyond the
-bound it is dropped and counted. ``trace_export.py`` makes spans of the notes, on a thread of its own. A note has neither payload
+bound it is dropped and counted. ``TraceExporter`` makes spans of the notes, on a thread of its own. A note has neither payload
 nor keys, and no text that may be secret.
 
 ``offer`` and ``arrived`` are called by any thread, ``take`` by the exporter's.
 
-Makes OpenTelemetry's spans of what ``traces.py`` has noted, and sends them to a collector. The body of a thread of its own.
+Makes OpenTelemetry's spans of these notes, and sends them to a collector. The body of a thread of its own.
 
 A request becomes a span of kind SERVER with the attributes of OpenTelemetry's conventions for messaging systems, and a child for
 each part of its way that took time:

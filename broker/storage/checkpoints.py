@@ -4,12 +4,12 @@ or the new one.
 Kafka's files and formats: ``recovery-point-offset-checkpoint`` (records before it were fsynced and need no scan),
 ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint`` (the first offset that was not compacted) in the data directory;
 ``leader-epoch-checkpoint`` and ``partition.metadata`` in the directory of each partition. Kafka does not have
-``txnindex-checkpoint`` (``log/aborted_checkpoint.py``). They are files and not rows of the catalogue for two reasons: Kafka can
+``txnindex-checkpoint`` (``storage/log/state.py``). They are files and not rows of the catalogue for two reasons: Kafka can
 open a data directory, or a partition can be moved, without the catalogue; and one write a minute serves all partitions.
 
 A checkpoint that is lost or damaged costs time, never records: everything is scanned, or deleted records come back.
 
-Pure functions over a ``Disk``; ``log_checkpoints.py`` knows when the files are written.
+Pure functions over a ``Disk``; ``upkeep/housekeeper.py`` knows when the files are written.
 """
 
 import base64
@@ -25,7 +25,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: log/aborted_checkpoint.py
+TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: storage/log/state.py
 
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024

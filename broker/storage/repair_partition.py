@@ -10,7 +10,7 @@
 
 Runs in a command.
 
-Mends what ``diagnosis.py`` has found. What it takes out of a log it keeps in a directory of its own in the data directory.
+Mends what the diagnosis has found. What it takes out of a log it keeps in a directory of its own in the data directory.
 
 It goes in this order, so that after an interruption the next attempt finds the same damage or less, and takes no gap of this one
 for damage: the mark of a clean stop is removed; the checkpoint files say that this log may have gaps and must be verified from

@@ -2,7 +2,7 @@
 
 A frame is [total size][command size][command], in SEND and MESSAGE followed by metadata and payload (``sends.py``,
 ``deliveries.py``). Sizes are 32 bits, big-endian; the total counts everything after itself. Positions count from the beginning of
-the frame. Commands pass through protobuf; the ones that go out once for each message are written by hand (``receipts.py``,
+the frame. Commands pass through protobuf; the ones that go out once for each message are written by hand (``deliveries.py``,
 ``deliveries.py``).
 
 Protobuf may allocate thirty times the size of a hostile command while it parses it, and takes up to 30 ms for the largest that

@@ -66,8 +66,8 @@ class Client:
 
     def __init__(self, address: tuple[str, int], *, receive_buffer: int = 0) -> None:
         self.socket = socket.socket()
-        if memory_pool:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, memory_pool)
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.connect(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
@@ -230,7 +230,7 @@ class Bench:
         self._token = token
         self.processor = self._new_processor()
         self._ident = id(self)
-        self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, memory_pool)
+        self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
         self.clients: list[Client] = []
 
     def _new_processor(self) -> Processor:
@@ -265,7 +265,7 @@ class Bench:
         self.rooms += 1
 
     def connect(self, *, receive_buffer: int = 0) -> Client:
-        client = self.dial(receive_buffer=memory_pool)
+        client = self.dial(receive_buffer=receive_buffer)
         assert self.processor.offer(self.new_connection())
         self.step()
         while not client.established or len(self.processor.handshakes):
@@ -273,7 +273,7 @@ class Bench:
         return client
 
     def dial(self, *, receive_buffer: int = 0) -> Client:
-        client = self._client(self._listener.address, receive_buffer=memory_pool)
+        client = self._client(self._listener.address, receive_buffer=receive_buffer)
         self.clients.append(client)
         return client
 
@@ -364,7 +364,7 @@ class Served:
         self.clients: list[Client] = []
 
     def connect(self, name: str = "echo", *, receive_buffer: int = 0) -> Client:
-        client = Client(self.server.address(name), receive_buffer=memory_pool)
+        client = Client(self.server.address(name), receive_buffer=receive_buffer)
         self.clients.append(client)
         return client
 

@@ -1,7 +1,7 @@
 """Writes record batches, each once if the broker can tell (idempotence), and in transactions if there is a transactional id.
 
 One thread: ``send`` hands a batch over and returns, unless enough requests are in flight already; then it receives answers
-first. How batches travel and are sent again is ``sender.py``'s, who the producer is to the brokers ``transaction_manager.py``'s.
+first. How batches travel and are sent again is ``sender.py``'s, who the producer is to the brokers ``transaction.py``'s.
 
 ``send`` and ``flush`` each take ``delivery.timeout.ms`` at most, whatever the broker does; ``commit`` that and
 ``default.api.timeout.ms``, ``abort`` the latter and ``request.timeout.ms``.

@@ -5,7 +5,7 @@ record without key, headers and time costs about half a microsecond, one with al
 
 The partition of a key, by the hash of Kafka's own clients (murmur2), without numpy. Pure.
 
-``columns/murmur2.py`` does the same for whole columns.
+``client/kafka/columns/batch_builder.py`` does the same for whole columns.
 """
 
 import struct

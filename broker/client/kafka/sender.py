@@ -3,7 +3,7 @@
 A batch that a broker refuses for the moment, or whose fate a broken connection leaves in doubt, is *recovered* at once: all
 batches of the partitions concerned are sent again one by one, in order, each on a connection of its own, until
 ``delivery.timeout.ms`` is over. The broker recognizes a batch that it already has by its sequence number; without idempotence
-such a batch is written twice. A batch that is larger than its topic allows is split during the recovery (``split.py``), and
+such a batch is written twice. A batch that is larger than its topic allows is split during the recovery, and
 ``largest`` has later batches made smaller before they are sent.
 
 The producer's thread does all of it; there is no other. The name is that of Java's client, where it is a thread.

@@ -25,7 +25,6 @@ may fail in every state, and it keeps its error when the transaction ends.
 Who a producer is to the brokers: its producer id and epoch, its sequence numbers, and its open transaction.
 
 The name is that of Java's client. Sequence numbers make writes idempotent: a broker recognizes a batch that it already has.
-The states of a transaction are ``transaction_state.py``'s, the requests to the coordinator ``transaction.py``'s.
 
 Tests: tests/client/kafka/test_producer.py,
 tests/client/kafka/test_faults.py,

@@ -1,6 +1,6 @@
 """A gate's channel that reads a partition of this process.
 
-The channel starts (``channel_state.py``) when its partition exists. It fails if the partition does not appear within
+The channel starts (``reading/input_channel.py``) when its partition exists. It fails if the partition does not appear within
 ``partition_wait``, cannot be read, is released before it is finished, or if its producer fails.
 
 Tests: tests/client/shuffle/local/test_exchange.py.

@@ -5,7 +5,7 @@ generations to make durable. ``wake`` says when ``expire`` is due. There is no l
 hands in the events of one group one after the other, under its lock for the group. Offsets are in ``offsets.py``.
 
 The group is composed of its members (``members.py``), the clients that were given a member id and have not come back
-(``pending_members.py``), the requests that wait for an answer (``parked_requests.py``), its deadlines (``schedule.py``) and the
+(``members.py``), the requests that wait for an answer (``members.py``), its deadlines (``deadlines.py``) and the
 rebalancer (``rebalancer.py``), which owns the state. ``classic_states.py`` has the table of states.
 
 Tests: tests/kafka/groups/test_group_joining.py, tests/kafka/groups/test_group_sessions.py,

@@ -1,4 +1,4 @@
-"""Handles runs (see ``run_finder.py``): one write for each log, one fsync with ``acks=all``, one answer with all responses.
+"""Finds and handles runs: one write for each log, one fsync with ``acks=all``, one answer with all responses.
 
 On the connection's processor. What is not the usual case is appended batch by batch, as if it had come alone.
 

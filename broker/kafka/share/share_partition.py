@@ -1,6 +1,6 @@
 """What a share group has done with the records of one partition: KIP-932's share partition. Pure.
 
-The caller holds whatever lock guards it, reads the log, and stores the state (``share_state.py``). The offsets lie in three rows:
+The caller holds whatever lock guards it, reads the log, and stores the state (``share_store.py``). The offsets lie in three rows:
 
 - before ``start``, the *share-partition start offset*: done with;
 - from ``start`` to ``end``: either *done* with out of order (``broker/delivery/acknowledged.py``), or *in flight*
@@ -223,7 +223,7 @@ class SharePartition:
         held = {first for owner in self._owners.values() for first in owner.held}
         assert held == set(self._in_flight.records) - available
 
-    # -- acquiring, for ``acquisition.py`` --------------------------------------------------------------------------------
+    # -- acquiring, for ``reading.py`` --------------------------------------------------------------------------------
 
     def owner(self, member_id: str) -> Owner:
         """The member, as one that is about to acquire something."""

@@ -3,7 +3,7 @@
 A request is either refused with Kafka's error code, or gives the next ``State``. The caller makes that durable before it
 counts: ``begin_change`` keeps it as ``pending``, ``finish_change`` makes it the present state, ``undo_change`` drops it if it
 could not be made durable. While a change is pending further requests are refused, except for offsets of an ongoing transaction
-that grows. ``phases.py`` has the table of phases.
+that grows.
 
 Requests that do not fit are refused as follows, in this order:
 

@@ -1,4 +1,4 @@
-"""Statistics of topics. Rates are those of the producers and consumers that are connected (``rates.py``); the counters of a topic
+"""Statistics of topics. Rates are those of the producers and consumers that are connected; the counters of a topic
 are those of its log since it was made.
 
 How fast counters grow: the rates in statistics, from samples that are taken while somebody asks for statistics.

@@ -1,6 +1,6 @@
 """The assignment of Shared: an entry goes to the consumer whose turn it is. Pure.
 
-A turn (``turns.py``) ends after ``turn_messages``, or with the consumer's permits, or when it has too many unacknowledged
+A turn (``assignment.py``) ends after ``turn_messages``, or with the consumer's permits, or when it has too many unacknowledged
 messages. A batch is never split, so permits may become negative. Entries that wait are sent again in the order of their
 offsets.
 

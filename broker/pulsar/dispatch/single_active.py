@@ -1,6 +1,6 @@
 """The dispatcher of a subscription of whose consumers one is served at a time: Exclusive and Failover. Pure.
 
-Which consumer is *active* is the ``Choice``'s decision (``exclusive.py``, ``failover.py``). It gets all entries, in the order
+Which consumer is *active* is the ``Choice``'s decision (``Exclusive``, ``Failover``). It gets all entries, in the order
 of the log, as its permits allow. When another one becomes active, the cursor is rewound, so that it gets what the last one has
 not acknowledged. Failover waits before that: of several consumers that join one after another, only the last choice is served,
 and the one before has time to acknowledge what it has.

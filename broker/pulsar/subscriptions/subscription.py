@@ -6,7 +6,7 @@ lock is released. Nothing that is done under it blocks: frames are put into queu
 later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
 and then goes on by way of the waker's thread.
 
-At the end of the log the read waits in the log's tail (``tail.py``).
+At the end of the log the read waits in the log's tail (``pulsar/topics/topic.py``).
 
 Locks: a topic's, then a subscription's, then those of tail, store, connection, log. Never two subscriptions'.
 """

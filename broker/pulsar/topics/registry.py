@@ -1,6 +1,6 @@
 """The topics of Pulsar's clients: which there are, and those in use.
 
-Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in ``documents.py``; this knows
+Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in their documents; this knows
 which of their partitions have a ``Topic`` in memory. A topic comes into use when a client asks for it, and goes out of use when
 nobody has been connected to it for a while, when it is unloaded, or when it is deleted, on whichever side.
 

@@ -202,7 +202,7 @@ class AnyTopic(Protocol):
 
 @attrs.frozen
 class TopicRecord:
-    """What Pulsar knows of a topic beyond Kafka's row. All partitions share it. ``documents.py`` keeps it in the catalogue."""
+    """What Pulsar knows of a topic beyond Kafka's row. All partitions share it. ``registry.py`` keeps it in the catalogue."""
 
     ledger: int  # the generation of the topic: the ledger id of its messages, never used again
     partitioned: bool = False

@@ -32,7 +32,7 @@ from broker.security.credentials import Credentials
 from broker.security.principal import USER, Principal
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange, Step
 from protocol.errors import ProtocolError
-from protocol.sasl import messages
+from protocol.sasl import plain
 from protocol.sasl.scram import USER_MAX_BYTES, ScramServer, salted_password, stored_keys
 
 
@@ -44,7 +44,7 @@ class PlainExchange:
 
     def evaluate(self, token: bytes) -> Step:
         try:
-            authzid, user, password = messages.parse(token)
+            authzid, user, password = plain.parse(token)
         except ProtocolError as error:
             raise AuthenticationFailed(str(error)) from None
         if len(user.encode()) > USER_MAX_BYTES:

@@ -9,7 +9,7 @@ the connection of the first one is lost. What is pushed to a subpartition whose 
 producers do it: the other readers go on (``reading_state.py``). A BLOCKING partition is read when it is finished, as often as
 somebody wants, until its time to live is over.
 
-Fencing: each opening of a partition has an epoch (``writer_lease.py``), and reads the next sequence numbers under the same
+Fencing: each opening of a partition has an epoch (``readers.py``), and reads the next sequence numbers under the same
 lock. A push from an earlier epoch is refused under that lock, too. So a push of an older writer, on whatever processor it is
 handled, is either counted in what the newer writer was told to go on from, or never taken.
 

@@ -1,6 +1,6 @@
 """The directory of spilled partitions: its files, their names, and what is durable.
 
-Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``spill_index.py``), written last
+Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``SpillIndex``), written last
 and made durable, so that the partition survives a restart. Files without an index are what a broker that died has left; they are
 removed when the next one starts.
 
@@ -380,7 +380,7 @@ class SpillDirectory:
     # -- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, spill: Spill) -> None:
-        """A partition was released: remove its files, the data later perhaps (``released_files.py``)."""
+        """A partition was released: remove its files, the data later perhaps."""
         named = spill.named_file
         if named is not None:
             named.drop()  # it stays open only where something of it is being sent

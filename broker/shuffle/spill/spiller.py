@@ -1,6 +1,6 @@
 """The spiller: a thread that moves buffers from memory to files, one sequential file a partition, and finishes partitions.
 
-Other threads leave notes for it. What it does with a partition is the table in ``spill_state.py``; the files are
+Other threads leave notes for it. What it does with a partition is the table in ``spill.py``; the files are
 ``directory.py``'s. Payloads are written as they are, in pieces of some MB; within a piece those of one subpartition lie together,
 because they are read together.
 

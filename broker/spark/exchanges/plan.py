@@ -65,7 +65,7 @@ class ExchangeSpec:
         return self.data_set.hex()
 
 
-# The bucket of a row without its values, see ``batches.py``.
+# The bucket of a row without its values.
 WIDE_ROW = -1
 
 # Values in place of a broker's index.

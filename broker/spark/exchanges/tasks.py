@@ -266,7 +266,7 @@ class MapTask:
 
 
 class _WideRow(Exception):
-    """A row has arrived without its values, see ``batches.py``."""
+    """A row has arrived without its values, see ``plan.py``."""
 
 
 def _require_narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Writes rows to topics: the tasks' side, and batch writes. Streams are in ``stream_sink.py``, commits in ``commit.py``.
+"""Writes rows to topics: the tasks' side, and batch writes. Commits in ``commit.py``.
 
 Spark plans a write in one process, writes in tasks, and commits or aborts in yet another process, so a writer is a value with
 options and columns. It connects in ``write`` and ``commit``. By default a batch write is *at least once*: a task that runs again

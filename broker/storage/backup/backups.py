@@ -1,7 +1,7 @@
 """Backups as the broker sees them: one at a time is *pinned*, a command on the same machine copies it, and then it is released.
 
 ``begin`` takes one moment of the whole broker: topics and catalogue stand still, and the ends of all logs are read together
-(``cut.py``). The catalogue's copy is as of then. So the backup is what a crash at that moment would have left, and recovery
+(``staging.py``). The catalogue's copy is as of then. So the backup is what a crash at that moment would have left, and recovery
 handles it as one. After the moment everything goes on, except that no compaction begins until the files are pinned: it could
 remove a record for the sake of one that is not in the backup.
 

@@ -2,7 +2,7 @@
 
 ``Log`` is what the rest of the broker holds. It does little itself: its state is in ``state.py``, with the locks and what may be
 read without one, and a component does each part of the work (``append.py``, ``reading.py``, ``times.py``, ``durability.py``,
-``trimming.py``, ``transactions.py``, ``watchers.py``). Any thread may call.
+``trimming.py``, ``transactions.py``, ``state.py``). Any thread may call.
 
 What it promises: a record that ``append`` has returned for survives the death of the process; one below ``durable_offset``
 survives the machine's. What retention, compaction, recovery and the background threads do stands in modules of their own.
@@ -68,7 +68,7 @@ class Surroundings:
     large_sought: Lock = attrs.field(factory=Lock)
     # The same for people who look at records.
     large_shown: Lock = attrs.field(factory=Lock)
-    # Held while an entry is taken apart that is large inside, for a consumer (``entry_records.py``).
+    # Held while an entry is taken apart that is large inside, for a consumer (``inspection.py``).
     large_entries: Lock = attrs.field(factory=Lock)
 
 

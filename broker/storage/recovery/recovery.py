@@ -20,7 +20,7 @@ A segment is missing if the next one does not begin at the offset at which the o
 there, or if the first one begins after the log start offset.
 
 Indexes are rebuilt from the recovery point on, and wherever one does not fit its segment or its checkpoint
-(``aborted_checkpoint.py``). Producer state, with the open transactions, is read from the newest valid snapshot that is not newer
+(``storage/log/state.py``). Producer state, with the open transactions, is read from the newest valid snapshot that is not newer
 than the recovery point, and continued from the batches.
 """
 

@@ -7,7 +7,7 @@ longer than one, where one after the other they took 25 to 50 times as long. A l
 waiting either. Appends that do not wait for an fsync (``acks=1``) are never queued here.
 
 A processor that appends has the kernel sync the log, if the disk offers that, and goes on with other connections
-(``processor_flusher.py``): no other thread takes part. The threads are for everything else: appends on other threads, systems
+(``ProcessorFlusher``): no other thread takes part. The threads are for everything else: appends on other threads, systems
 without asynchronous I/O, and logs that need more than the fsync of one file, because they have a new segment or are to be given
 a hint.
 

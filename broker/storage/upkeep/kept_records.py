@@ -1,7 +1,7 @@
 """Which records of a log one cleaning keeps: of each key the last one, and what transactions and producers still need.
 
 Pure, but for the memory that it takes for keys. Background thread. The rules are in ``cleaner.py``; what is known of transactions
-is in ``cleaned_transactions.py``.
+is in ``CleanedTransactions``.
 
 What a cleaning knows of transactions while it reads a log from its start: which were aborted, and of which something is left.
 Kafka's rules (CleanedTransactionMetadata).

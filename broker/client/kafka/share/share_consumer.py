@@ -142,7 +142,7 @@ class ShareConsumer:
     with the next ``poll``, ``commit`` or ``close``; if an exception ends the ``with`` block, the record in work is released.
     "explicit" leaves it to ``record.accept()`` and its siblings, on any thread; any number of records may be in work.
 
-    ``max_poll_records``: the most that one ``poll`` returns. A loop locks fewer if they take long, see ``pace.py``.
+    ``max_poll_records``: the most that one ``poll`` returns. A loop locks fewer if they take long, see ``Pace``.
     ``idle_timeout_s``: a loop ends when nothing came for so long (None: it goes on).
     ``renew_while_processing``: keep the locks of records in work, until ``renew_limit_s`` after the last one was asked for.
     ``on_acknowledged(topic, partition, offsets, error)`` is called on the thread that calls ``poll``, ``commit`` or ``close``.

@@ -1,6 +1,6 @@
 """A channel whose data comes over the network (Flink's RemoteInputChannel).
 
-The I/O thread adds what comes, the reader's thread takes it; both hold the gate's lock. ``channel_state.py`` has the table of the
+The I/O thread adds what comes, the reader's thread takes it; both hold the gate's lock. ``input_channel.py`` has the table of the
 channel's states. A partition that is not found is asked for again, after twice the delay each time, until ``partition_wait`` is
 over. A wrong sequence number, a buffer without credit, or an error from the sender or the connection fails the channel; failing
 and releasing cancel the request.

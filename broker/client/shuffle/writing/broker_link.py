@@ -1,7 +1,7 @@
 """A writer's connection to its broker: opens the partition, sends pushes as credit allows, and connects again.
 
 All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``part``, which the user's threads call. The lock of
-``SharedState`` guards the state that they share. The table in ``link_state.py`` has the states of the connection.
+``SharedState`` guards the state that they share. The table below has the states of the connection.
 
     event                                    what the link does
     connected                                sends OpenPartition
@@ -53,7 +53,7 @@ partition is valid; the writer sends pushes only in OPEN. The parting frame is t
 PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At OPEN_AGAIN, the writer
 sends OpenPartition again, because it waits for an acknowledgement that does not come. PartitionOpened states what was received.
 
-LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``writer_state.py``).
+LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``resend_window.py``).
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py,
 tests/client/shuffle/test_silent_broker.py.

@@ -4,7 +4,7 @@ round_robin()               one after the other, from the first
 rebalance(start)            the same, from ``start`` (Flink: a random one, so that writers begin at different ones)
 rescale(index, writers)     round robin over those that this writer of several shares with no or few others
 forward()                   all to the first: one writer, one reader
-hash_by_key(key)            by key group, so that equal keys go to the same reader; see key_groups.py
+hash_by_key(key)            by key group, so that equal keys go to the same reader
 broadcast()                 every record to all
 custom(function)            ``function(value, subpartitions) -> subpartition``
 

@@ -64,7 +64,7 @@ open the partition because it is finished. READERS_LEFT means that all readers o
 are dropped, and finishing succeeds. Any other refusal is FAIL.
 
 In FINISHED, FAILED and CLOSED, the writer ignores ``fail`` and the events of the connection and the broker. The callers never
-use another pair. The states of the connection are in ``link_state.py``.
+use another pair. The states of the connection are in ``broker_link.py``.
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """

@@ -7,8 +7,8 @@
 The writer keeps pushes until the broker has acknowledged them (``resend_window.py``). When the connection is lost, the writer
 connects again, learns what the broker has, and sends the rest, so no buffer is lost or stored twice (``broker_link.py``).
 
-This module contains the methods that users call. The table in ``writer_state.py`` has the states of the writer, the one in
-``link_state.py`` those of its current connection. One lock, ``SharedState.changed``, guards both states and the window; only
+This module contains the methods that users call. The table in ``resend_window.py`` has the states of the writer, the one in
+``broker_link.py`` those of its current connection. One lock, ``SharedState.changed``, guards both states and the window; only
 the I/O thread uses the connection.
 """
 

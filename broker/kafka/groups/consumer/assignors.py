@@ -1,9 +1,8 @@
 """The assignors of the coordinator, by name: ``uniform`` and ``range``, as Kafka's. Pure functions.
 
-``uniform`` gives every member as many partitions as any other, as far as subscriptions allow, and moves as few as it can
-(``uniform_assignor.py``). ``range`` gives each member a contiguous range of every topic, the same range of topics that have
-equally many partitions and the same subscribers, so that they can be joined (``range_assignor.py``). Racks are not looked at:
-there is one broker.
+``uniform`` gives every member as many partitions as any other, as far as subscriptions allow, and moves as few as it can.
+``range`` gives each member a contiguous range of every topic, the same range of topics that have equally many partitions and the
+same subscribers, so that they can be joined. Racks are not looked at: there is one broker.
 
 What an assignor is given: members, what they subscribe to, and what each of them had. Members are numbers here.
 

@@ -1,7 +1,7 @@
 """One step of a member towards its target assignment: what it keeps, what it has to give up, and what it gets.
 
 Pure, and it changes nothing: ``ConsumerGroup`` puts a ``Step`` into effect. A step costs as much as the member has partitions,
-assigned and in its target, whatever the size of the group. ``member_states.py`` has the table of states.
+assigned and in its target, whatever the size of the group. ``members.py`` has the table of states.
 
 Which member each partition belongs to: what is assigned to a member, and what it has been asked to give up and still may
 have.

@@ -6,10 +6,10 @@ rows to make durable, and the effects in ``values.py``. ``wake`` says when ``exp
 A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
 to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
 (``target_assignment.py``). A member whose epoch is behind gets the new epoch and its target with its next heartbeat. Every answer
-that tells of a change waits until the rows that it comes from are durable (``unsaved_rows.py``); the requests that wait are in
-``parked_heartbeats.py``.
+that tells of a change waits until the rows that it comes from are durable (``members.py``); the requests that wait are in
+``members.py``.
 
-``share_states.py`` has the tables of states.
+``target_assignment.py`` has the tables of states.
 
 Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/test_share_group_machine.py.
 """

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.sasl.messages import parse
+from protocol.sasl.plain import parse
 
 _parts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
