@@ -1,7 +1,8 @@
 """Groups: which there are, their state and members, and how they are deleted.
 
-Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; what
-only share groups have (KIP-932) is at the end. Groups of Kafka Streams are listed, and described where the broker describes them as one of the others.
+Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; what only share
+groups have (KIP-932) is at the end. Groups of Kafka Streams are listed, and described where the broker describes them as one of
+the others.
 
 Where share groups begin in each partition, and how that is set and forgotten: for any broker that serves these APIs, which
 Apache Kafka does from 4.1 on.

@@ -1,7 +1,7 @@
 """A gate, or a union of gates, with aligned checkpoint barriers (Flink's CheckpointedInputGate).
 
-``BarrierAlignment`` decides what happens at a barrier; this gate does it. When the barrier has come on all channels, the reader gets
-one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are resumed.
+``BarrierAlignment`` decides what happens at a barrier; this gate does it. When the barrier has come on all channels, the reader
+gets one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are resumed.
 
 Aligns checkpoint barriers over the channels of a task as Flink's SingleCheckpointBarrierHandler does. Pure.
 
