@@ -4,11 +4,6 @@ Spark puts the text that a Python worker sends into its own message, with the wo
 user or a broker is at fault (BrokerError), only the sentence is sent: the traceback is about our code, which is not at fault.
 
 It imports nothing of ours at first, because Spark loads it whenever it looks for data sources.
-
-Errors while a topic is read, beside those of the Kafka client.
-
-Tests: tests/spark/source/test_reading.py,
-tests/spark/source/test_stream_source.py.
 """
 
 import functools
@@ -17,8 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, TypeVar
-
-from broker.errors import BrokerError
 
 # Read by pyspark (4.1 to 4.3) when it reports an exception, after which the worker ends: so it is true of this exception only.
 _WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
@@ -64,7 +57,3 @@ def _hide_traceback_of(error: Exception) -> None:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if isinstance(error, BrokerError) and main is not None and main.name.startswith("pyspark."):
         os.environ[_WITHOUT_TRACEBACK] = "1"
-
-
-class DataLossError(BrokerError):
-    """Records that the query should have read were deleted, or may have been. Raised only if ``failOnDataLoss`` is true."""

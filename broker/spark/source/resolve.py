@@ -13,8 +13,7 @@ import attrs
 
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.values import EARLIEST, LATEST, TopicMetadata, TopicPartition
-from broker.errors import ConfigError
-from broker.spark.sentences import DataLossError
+from broker.errors import BrokerError, ConfigError
 from broker.spark.source.offsets import Back, Edge, Offsets, Position, Since, StreamOffset, Timestamps
 from broker.spark.source.options import SourceOptions, Subscription
 
@@ -22,6 +21,10 @@ from broker.spark.source.options import SourceOptions, Subscription
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 _log = logging.getLogger(__name__)
+
+
+class DataLossError(BrokerError):
+    """Records that the query should have read were deleted, or may have been. Raised only if ``failOnDataLoss`` is true."""
 
 
 @attrs.frozen

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.errors import ConfigError
-from broker.spark.sentences import DataLossError
 from broker.spark.source.batch_source import BatchReader, spark_schema
 from broker.spark.source.options import SourceOptions
+from broker.spark.source.resolve import DataLossError
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 from broker.client import Broker
 from broker.client.kafka import ClientConfig
 from broker.client.kafka.columns import columns
-from broker.spark.sentences import DataLossError
 from broker.spark.source import reading
 from broker.spark.source.reading import OffsetRange, ReadSettings, Slice
+from broker.spark.source.resolve import DataLossError
 from tests.spark.topics import Topics
 
 RECORDS = 3000

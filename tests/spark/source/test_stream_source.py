@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from broker.errors import ConfigError
-from broker.spark.sentences import DataLossError
 from broker.spark.source.batch_source import spark_schema
 from broker.spark.source.offsets import lag
 from broker.spark.source.options import SourceOptions
+from broker.spark.source.resolve import DataLossError
 from broker.spark.source.stream_source import StreamReader
 from tests.spark.topics import Topics
 
