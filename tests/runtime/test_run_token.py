@@ -122,6 +122,7 @@ def take_on_another_thread(holder: TokenHolder, then: Callable[[threading.Event]
     token, ended = holder._token, threading.Event()
     first = TokenHolder(token)
     first.take()
+    patience_s, token.patience_s = token.patience_s, PATIENCE_S  # not to give up before it is given the token
 
     def work() -> None:
         holder.take()
@@ -132,6 +133,7 @@ def take_on_another_thread(holder: TokenHolder, then: Callable[[threading.Event]
     wait_for(lambda: len(token.waiting) == 1)
     first.give()
     wait_for(lambda: holder.held)
+    token.patience_s = patience_s
 
     def end() -> None:
         ended.set()
