@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from broker.http.api.connections import reasons
 from broker.network.mute import CLOSING, THROTTLED, Hold
 from tests.http.api.harness import Api, api_broker, differences, documented
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +45,12 @@ def test_pages_have_every_connection_once(api: Api) -> None:
     kept = [socket.create_connection(api.broker.bootstrap_servers.split(":"), timeout=30) for _ in range(7)]
     try:
         own = {f"127.0.0.1:{each.getsockname()[1]}" for each in kept}
-        peers = [each["peer"] for each in api.pages("/connections", "connections")]
-        assert own <= set(peers)
-        assert len(peers) == len(set(peers))
+
+        def peers() -> list[str]:
+            return [each["peer"] for each in api.pages("/connections", "connections")]
+
+        wait_for(lambda: own <= set(peers()), "connections that are not shown")  # they may not be accepted yet
+        assert len(peers()) == len(set(peers()))
     finally:
         for each in kept:
             each.close()
