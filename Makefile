@@ -9,8 +9,7 @@ RERUNS ?= 0
 SEEDS ?= 1-2000
 CYCLES ?= 200
 COUNT ?= 1
-RACE_FAST_WORKERS ?= 2
-RERUNS ?= 0
+RACE_RERUNS ?= 0
 
 BIN := $(VENV)/bin
 # The environment was made with another Python than is asked for: make it again.
