@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import Interrupts, is_formatted, output_option, print_object, print_table, say
@@ -265,7 +265,7 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 @click.option(
     "--topic",
     metavar="NAME",
-    shell_complete=completion.topics,
+    shell_complete=completing.topics,
     help="An existing topic to write to.  [default: a topic of its own, deleted at the end]",
 )
 @click.option(

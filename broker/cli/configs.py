@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli import completion, quotas
+from broker.cli import completing, quotas
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import output_option, print_object, print_rows, say
@@ -120,7 +120,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", shell_complete=completion.topics, help="This topic."),
+            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="This topic."),
             click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="This broker."),
             click.option(
                 "--all-brokers", is_flag=True, help="All brokers: settings that were changed while they were running."
@@ -128,7 +128,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--group",
                 metavar="NAME",
-                shell_complete=completion.groups,
+                shell_complete=completing.groups,
                 help="This group (brokers from Kafka 4.0 on).",
             ),
             click.option("--client-metrics", metavar="NAME", help="This subscription to metrics of clients (KIP-714)."),

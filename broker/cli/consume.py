@@ -1,27 +1,20 @@
 """`broker consume`: prints the records of topics, one record per line.
 
 Without a group and without --follow it reads every partition from a chosen position to where it ended at the start
-(``read_to_end``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
-the group, and follows several partitions at a time, by kafka-python.
-
-`broker consume --share-group`: prints records as a member of a share group, and accepts what it has printed.
-
-Reads topics for `consume` from a place to their present end, with our own Kafka client: partition after partition.
-
-Where `consume` begins in a partition: an offset, a number of records before the end, or a time. Pure.
+(``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
+the group, and follows several partitions at a time, by kafka-python. ``consume_share.py`` is for share groups.
 
 Tests: tests/cli/test_produce_consume.py.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import attrs
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
@@ -32,165 +25,11 @@ from broker.cli.client import (
     plain_errors,
     unescape,
 )
+from broker.cli.consume_share import consume_shared
 from broker.cli.output import Interrupts, say
+from broker.cli.place import Place
 from broker.cli.record_format import Renderer, by_template, json_line, parse_template, text_line
-from broker.client.kafka.cluster import Cluster
-from broker.client.kafka.errors import CorruptRecordError
-from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
 from broker.errors import BrokerError
-from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import CONTROL, check_crc, read_header
-from protocol.kafka.records.records import Record, records
-
-
-@attrs.frozen
-class Place:
-    """One of them is set."""
-
-    offset: int | None = None
-    last: int | None = None
-    timestamp_ms: int | None = None
-
-    @classmethod
-    def parse(cls, offset: str | None, timestamp_ms: int | None) -> "Place":
-        """Raises click.UsageError."""
-        if timestamp_ms is not None:
-            return cls(timestamp_ms=timestamp_ms)
-        if offset in (None, "beginning", "earliest"):
-            return cls(offset=0)
-        if offset in ("end", "latest"):
-            return cls(last=0)
-        try:
-            number = int(offset)
-        except ValueError:
-            raise click.UsageError("Write --offset as beginning, end, a number, or -N for the last N.") from None
-        return cls(last=-number) if offset.startswith("-") else cls(offset=number)
-
-    def start(self, begin: int, end: int, at_time: int | None) -> int:
-        """The offset in a partition from ``begin`` to ``end``. ``at_time``: the first record that is not before the time, if
-        there is one."""
-        if self.timestamp_ms is not None:
-            start = end if at_time is None else at_time
-        elif self.last is not None:
-            start = end - self.last
-        else:
-            start = self.offset or 0
-        return min(max(start, begin), end)
-
-
-_FETCH_BYTES = 4 * 1024 * 1024
-
-
-def read_to_end(
-    cluster: Cluster, topics: Sequence[str], numbers: Sequence[int], place: Place
-) -> Iterator[tuple[str, int, list[Record]]]:
-    """Topic, partition, and the records of a batch. ``numbers``: only these partitions, if there are any. Raises BrokerError."""
-    partitions = _partitions(cluster, topics, numbers)
-    begins = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = cluster.offsets(dict.fromkeys(partitions, LATEST))
-    times = {}
-    if place.timestamp_ms is not None:
-        times = cluster.offsets(dict.fromkeys(partitions, place.timestamp_ms))
-    for key in partitions:
-        begin, end = begins[key] or 0, ends[key] or 0
-        start = place.start(begin, end, times.get(key))
-        if start < end:
-            for batch in _batches(cluster, *key, start, end):
-                yield *key, batch
-
-
-def _partitions(cluster: Cluster, topics: Sequence[str], numbers: Sequence[int]) -> list[TopicPartition]:
-    known = cluster.topics(topics)
-    partitions: list[TopicPartition] = []
-    for topic in topics:
-        if topic not in known:
-            raise no_topic(topic)
-        existing = known[topic].partitions
-        for number in numbers or existing:
-            if number not in existing:
-                raise BrokerError(f"Topic {topic!r} has no partition {number}: it has 0 to {max(existing)}.")
-            partitions.append((topic, number))
-    return list(dict.fromkeys(partitions))
-
-
-def _batches(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[list[Record]]:
-    with cluster.fetcher(topic, partition, start, end, max_bytes=_FETCH_BYTES) as fetcher:
-        for fetched in fetcher:
-            view, position = fetched.data, 0
-            try:
-                while position < len(view):
-                    header = read_header(view, position)
-                    check_crc(view, position, header)
-                    # Markers of transactions are no records.
-                    if not header.attributes & CONTROL:
-                        batch = list(records(view, position))
-                        if header.base_offset < start or header.last_offset >= end:
-                            batch = [record for record in batch if start <= record.offset < end]
-                        yield batch
-                    position += header.size
-            except ProtocolError as error:
-                raise CorruptRecordError(
-                    f"{topic}-{partition} cannot be read before offset {fetched.next_offset}: {error}."
-                ) from None
-
-
-# How long to wait for the group to assign something, and then, without --follow, for one more record.
-_ASSIGNMENT_S = 60.0
-_IDLE_S = 1.0
-
-_POLL_S = 0.25
-_CONSUME_SHARE_POLL_RECORDS = 500
-
-
-def consume_shared(
-    target: Target,
-    group: str,
-    topics: tuple[str, ...],
-    render: Renderer,
-    *,
-    from_beginning: bool,
-    follow: bool,
-    limit: int | None,
-) -> None:
-    """Until Ctrl-C with ``follow``; otherwise until nothing more comes. Raises BrokerError."""
-    from broker.client.kafka.share.share_consumer import ShareConsumer
-    from broker.runtime.clock import SystemClock
-
-    out, clock = sys.stdout.buffer, SystemClock()
-    left = limit
-    with client_errors(target):
-        if from_beginning:
-            _start_at_the_beginning(target, group)
-        # Each poll is accepted by the commit after it, so that everything accepted has been printed.
-        with ShareConsumer(target.config("consume"), group, topics) as consumer:
-            last_at = clock.monotonic()
-            while left is None or left > 0:
-                records = consumer.poll(_POLL_S, min(left or _CONSUME_SHARE_POLL_RECORDS, _CONSUME_SHARE_POLL_RECORDS))
-                now = clock.monotonic()
-                if records:
-                    out.write(b"".join([render(record.topic, record.partition, record) for record in records]))
-                    out.flush()
-                    consumer.commit()
-                    last_at = now
-                    if left is not None:
-                        left -= len(records)
-                elif not follow and now - last_at >= (_IDLE_S if consumer.has_fetched else _ASSIGNMENT_S):
-                    return
-
-
-def _start_at_the_beginning(target: Target, group: str) -> None:
-    """A share group begins where its setting says, which is at the end by default."""
-    from broker.client.kafka.admin.configs import GROUP, alter_configs
-    from broker.client.kafka.cluster import Cluster
-    from broker.errors import BrokerError
-
-    resource = (GROUP, group)
-    with Cluster(target.config("consume")) as cluster:
-        changes = {resource: {"share.auto.offset.reset": "earliest"}}
-        answer = alter_configs(cluster.routing, changes)[resource]
-    if answer.code:
-        raise BrokerError(f"The group {group} cannot be made to start at the first record: {answer.said}.")
-
 
 # How long a poll waits, and how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
 # of them held, and closing the consumer would then wait for ever.
@@ -199,20 +38,20 @@ _POLL_RECORDS = 5000
 
 
 @click.command()
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completion.topics)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @broker_options
 @click.option(
     "--group",
     "-g",
     metavar="NAME",
-    shell_complete=completion.groups,
+    shell_complete=completing.groups,
     help="Consume as a member of this group, from its committed offsets.",
 )
 @click.option(
     "--share-group",
     "-G",
     metavar="NAME",
-    shell_complete=completion.groups,
+    shell_complete=completing.groups,
     help="Consume as a member of this share group, a queue: a record goes to one of its members, and is accepted once it is"
     " printed.",
 )
@@ -325,7 +164,7 @@ def _read_to_end(
     render: Renderer,
     limit: int | None,
 ) -> None:
-
+    from broker.cli.record_reader import read_to_end
     from broker.client.kafka.cluster import Cluster
 
     out = sys.stdout.buffer

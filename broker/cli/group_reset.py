@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import Moment, kafka
 from broker.cli.output import output_option, print_object, print_table
@@ -87,7 +87,7 @@ def topics_option(*, required: bool = False) -> Callable[[Callable[..., Any]], C
         "--topic",
         "topics",
         type=_Partitions(),
-        shell_complete=completion.topics,
+        shell_complete=completing.topics,
         metavar="TOPIC[:PARTITIONS]",
         multiple=True,
         required=required,
@@ -96,7 +96,7 @@ def topics_option(*, required: bool = False) -> Callable[[Callable[..., Any]], C
 
 
 @click.command("reset-offsets")
-@click.argument("group", shell_complete=completion.groups)
+@click.argument("group", shell_complete=completing.groups)
 @topics_option()
 @click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
 @click.option("--to-earliest", is_flag=True, help="To the first record that there is.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.group_reset import reset_offsets, topics_option
@@ -52,7 +52,7 @@ def list_groups(states: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 
 @command.command()
-@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=completion.groups)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=completing.groups)
 @click.option("--members", is_flag=True, help="Show the members and their partitions instead of the lag.")
 @click.option("--state", "state_only", is_flag=True, help="Show only the state, without the lag.")
 @output_option
@@ -195,7 +195,7 @@ command.add_command(reset_offsets)
 
 
 @command.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=completion.groups)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=completing.groups)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the group does not exist.")
 @output_option
 @broker_options
@@ -225,7 +225,7 @@ def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, target: Targe
 
 
 @command.command("delete-offsets")
-@click.argument("name", metavar="GROUP", shell_complete=completion.groups)
+@click.argument("name", metavar="GROUP", shell_complete=completing.groups)
 @topics_option(required=True)
 @output_option
 @broker_options

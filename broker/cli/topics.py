@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import output_option, print_done, print_object, print_rows, print_table, say
@@ -85,7 +85,7 @@ def list_topics(target: Target, internal: bool, as_json: bool) -> None:
 
 
 @command.command("describe")
-@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=completion.topics)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=completing.topics)
 @click.option("--internal", is_flag=True, help="Without TOPIC: also topics whose names begin with __.")
 @output_option
 @broker_options
@@ -245,7 +245,7 @@ def _problems(
 
 
 @command.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completion.topics)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions from now on.")
 @click.option("--config", "-c", "sets", metavar="KEY=VALUE", multiple=True, help="Set a setting; can be repeated.")
 @click.option(
@@ -294,7 +294,7 @@ def alter(
 
 
 @command.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completion.topics)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
 @output_option
 @broker_options

@@ -2,7 +2,7 @@
 
 import click
 
-from broker.cli import completion
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time, kafka
 from broker.cli.output import output_option, print_done, print_object, print_rows, say
@@ -31,7 +31,7 @@ def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) ->
 
 @command.command()
 @click.argument(
-    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completion.transactional_ids
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
 )
 @output_option
 @broker_options
@@ -65,7 +65,7 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 @command.command()
 @click.argument(
-    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completion.transactional_ids
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
 )
 @output_option
 @broker_options

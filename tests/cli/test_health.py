@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.cli import health
+from broker.cli import deep_health
 from broker.client import Broker
 from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
@@ -18,16 +18,16 @@ def own() -> Iterator[Broker]:
         yield broker
 
 
-def look(broker: Broker, least_free_percent: float = 0.0) -> health.Findings:
+def look(broker: Broker, least_free_percent: float = 0.0) -> deep_health.Findings:
     host, port = broker.bootstrap_servers.rsplit(":", 1)
-    return health.look((host, int(port)), 30, SecuritySettings.from_properties({}), least_free_percent)
+    return deep_health.look((host, int(port)), 30, SecuritySettings.from_properties({}), least_free_percent)
 
 
 def test_a_healthy_broker_has_no_problems(own: Broker, run: Run) -> None:
     own.server.kafka.logs.create_topic("orders", 3)
     found = look(own)
     assert ([], 1, 3) == (found.problems, found.topics, found.partitions)
-    assert f"{own.bootstrap_servers} answers" in health.check(found, own.bootstrap_servers)
+    assert f"{own.bootstrap_servers} answers" in deep_health.check(found, own.bootstrap_servers)
     said = run("health", "--deep", "--least-free", "0", "--output", "json", own.bootstrap_servers).stdout
     assert json.loads(said)["healthy"] is True
 
@@ -57,15 +57,15 @@ def test_it_is_seen_that_all_partitions_are_offline(own: Broker) -> None:
 
 def test_a_disk_that_is_nearly_full_is_a_problem(own: Broker) -> None:
     with pytest.raises(BrokerError, match=r"% of its disk free .* less than 100 %"):
-        health.check(look(own, 100), own.bootstrap_servers)
+        deep_health.check(look(own, 100), own.bootstrap_servers)
 
 
 def test_a_listener_that_accepts_nothing_is_a_problem_only_at_the_address_that_was_asked() -> None:
-    found = health.Findings()
-    health._look_at_listener(found, "kafka://127.0.0.1:1", ("127.0.0.1", 9092), 5)
+    found = deep_health.Findings()
+    deep_health._look_at_listener(found, "kafka://127.0.0.1:1", ("127.0.0.1", 9092), 5)
     assert "does not accept connections at 127.0.0.1:1" in found.problems[0]
-    found = health.Findings()
-    health._look_at_listener(found, "kafka://127.0.0.2:1", ("127.0.0.1", 9092), 5)
+    found = deep_health.Findings()
+    deep_health._look_at_listener(found, "kafka://127.0.0.2:1", ("127.0.0.1", 9092), 5)
     assert ([], 1) == (found.problems, len(found.notes))
 
 
