@@ -8,10 +8,15 @@ The client moves whole record batches and does not make a Python object of each 
 client. A run ends after its time, or when it is told to stop; what it has measured until then counts.
 """
 
+import base64
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from broker.cli import completing
@@ -19,19 +24,6 @@ from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import Interrupts, is_formatted, output_option, print_object, print_table, say
 from broker.errors import BrokerError
-
-if TYPE_CHECKING:
-    from broker.client.kafka import Cluster
-
-import base64
-import math
-from array import array
-from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-import attrs
-
 from broker.runtime.dial import pause
 from broker.runtime.entropy import SystemEntropy
 from protocol.kafka.records.batch import batches, set_times

@@ -11,7 +11,7 @@ What `broker top` shows: samples of a cluster's offsets, and the rates and lags 
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,12 +27,6 @@ from broker.runtime.terminal import Keyboard
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from broker.client.kafka import Cluster
-
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from broker.client.kafka import Cluster
     from broker.client.kafka.values import TopicPartition
 

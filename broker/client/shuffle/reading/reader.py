@@ -14,18 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.client.shuffle.errors import LocalTransportError
+from broker.client.shuffle.errors import LocalTransportError, ShuffleError
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, BufferRun, Item
 from protocol.errors import ProtocolError
 from protocol.shuffle.events import EndOfPartition, Event
 from protocol.shuffle.records import RecordDecoder
-
-if TYPE_CHECKING:
-    import pyarrow
-
-from typing import TYPE_CHECKING
-
-from broker.client.shuffle.errors import ShuffleError
 
 if TYPE_CHECKING:
     import pyarrow
