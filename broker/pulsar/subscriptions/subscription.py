@@ -21,6 +21,7 @@ import attrs
 from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
 from broker.log import EventLimit, get_logger
+from broker.metadata.writer import Done
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.dispatch.dispatcher import (
     Activate,
@@ -42,7 +43,7 @@ from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerNotFound
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.cursor_store import CursorStore, Done, LastState
+from broker.pulsar.subscriptions.cursor_store import CursorStore, LastState
 from broker.pulsar.subscriptions.delivered import Delivered
 from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.reading import Reading
@@ -467,7 +468,7 @@ class Subscription:
     def changed(self) -> None:
         """The cursor has changed: it is written within a second. ``lock`` is held."""
         if self.durable and self.cursor.version != self._saved_version:
-            self._around.store.changed(self)
+            self._around.store.rows.changed(self)
 
     def save(self, done: Done) -> None:
         """Call ``done`` when what is acknowledged now is durable, or could not be made so; at once if it is."""
@@ -478,7 +479,7 @@ class Subscription:
                 self.settle(done)
                 return
             if not saved:
-                self._around.store.save(self, done)
+                self._around.store.rows.save(self, done)
                 return
         done(None)
 
@@ -501,7 +502,7 @@ class Subscription:
             version, snapshot = self.cursor.version, self.cursor.snapshot()
         return version, snapshot.encode()
 
-    def saved(self, version: int) -> bool:
+    def saved(self, version: int, state: bytes) -> bool:
         with self.lock:
             self._saved_version = version
             return self.gone or self.cursor.version == version

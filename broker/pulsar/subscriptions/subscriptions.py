@@ -12,6 +12,7 @@ import attrs
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import Done
 from broker.network.quota import DeliveryQuota
 from broker.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
@@ -22,7 +23,7 @@ from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
+from broker.pulsar.subscriptions.cursor_store import CursorStore
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
 from broker.pulsar.subscriptions.waker import Waker
