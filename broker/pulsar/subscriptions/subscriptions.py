@@ -75,26 +75,6 @@ class Limits(Protocol):
     def rate_limit(self, topic: Topic, subscription: str) -> RateLimit: ...
 
 
-@attrs.frozen
-class SameLimits:
-    """The same for all topics."""
-
-    of_all: Bounds = attrs.field(factory=Bounds)
-    dispatch: DispatchSettings = attrs.field(factory=DispatchSettings)
-
-    def bounds(self, topic: Topic) -> Bounds:
-        return self.of_all
-
-    def settings(self, topic: Topic) -> DispatchSettings:
-        return self.dispatch
-
-    def delays(self, topic: Topic) -> bool:
-        return True
-
-    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
-        return RateLimit()
-
-
 class Busy(ConsumerBusy):
     """An exclusive subscription has a consumer. It may be one whose connection is dead."""
 
@@ -113,16 +93,20 @@ class Subscriptions:
         clock: Clock,
         timer: Timer,
         catalogue: Catalogue,
-        limits: Limits | None = None,
+        limits: Limits,
+        *,
+        quota: DeliveryQuota | None = None,
+        compacted: Callable[[Topic], CompactedReader] | None = None,
     ) -> None:
+        """``quota``: of clients; None: they have none. ``compacted``: what a consumer that reads compacted reads a topic
+        through."""
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store)
-        # What a consumer that reads compacted reads a topic through.
-        self.compacted: Callable[[Topic], CompactedReader] | None = None
-        self.limits: Limits = limits or SameLimits()
-        self.quota: DeliveryQuota | None = None  # of clients; None: they have none
+        self.limits = limits
+        self.quota = quota
+        self._compacted = compacted
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -188,7 +172,7 @@ class Subscriptions:
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
         """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
         worth a second try."""
-        compacted = self.compacted(topic) if join.read_compacted and self.compacted is not None else None
+        compacted = self._compacted(topic) if join.read_compacted and self._compacted is not None else None
         if compacted is not None and start == topic.log.log_start_offset:
             start = compacted.first
         with topic.lock:
