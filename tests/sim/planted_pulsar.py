@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.pulsar.dispatch.single_active import OnlyOne
-from broker.pulsar.subscriptions.subscription import Subscription
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.topics.topic import Tail
 
 
@@ -95,8 +95,8 @@ def always_due(_: Any) -> Any:
 
 
 def confirmed_before_saved(_: Any) -> Any:
-    def save(self: Subscription, done: Any) -> None:
-        with self.lock:
+    def save(self: Saving, done: Any) -> None:
+        with self._lock:
             self.changed()
         done(None)
 

@@ -138,7 +138,7 @@ class Subscriptions:
                 cursor = Cursor(topic.log.log_start_offset)
             subscription = Subscription(self._around, topic, line, name, cursor, durable=True)
             topic.subscriptions[name] = subscription
-            subscription.loaded(saved)
+            subscription.saving.loaded(saved)
 
     def find(self, topic: Topic, name: str) -> Subscription | None:
         subscription = topic.subscriptions.get(name)
@@ -167,7 +167,7 @@ class Subscriptions:
         """A durable subscription without consumers, unless there is one; then ``done``, when it is durable. Raises a Refusal."""
         with topic.lock:
             subscription = self.make(topic, name, start, properties=properties)
-        subscription.save(done)
+        subscription.saving.save(done)
 
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
         """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
@@ -191,7 +191,7 @@ class Subscriptions:
                     return self._join(subscription, connection, join)
             except BaseException:
                 if new:
-                    subscription.closed = subscription.gone = True
+                    subscription.closed = subscription.saving.gone = True
                     del topic.subscriptions[join.subscription]
                 raise
 
@@ -257,4 +257,4 @@ class Subscriptions:
             if topic.subscriptions.get(subscription.name) is subscription:
                 del topic.subscriptions[subscription.name]
             subscription.deleted()
-        subscription.delete_state(done)
+        subscription.saving.delete(done)

@@ -18,7 +18,7 @@ def subscribed(stage: Stage, name: str = "s", **fields: Any) -> Member:
 
 def saved(stage: Stage, member: Member) -> list[Any]:
     answers: list[Any] = []
-    member.subscription.save(answers.append)
+    member.subscription.saving.save(answers.append)
     return answers
 
 
