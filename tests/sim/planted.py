@@ -33,7 +33,7 @@ from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.dispatch.single_active import SingleActive
 from broker.pulsar.producers.producer import Producer
-from broker.pulsar.subscriptions.cursor_store import CursorStore
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.topic import Tail
 from broker.security.acl_authorizer import AclAuthorizer
@@ -645,7 +645,7 @@ _ALL = [
     Bug(
         "pulsar_ack_before_saved",
         "an acknowledgement is answered before the cursor is durable",
-        CursorStore,
+        Saving,
         "save",
         planted_pulsar.confirmed_before_saved,
         scene="pulsar",
