@@ -194,7 +194,7 @@ class TargetAssignment:
         """Whether one of these topics, if members subscribe to it, is not as the last run has seen it, and no run is due that
         will see it."""
         return self._phase is not SCHEDULED and any(
-            topics(name) != self._topics.get(name) for name in self._members.topics.intersection(names)
+            topics(name) != self._topics.get(name) for name in self._members.subscriptions.names.intersection(names)
         )
 
     def forget(self) -> None:
@@ -212,7 +212,7 @@ class TargetAssignment:
             return False
         self._late.clear()
         self._changed_meanwhile = self._was_forgotten = False
-        self._topics = {name: topics(name) for name in self._members.topics}
+        self._topics = {name: topics(name) for name in self._members.subscriptions.names}
         known = {topic[0] for topic in self._topics.values() if topic is not None}
         self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
         self._awaited = tuple(self._new_partitions(INITIALISE_MAX))
