@@ -4,27 +4,10 @@ to.
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. It also keeps what is counted over all members, so that no
 heartbeat has to look at all of them: subscriptions, assignors, classic protocols, bytes.
 
-The states of a consumer group's member and of the group, by Kafka's names, as two tables.
+The states of a consumer group's member and of the group, by Kafka's names: ``TABLE``, and the table below.
 
-A member is *reconciled* towards the target assignment: at each of its heartbeats it goes as far as it can.
-
-====================  ===================  ====================  ============
-member                event                next state            member epoch
-====================  ===================  ====================  ============
-STABLE                REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-STABLE                RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-STABLE                TARGET_REACHED       STABLE                target's
-STABLE                SUBSCRIPTION_SHRUNK  STABLE                stays
-UNREVOKED_PARTITIONS  REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNREVOKED_PARTITIONS  RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNREVOKED_PARTITIONS  TARGET_REACHED       STABLE                target's
-UNRELEASED_PARTITIONS REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNRELEASED_PARTITIONS RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNRELEASED_PARTITIONS TARGET_REACHED       STABLE                target's
-UNKNOWN               REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNKNOWN               RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNKNOWN               TARGET_REACHED       STABLE                target's
-====================  ===================  ====================  ============
+A member is *reconciled* towards the target assignment: at each of its heartbeats it goes as far as it can. ``TABLE`` has the
+states, ``ADVANCES`` the events with which its epoch becomes the target's.
 
 REVOCATION_REQUIRED: the member has partitions that the target, or its subscription, takes from it, and its client has not said
 that it has given them up. They stay the member's until it says so. RELEASE_AWAITED: it has nothing to give up, and gets what is
@@ -64,6 +47,7 @@ import attrs
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, HeartbeatResult
 from broker.kafka.groups.coordinated import Subscriptions
 from broker.kafka.groups.values import MEMBER_BYTES, PROTOCOL_BYTES, Protocols
+from broker.transitions import Transitions
 
 
 class MemberState(Enum):
@@ -92,23 +76,29 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-_S, _E = MemberState, MemberEvent
+TABLE = Transitions(
+    MemberState,
+    MemberEvent,
+    """
+    STABLE                 REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    STABLE                 RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    STABLE                 TARGET_REACHED       STABLE
+    STABLE                 SUBSCRIPTION_SHRUNK  STABLE
+    UNREVOKED_PARTITIONS   REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNREVOKED_PARTITIONS   RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNREVOKED_PARTITIONS   TARGET_REACHED       STABLE
+    UNRELEASED_PARTITIONS  REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNRELEASED_PARTITIONS  RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNRELEASED_PARTITIONS  TARGET_REACHED       STABLE
+    UNKNOWN                REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNKNOWN                RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNKNOWN                TARGET_REACHED       STABLE
+    """,
+)
+next_state = TABLE.next
 
-# The next state, and whether the member goes on to the target's epoch.
-TABLE: Final[dict[tuple[MemberState, MemberEvent], tuple[MemberState, bool]]] = {
-    (_S.STABLE, _E.SUBSCRIPTION_SHRUNK): (_S.STABLE, False),
-    **{(state, _E.REVOCATION_REQUIRED): (_S.UNREVOKED_PARTITIONS, False) for state in _S},
-    **{(state, _E.RELEASE_AWAITED): (_S.UNRELEASED_PARTITIONS, True) for state in _S},
-    **{(state, _E.TARGET_REACHED): (_S.STABLE, True) for state in _S},
-}
-
-
-def next_state(state: MemberState, event: MemberEvent) -> tuple[MemberState, bool]:
-    """The table. AssertionError for an event that cannot happen in this state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+# With these the member goes on to the target's epoch; with the others its epoch stays.
+ADVANCES: Final = frozenset({MemberEvent.RELEASE_AWAITED, MemberEvent.TARGET_REACHED})
 
 
 def group_state(members: int, group_epoch: int, assignment_epoch: int, all_reconciled: bool) -> GroupState:
