@@ -63,7 +63,6 @@ TopicPartitions = tuple[tuple[UUID, tuple[int, ...]], ...]
 class TopicInfo(NamedTuple):
     topic_id: UUID
     partitions: int
-    racks: tuple[str, ...] = ()
 
 
 @attrs.frozen(eq=False)
