@@ -303,9 +303,6 @@ class PartitionEntry:
         """What it holds goes to others."""
         self._event(lambda partition: partition.member_left(member_id))
 
-    def log_start_moved(self) -> None:
-        self._event(lambda partition: partition.move_start(self.log.log_start_offset))
-
     def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
         """What has just been acquired is not sent."""
         with self.lock:

@@ -18,35 +18,7 @@ Decides for how long and how often a writer tries to connect again. Pure; used o
 The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if nothing is
 left to send. A connection that opens but breaks again before that does not restart the time.
 
-The states of a writer's current connection to its broker, as one table. The state is guarded by the writer's lock.
-
-============  ============  ============
-state         event         next
-============  ============  ============
-UNCONNECTED   CONNECT       CONNECTING
-CONNECTING    CONNECTED     OPENING
-CONNECTING    LOST          UNCONNECTED
-OPENING       OPENED        OPEN
-OPENING       READERS_LEFT  VOID
-OPENING       LOST          UNCONNECTED
-OPEN          OPEN_AGAIN    OPENING
-OPEN          SEND_FINISH   FINISH_SENT
-OPEN          PART          PARTING
-OPEN          READERS_LEFT  VOID
-OPEN          LOST          UNCONNECTED
-FINISH_SENT   PART          PARTING
-FINISH_SENT   READERS_LEFT  VOID
-FINISH_SENT   LOST          UNCONNECTED
-PARTING       SEND_PARTING  PARTING_SENT
-PARTING       READERS_LEFT  VOID
-PARTING       LOST          UNCONNECTED
-PARTING_SENT  DRAINED       PARTED
-PARTING_SENT  READERS_LEFT  VOID
-PARTING_SENT  LOST          UNCONNECTED
-PARTED        READERS_LEFT  VOID
-PARTED        LOST          UNCONNECTED
-VOID          LOST          UNCONNECTED
-============  ============  ============
+The states of a writer's current connection to its broker, as one table (``TABLE``). The state is guarded by the writer's lock.
 
 In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle for the
 partition is valid; the writer sends pushes only in OPEN. The parting frame is the last one, FailPartition or CloseWriter; in
@@ -79,6 +51,7 @@ from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
 from broker.client.shuffle.writing.resend_window import SharedState, WriterEvent, WriterState
 from broker.runtime.disk import Buffer
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ServerMessage
 from protocol.shuffle.ids import Generation, ResultPartitionID
@@ -167,41 +140,36 @@ class LinkEvent(IntEnum):
     LOST = 9
 
 
-_S, _E = LinkState, LinkEvent
-
-TABLE: dict[tuple[LinkState, LinkEvent], LinkState] = {
-    (_S.UNCONNECTED, _E.CONNECT): _S.CONNECTING,
-    (_S.CONNECTING, _E.CONNECTED): _S.OPENING,
-    (_S.CONNECTING, _E.LOST): _S.UNCONNECTED,
-    (_S.OPENING, _E.OPENED): _S.OPEN,
-    (_S.OPENING, _E.READERS_LEFT): _S.VOID,
-    (_S.OPENING, _E.LOST): _S.UNCONNECTED,
-    (_S.OPEN, _E.OPEN_AGAIN): _S.OPENING,
-    (_S.OPEN, _E.SEND_FINISH): _S.FINISH_SENT,
-    (_S.OPEN, _E.PART): _S.PARTING,
-    (_S.OPEN, _E.READERS_LEFT): _S.VOID,
-    (_S.OPEN, _E.LOST): _S.UNCONNECTED,
-    (_S.FINISH_SENT, _E.PART): _S.PARTING,
-    (_S.FINISH_SENT, _E.READERS_LEFT): _S.VOID,
-    (_S.FINISH_SENT, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTING, _E.SEND_PARTING): _S.PARTING_SENT,
-    (_S.PARTING, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTING, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTING_SENT, _E.DRAINED): _S.PARTED,
-    (_S.PARTING_SENT, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTING_SENT, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTED, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTED, _E.LOST): _S.UNCONNECTED,
-    (_S.VOID, _E.LOST): _S.UNCONNECTED,
-}
-
-
-def next_state(state: LinkState, event: LinkEvent) -> LinkState:
-    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    LinkState,
+    LinkEvent,
+    """
+    UNCONNECTED   CONNECT       CONNECTING
+    CONNECTING    CONNECTED     OPENING
+    CONNECTING    LOST          UNCONNECTED
+    OPENING       OPENED        OPEN
+    OPENING       READERS_LEFT  VOID
+    OPENING       LOST          UNCONNECTED
+    OPEN          OPEN_AGAIN    OPENING
+    OPEN          SEND_FINISH   FINISH_SENT
+    OPEN          PART          PARTING
+    OPEN          READERS_LEFT  VOID
+    OPEN          LOST          UNCONNECTED
+    FINISH_SENT   PART          PARTING
+    FINISH_SENT   READERS_LEFT  VOID
+    FINISH_SENT   LOST          UNCONNECTED
+    PARTING       SEND_PARTING  PARTING_SENT
+    PARTING       READERS_LEFT  VOID
+    PARTING       LOST          UNCONNECTED
+    PARTING_SENT  DRAINED       PARTED
+    PARTING_SENT  READERS_LEFT  VOID
+    PARTING_SENT  LOST          UNCONNECTED
+    PARTED        READERS_LEFT  VOID
+    PARTED        LOST          UNCONNECTED
+    VOID          LOST          UNCONNECTED
+    """,
+)
+next_state = TABLE.next
 
 
 # How much the connection gets in advance: enough that it can always send, and little enough that a loss costs little.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.errors import StorageError
 from broker.kafka.groups import kinds
+from broker.kafka.groups.coordinated import GROUP_ROW, member_row
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.share import members as rows
 from broker.kafka.groups.share.members import ShareMember, Subscription
@@ -35,8 +36,8 @@ members = st.builds(
     st.lists(members, max_size=4, unique_by=lambda one: one.member_id),
 )
 def test_what_is_written_is_read(epoch: int, assignment_epoch: int, some: list[ShareMember]) -> None:
-    stored = {rows.GROUP: rows.encode_group(epoch, assignment_epoch)}
-    stored |= {rows.member_row(member.member_id): rows.encode_member(member) for member in some}
+    stored = {GROUP_ROW: rows.encode_group(epoch, assignment_epoch)}
+    stored |= {member_row(member.member_id): rows.encode_member(member) for member in some}
     group = rows.decode("g", stored)
     assert (group.epoch, group.assignment_epoch) == (epoch, assignment_epoch)
     assert kinds.type_of("g", stored) is GroupType.SHARE
@@ -46,7 +47,7 @@ def test_what_is_written_is_read(epoch: int, assignment_epoch: int, some: list[S
             each.client_id,
             each.client_host,
             each.rack_id,
-            each.names,
+            each.subscription.names,
             each.epoch,
             each.previous_epoch,
             each.assigned,
