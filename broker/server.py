@@ -23,9 +23,9 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
+from broker.metrics.tracing import TraceExporter, Traces, open_exporter
 from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
-from broker.network.tracing import TraceExporter, Traces, open_exporter
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle

@@ -22,6 +22,7 @@ import attrs
 
 from broker.log import EventLimit, get_logger
 from broker.metrics.request_times import GAP_S, SEND, THROTTLE, RequestTimes
+from broker.metrics.tracing import Traces
 from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry, Unsent
@@ -44,7 +45,6 @@ from broker.network.new_connection import Attachment, NewConnection, NewConnecti
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Handover, Outbox, Part, Request, Verb
-from broker.network.tracing import Traces
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK

@@ -14,6 +14,7 @@ import attrs
 from broker.errors import ConfigError
 from broker.log import get_logger
 from broker.metrics import Registry
+from broker.metrics.tracing import Traces
 from broker.network.acceptor import Endpoint
 from broker.network.memory_pool import MemoryPool
 from broker.network.metrics import NetworkMetrics
@@ -23,7 +24,6 @@ from broker.network.plane import LEAST_PATIENCE_S, PATIENCE_S, Plane, wait_until
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Connection, Handover, Part, Request, Service
-from broker.network.tracing import Traces
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import ThreadHandle

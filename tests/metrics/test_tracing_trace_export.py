@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind
 from broker import server
 from broker.client import Broker
 from broker.errors import ConfigError
-from broker.network.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
+from broker.metrics.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
 from broker.runtime.clock import SystemClock
 from tests.compat.clients.librdkafka import settings
 from tests.waiting import wait_for
