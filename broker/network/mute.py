@@ -2,16 +2,17 @@
 
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
 it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
-methods named here:
+methods named here, which are those of `receiving.py`, `turns.py`, `sending.py`, `connections.py`, `waiters.py` and
+`handshakes.py`:
 
 | hold | set by | cleared by | reason |
 |---|---|---|---|
-| RESPONSE_PENDING | REQUEST_RECEIVED, `Receiving.dispatch` | RESPONSE_SENT, `Turns.answered` | The session takes one request at a time. |
-| RESPONSE_UNSENT | RESPONSE_QUEUED, `Sending.send` | RESPONSE_SENT, `Turns.answered` | Its response lies above the high-water mark. |
-| THROTTLED | THROTTLE_STARTED, `Turns.throttle` | THROTTLE_ENDED, `Turns.throttle` | The client has used up a quota. |
+| RESPONSE_PENDING | REQUEST_RECEIVED, `dispatch` | RESPONSE_SENT, `answered` | The session takes one request at a time. |
+| RESPONSE_UNSENT | RESPONSE_QUEUED, `send` | RESPONSE_SENT, `answered` | Its response lies above the high-water mark. |
+| THROTTLED | THROTTLE_STARTED, `throttle` | THROTTLE_ENDED, `throttle` | The client has used up a quota. |
 | CHANNEL_FULL | CHANNEL_REFUSED, `ChannelWaiters` | CHANNEL_ACCEPTED, `ChannelWaiters` | A request waits for a handler. |
 | MEMORY_SHORT | MEMORY_REFUSED, `MemoryWaiters` | MEMORY_GRANTED, `MemoryWaiters` | A frame waits for request memory. |
-| UNWRITABLE | HIGH_WATER_PASSED, `Sending.flush` | LOW_WATER_REACHED, `Sending.flush` | The peer does not read what is sent. |
+| UNWRITABLE | HIGH_WATER_PASSED, `flush` | LOW_WATER_REACHED, `flush` | The peer does not read what is sent. |
 | DRAINING | DRAIN_STARTED, `begin_draining` | never | The processor takes no further request. |
 | CLOSING | CLOSE_STARTED, `start_closing` | never | It is closed, or will be once the queued bytes have left. |
 | HANDSHAKING | HANDSHAKE_STARTED, `Handshakes` | HANDSHAKE_ENDED, `Handshakes` | The TLS handshake has not ended. |

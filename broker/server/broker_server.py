@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 
-from broker import reconfiguration
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.config.open_listeners import unauthenticated
@@ -31,6 +30,7 @@ from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, open_tls, register_tls_metrics
+from broker.server import reconfiguration
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
