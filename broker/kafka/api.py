@@ -15,8 +15,8 @@ from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
+from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Handover, Outbox, Peer, Request
-from broker.network.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge

@@ -1,6 +1,6 @@
 """The Kafka service put together from the broker's settings, for all its listeners.
 
-Tests: tests/test_server.py, tests/kafka/test_context.py.
+Tests: tests/server/test_broker_server.py, tests/kafka/test_context.py.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The Pulsar service put together from the broker's settings, for all its listeners.
 
-Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
+Tests: tests/pulsar/test_assembly.py, tests/server/test_broker_server.py.
 """
 
 from collections.abc import Sequence

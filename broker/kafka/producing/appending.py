@@ -24,7 +24,7 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FIRST_VERSION
-from broker.network.tracing import LogCall
+from broker.metrics.tracing import LogCall
 from broker.runtime.threads import Lock
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
