@@ -11,6 +11,9 @@ The order of what is stored and answered is that in which the requests have come
 one request, which are still not parsed field by field.
 
 On the connection's processor. Only requests that the processor would handle itself may be in a run.
+
+Tests: tests/kafka/handlers/test_produce_runs.py,
+tests/kafka/test_kafka_session_runs.py.
 """
 
 from collections.abc import Mapping, Sequence
