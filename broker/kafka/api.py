@@ -32,8 +32,6 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    is_handled_once = False  # True: it is never parked to be handled again
-
     __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "in_debt", "kind", "log_calls")
 
     api: "Api"
