@@ -91,7 +91,7 @@ def produce(context: KafkaContext, request: KafkaRequest, outbox: Outbox, batche
     """Append the batches, but for those of partitions that are ``refused``, and answer: with ``acks=all`` when all is durable."""
     groups, acks, timeout_ms, _ = batches
     written: list[Written] = []
-    results: list[Any]
+    results: Any  # of a run the answers' bytes, else PartitionResults
     if type(request) is not RunRequest:
         results = [_store_one(context, request, batches, group, 0, refused, written) for group in groups]
     elif len(groups) == 1:
