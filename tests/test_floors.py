@@ -45,7 +45,6 @@ FLOORS: dict[str, float] = {
     "broker.shuffle": 4,
     "broker.pulsar": 4,
     "broker.http": 4,
-    "broker.reconfiguration": 4.5,
     "broker.server": 5,
     "broker.client": 5,
     "broker.cli": 6,

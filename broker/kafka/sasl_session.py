@@ -38,7 +38,7 @@ import attrs
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.kafka_session import KafkaSession, Runs
+from broker.kafka.kafka_session import KafkaSession
 from broker.network.service import Connection, Outbox, Request
 from broker.runtime.timers import TimerHandle
 from broker.security.principal import Principal
@@ -138,8 +138,8 @@ class SaslSession(KafkaSession):
     # Until when (Clock.monotonic() s) the login must end, or the processor closes the connection.
     deadline: float
 
-    def __init__(self, rules: LoginRules, now: float, runs: Runs | None = None) -> None:
-        super().__init__(rules.apis[LoginState.INITIAL_REQUEST], runs)
+    def __init__(self, rules: LoginRules, now: float, context: KafkaContext | None = None) -> None:
+        super().__init__(rules.apis[LoginState.INITIAL_REQUEST], context)
         self.rules = rules
         self.state = LoginState.INITIAL_REQUEST
         self.deadline = now + rules.timeout_s
@@ -163,7 +163,7 @@ class SaslSession(KafkaSession):
         if not self._least <= length <= self._most:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
-        if size <= len(data) and not data[5] and self._runs is not None and self.state is LoginState.COMPLETE:
+        if size <= len(data) and not data[5] and self._context is not None and self.state is LoginState.COMPLETE:
             return self._run_size(data, size)
         return size
 

@@ -53,7 +53,7 @@ def test_a_producer_s_topics_are_made(cluster: Cluster) -> None:
 def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
     refused = pytest.raises(UnknownTopicError, match="The topic 'missing' does not exist")
     with Broker(auto_create_topics_enable=False) as running:
-        hasty = config(running, retry_backoff_ms=1, retry_backoff_max_ms=10)
+        hasty = config(running, retry_backoff_ms=1, retry_backoff_max_ms=300)  # gives up after 3 s
         with Cluster(hasty) as cluster, refused:
             cluster.make_topics(["missing"])
 

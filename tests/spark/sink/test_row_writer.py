@@ -195,7 +195,7 @@ def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster:
 
 def test_a_topic_that_the_broker_does_not_make_is_named() -> None:
     with Broker(auto_create_topics_enable=False) as running:
-        hasty = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
+        hasty = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 300}  # gives up after 3 s
         config = ClientConfig.from_properties({"bootstrap.servers": running.bootstrap_servers} | hasty)
         with Cluster(config) as cluster, pytest.raises(UnknownTopicError, match="'nowhere'"):
             write(cluster, [[Row(b"a")]], "nowhere")
