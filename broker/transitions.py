@@ -1,7 +1,6 @@
 """The states of something as a table: each transition is written once, in the module that has the states.
 
-The rows are text that is read when the module is imported, and not its docstring, which ``python -OO`` removes.
-``docs/generate.py`` draws the tables in docs/STATES.md.
+The rows are text beside the states, read when the module is imported. ``docs/generate.py`` draws the tables in docs/STATES.md.
 """
 
 from enum import Enum

@@ -7,7 +7,7 @@ The functions at the end make and read rows.
 Pure bookkeeping of one group, under the group's lock.
 
 Tests: tests/kafka/groups/test_coordinated.py, tests/kafka/groups/consumer/test_rows.py,
-tests/kafka/groups/share/test_share_rows.py, tests/kafka/groups/consumer/test_group_offloading.py.
+tests/kafka/groups/share/test_members.py, tests/kafka/groups/consumer/test_group_offloading.py.
 """
 
 import json

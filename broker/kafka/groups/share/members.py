@@ -5,8 +5,7 @@ Pure bookkeeping of a ``ShareGroup``, under the group's lock.
 The row "" is the group: its epochs. The row ``m/<member id>`` is a member with its assignment, so that the members of a group go
 on with their heartbeats after a restart of the broker. A change writes the rows that it concerns.
 
-Tests: tests/kafka/groups/share/test_share_group.py,
-tests/kafka/groups/share/test_share_rows.py.
+Tests: tests/kafka/groups/share/test_members.py, tests/kafka/groups/share/test_share_group.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
