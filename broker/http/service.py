@@ -24,8 +24,9 @@ from broker.http.streams import Stream, Streams
 from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
-from broker.network.work import Abandoned, Allowance, Work
+from broker.network.work import Abandoned, Work
 from broker.runtime import Runtime
+from broker.runtime.limits import Allowance
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
 from broker.web.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_answer

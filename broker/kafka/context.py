@@ -25,10 +25,11 @@ from broker.metadata.catalogue import Catalogue
 from broker.metrics.tracing import Traces
 from broker.network.quota import Throttling
 from broker.network.service import Peer
-from broker.network.work import WATCHES_MAX, Allowance
+from broker.network.work import WATCHES_MAX
 from broker.part import as_reached
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
+from broker.runtime.limits import Allowance
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer

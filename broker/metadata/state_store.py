@@ -142,12 +142,12 @@ class StateStore(Generic[Key]):
     def _deleted(self, deletion: "_Deletion[Key]", done: Done, error: StorageError | None) -> None:
         with self._lock:
             deletion.is_queued = False
-            keys = [key for key in deletion.keys if self._doomed.get(key) is deletion]
-            if error is None:
-                for key in keys:
+            keys = list(deletion.keys)
+            for key in keys:
+                if error is None and self._doomed.get(key) is deletion:
                     del self._doomed[key]
-        if error is not None and deletion.keys:
-            self._note(next(iter(deletion.keys)), error)
+        if error is not None and keys:
+            self._note(keys[0], error)
             self._tick_later()
         done(error)
 

@@ -17,8 +17,6 @@ Pure; used on the thread that handles the request.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from broker.runtime.threads import Lock
-
 T = TypeVar("T")
 
 # A body of this size (bytes) has at most 1,000 entries: 1-5 ms on a processor, while its other connections wait.
@@ -84,31 +82,6 @@ class Work:
                 left = CHECK_EVERY
                 self.checkpoint()
             yield item
-
-
-class Allowance:
-    """An amount that all requests share. For any thread."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._lock = Lock()
-        self._taken = 0
-
-    @property
-    def taken(self) -> int:
-        return self._taken
-
-    def take(self, count: int, *, force: bool = False) -> bool:
-        """False if that much is not left; then nothing was taken. ``force``: take it in any case."""
-        with self._lock:
-            if self._taken + count > self.capacity and not force:
-                return False
-            self._taken += count
-            return True
-
-    def give_back(self, count: int) -> None:
-        with self._lock:
-            self._taken -= count
 
 
 def lane_of(size: int, usual: str | None) -> str | None:

@@ -13,10 +13,10 @@ from functools import partial
 
 from broker.log import EventLimit, get_logger
 from broker.network.service import Request
-from broker.network.work import Allowance
 from broker.pulsar.command import Call, Type
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
+from broker.runtime.limits import Allowance
 from broker.security.proofs import Authentication
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, LoginResult
 from protocol.pulsar.frames import UNASKED, write_command

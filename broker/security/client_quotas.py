@@ -3,19 +3,6 @@
 They are kept in the catalogue. A change is durable before ``alter`` returns, and in force for the next request of every client.
 Any thread. No lock is taken for a client that has been seen since the last change.
 
-The arithmetic of quotas: a bucket of tokens. The caller passes the time (s), which never goes back.
-
-Tokens flow in at the rate of the quota, up to what the quota allows in ``ahead_s`` seconds, which a client may use at once. They
-may be taken while there are any, and more than there are: the bucket is in debt then, and the client is throttled for as long as
-it takes until the debt is paid. That is Kafka's (rate - quota) / quota * time, where the time is all the time there was: a client
-that always has something to send gets its quota, whatever it does in between.
-
-Kafka itself computes the rate of bytes and request time over 10 to 11 windows and forgets them one by one. So a client may use
-the quota of 10 s at once, and again when that is forgotten: in periods of 10 s it gets between 10 % and 140 % of its quota.
-Kafka's token buckets (KIP-599) and these do not.
-
-Any thread may use a bucket. ``take`` is written out for speed: it runs for every request of a client with a quota.
-
 What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
 
 Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
@@ -50,7 +37,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from math import inf
 from typing import Any, Final
 
 import attrs
@@ -58,6 +44,7 @@ import attrs
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
+from broker.runtime.limits import TokenBucket
 from broker.runtime.threads import Lock
 
 ABSENT: Final = None
@@ -142,63 +129,6 @@ def precedence(user: str, client_id: str) -> Iterator[tuple[Pair, Pair]]:
     yield (DEFAULT, ABSENT), (user, ABSENT)
     yield (ABSENT, client_id), (ABSENT, client_id)
     yield (ABSENT, DEFAULT), (ABSENT, client_id)
-
-
-class TokenBucket:
-    """A new one is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
-
-    __slots__ = ("_acquire", "_ahead_s", "_debt_s", "_filled_at", "_quota", "_release", "_tokens")
-
-    def __init__(self, ahead_s: float, debt_s: float = inf) -> None:
-        lock = Lock()
-        self._acquire, self._release = lock.acquire, lock.release  # half as long as a with statement
-        self._ahead_s = ahead_s
-        self._debt_s = debt_s
-        self._tokens = 0.0  # at this time:
-        self._filled_at = -inf
-        self._quota = 0.0  # that of the last call
-
-    def take(self, count: float, quota: float, now: float) -> float:
-        """Take them, whether they are there or not. How long (s) it takes until a debt is paid.
-
-        ``quota``: tokens per second. It may change from call to call.
-        """
-        self._acquire()
-        try:
-            tokens = self._tokens + quota * (now - self._filled_at)
-            most = quota * self._ahead_s
-            if tokens > most:
-                tokens = most
-            tokens -= count
-            self._filled_at = now
-            self._quota = quota
-            if tokens >= 0:
-                self._tokens = tokens
-                return 0.0
-            debt_s = -tokens / quota
-            if debt_s > self._debt_s:
-                debt_s = self._debt_s
-                tokens = -debt_s * quota
-            self._tokens = tokens
-            return debt_s
-        finally:
-            self._release()
-
-    def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
-        """Take them if there is no debt, even if there are fewer: 0. Otherwise how long it takes until the debt is paid."""
-        throttle_s = self.take(0, quota, now)
-        if not throttle_s:
-            self.take(count, quota, now)
-        return throttle_s
-
-    def tokens(self, quota: float, now: float) -> float:
-        """How many there are; fewer than 0 is a debt."""
-        self.take(0, quota, now)
-        return self._tokens
-
-    def idle(self, now: float) -> bool:
-        """It is full, as a new one is."""
-        return not self._quota or self.tokens(self._quota, now) >= self._quota * self._ahead_s
 
 
 # Sensors in the table. One takes about 500 bytes, and looking whether all are idle takes 10 ms.

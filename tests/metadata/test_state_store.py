@@ -248,6 +248,21 @@ def test_a_queued_deletion_spares_only_when_told(bench: Bench, even_queued: bool
     assert ([None], even_queued) == (answers, "k" in bench.rows.table)
 
 
+def test_a_deletion_may_be_spared_while_it_fails(bench: Bench) -> None:
+    bench.rows.table = {"k": b"new"}
+
+    def spare_and_fail(keys: Iterable[str]) -> None:
+        bench.store.spare("k", even_queued=True)
+        raise StorageError("the disk is full")
+
+    bench.rows.remove = spare_and_fail  # type: ignore[method-assign]
+    answers = bench.delete("k")
+    bench.run()
+    assert ["the disk is full"] == [str(answer) for answer in answers]
+    bench.wait()
+    assert {"k": b"new"} == bench.rows.table
+
+
 def test_a_saved_state_survives_an_older_deletion(bench: Bench) -> None:
     failed_deletion(bench, "k")
     answers = bench.save(Thing())

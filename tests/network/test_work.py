@@ -8,7 +8,6 @@ from broker.network.work import (
     BULK_BYTES,
     CHECK_EVERY,
     Abandoned,
-    Allowance,
     Work,
     lane_of,
     once,
@@ -40,12 +39,3 @@ def test_long_bodies_go_through_the_bulk_lane_and_slow_apis_through_their_own() 
 
 def test_what_is_named_twice_is_there_once_where_it_came_first() -> None:
     assert list(once(["b", "a", "b", "c", "a"])) == ["b", "a", "c"]
-
-
-def test_an_allowance_is_never_exceeded() -> None:
-    allowance = Allowance(10)
-    assert allowance.take(6)
-    assert not allowance.take(5)
-    assert allowance.take(4)
-    allowance.give_back(6)
-    assert (allowance.taken, allowance.take(6)) == (4, True)

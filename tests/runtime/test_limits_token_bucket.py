@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.client_quotas import TokenBucket, Windows
+from broker.runtime.limits import TokenBucket
+from broker.security.client_quotas import Windows
 from tests.loops import loop_over
 
 

@@ -29,7 +29,7 @@ from broker.kafka.groups.group import Group, GroupKind, GroupType, SaveRows
 from broker.kafka.groups.kinds import classic_limits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from broker.kafka.groups.values import GROUP_BYTES, CoordinatorMemory, GroupSnapshot, Save
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
@@ -105,8 +105,7 @@ class GroupRegistry:
         }
         # Groups of which the catalogue has rows that this process cannot read.
         self._unreadable: set[str] = set()
-        # monotonic() s before which it is not logged again that there is no memory left.
-        self._quiet_until = 0.0
+        self._complaints = EventLimit(1, _COMPLAIN_EVERY_S)  # that there is no memory left
         self._entries: dict[str, GroupEntry] = {}
         self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock, never the other way round
 
@@ -233,9 +232,7 @@ class GroupRegistry:
         """False if this does not fit into ``coordinator_max_bytes`` any more, which is also logged."""
         if size_bytes <= max(0, self.memory.free_bytes):
             return True
-        now = self.clock.monotonic()
-        if now >= self._quiet_until:
-            self._quiet_until = now + _COMPLAIN_EVERY_S
+        if self._complaints.take(self.clock.monotonic()) is not None:
             max_bytes = self.config.coordinator_max_bytes
             log.warning("coordinator_memory_exhausted", used_bytes=self.memory.used_bytes, max_bytes=max_bytes)
         return False

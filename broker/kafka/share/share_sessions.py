@@ -29,7 +29,7 @@ import attrs
 
 from broker.errors import RequestError
 from broker.kafka.share.partition_entry import Link, PartitionEntry, Waiter
-from broker.network.work import Allowance
+from broker.runtime.limits import Allowance
 from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.share_fetch import TopicPartition

@@ -1,7 +1,7 @@
 """How many messages and bytes a dispatcher may send now: limits of the broker, of the topic and of the subscription.
 
 Each limit is a bucket that fills at its rate up to what the rate gives in one period
-(``broker/security/client_quotas.py``). What is sent is taken out afterwards, even if there is less in it: how many bytes
+(``broker/runtime/limits.py``). What is sent is taken out afterwards, even if there is less in it: how many bytes
 and messages a read returns is not known before. The debt is carried, so in the long run the rate is kept however large a batch
 is.
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from broker.security.client_quotas import TokenBucket
+from broker.runtime.limits import TokenBucket
 
 # What is available where there is no limit: more than any read returns.
 UNLIMITED: Final = 1 << 31
