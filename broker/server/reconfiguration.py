@@ -16,6 +16,7 @@ from broker.live_config import LiveConfig, Reconfigurable
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import SocketServer
 from broker.security.tls_listener import TlsListener, tls_config
+from broker.server.services import all_listeners
 from broker.storage.config import StorageConfig
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
@@ -93,8 +94,7 @@ def _take_changed_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> N
 
 
 def _with_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> list[tuple[Listener, TlsListener]]:
-    listeners = [*config.listeners, *([config.control_listener] if config.control_listener else [])]
-    return [(each, tls[each.name]) for each in listeners if each.name in tls]
+    return [(each, tls[each.name]) for each in all_listeners(config) if each.name in tls]
 
 
 def _refuse(listener: Listener, reason: str | None) -> None:

@@ -149,7 +149,7 @@ def test_requests_that_wait_and_those_of_handlers_are_seen(broker: Broker, memor
 def test_off_nothing_is_made_or_loaded() -> None:
     with Broker() as broker:
         assert broker.server.kafka.traces is None
-        assert broker.server.sockets.processors[0]._traces is None
+        assert broker.server.sockets.processors[0]._measuring.traces is None
 
 
 def note(**fields: Any) -> Note:

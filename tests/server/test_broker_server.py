@@ -18,9 +18,8 @@ from broker.metrics.registry import render
 from broker.part import PartThread, Surroundings
 from broker.runtime import system_runtime
 from broker.runtime.dial import ask
-from broker.runtime.threads import ThreadHandle
-from broker.server import BrokerServer
-from broker.server import broker_server as module
+from broker.runtime.threads import Event, ThreadHandle
+from broker.server import BrokerServer, services
 from broker.storage.data_directory import LOCK
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
@@ -122,7 +121,7 @@ def test_when_the_flushers_are_stopped_none_begins_another_fsync(tmp_path: Path)
         def alive(self) -> bool:
             return self._handle.alive()
 
-    broker._threads = [Watched(handle) for handle in broker._threads]
+    broker._taken.threads = [Watched(handle) for handle in broker._taken.threads]
     broker.stop()
     assert sorted(asked) == FLUSHERS
     assert [waited[name] for name in KAFKA_THREADS] == [FLUSHER_THREADS] * FLUSHER_THREADS + [0] * 5
@@ -191,7 +190,7 @@ def test_threads_that_others_wait_for_are_started_first(
     broker = server(tmp_path, listeners=listeners)
     broker.start()
     try:
-        assert [thread.name for thread in broker._threads] == threads
+        assert [thread.name for thread in broker._taken.threads] == threads
         assert (broker.part("shuffle") is not None) == ("spiller" in threads)
         assert set(broker.listeners) == {listener.split(":")[0] for listener in listeners}
     finally:
@@ -219,7 +218,7 @@ class Noted:
         return [PartThread("noted", self), PartThread("noted-first", self, waited_for=True)]
 
     def step(self, timeout: float | None) -> bool:
-        module.Event().wait(0.01)
+        Event().wait(0.01)
         return False
 
     def wakeup(self) -> None:
@@ -251,7 +250,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     assembly = ModuleType("noted_assembly")
     vars(assembly)["assemble"] = assemble
     monkeypatch.setitem(sys.modules, "noted_assembly", assembly)
-    monkeypatch.setitem(module._SERVICES, "noted", module._Source("noted_assembly", always=True, open_files=10))
+    monkeypatch.setitem(services.SERVICES, "noted", services.Source("noted_assembly", always=True, open_files=10))
     return parts
 
 
@@ -260,7 +259,7 @@ def test_a_service_is_taken_through_its_life_by_one_line_of_the_table(tmp_path: 
     broker.start()
     (part,) = noted
     assert broker.part("noted") is part
-    names = [thread.name for thread in broker._threads]
+    names = [thread.name for thread in broker._taken.threads]
     assert names.index("noted-first") < names.index("housekeeper") < names.index("noted")
     assert part.surroundings.open_files == 10
     assert set(part.surroundings.addresses) == {"kafka", "noted", "more"}

@@ -1,0 +1,113 @@
+"""Which services a broker has, by the scheme of its listeners, and how they are opened.
+
+On the thread that starts the server. A service's module is imported only where a listener has its scheme.
+
+Tests: tests/server/test_broker_server.py.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from broker.config import BrokerConfig, Listener
+from broker.errors import ConfigError
+from broker.part import PartThread, ServicePart, Surroundings
+from broker.runtime.threads import Body
+from broker.storage.log_manager import LogManager
+
+
+@attrs.frozen
+class Source:
+    """Where the server finds a service: the module that has its ``assemble`` function (see ``broker.part``)."""
+
+    module: str
+    sasl: bool = False  # its clients can log in with SASL
+    always: bool = False  # opened even where no listener has its scheme
+    open_files: int = 0  # how many files besides the logs' the service would like to keep open
+
+
+# By the scheme of their listeners, in the order in which they open; they close in the reverse order.
+SERVICES: Final = {
+    # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
+    "kafka": Source("broker.kafka.assembly", sasl=True, always=True),
+    "shuffle": Source("broker.shuffle.assembly", open_files=256),
+    "pulsar": Source("broker.pulsar.assembly", sasl=True),
+    # Last: it serves the routes of the others.
+    "http": Source("broker.http.assembly"),
+}
+
+
+def all_listeners(config: BrokerConfig) -> list[Listener]:
+    """Those of the data plane and, last, that of the control plane if there is one."""
+    control = config.control_listener
+    return [*config.listeners, *([control] if control is not None else [])]
+
+
+def is_controlling(config: BrokerConfig, listener: Listener) -> bool:
+    """Whether the control plane serves it: the control listener, and HTTP, so that one can look while the data plane is full."""
+    control = config.control_listener
+    return control is not None and (listener is control or listener.scheme == "http")
+
+
+def check_schemes(listeners: Sequence[Listener]) -> None:
+    """Raises ConfigError for a listener that no service can serve."""
+    for listener in listeners:
+        if listener.scheme not in SERVICES:
+            *others, last = (f"{scheme}://" for scheme in SERVICES)
+            schemes = f"{', '.join(others)} and {last}"
+            raise ConfigError(
+                f"Take the listener {listener} out: this broker serves {schemes} listeners only, "
+                "with +ssl, +sasl or +sasl+ssl before the colon."
+            )
+        if listener.sasl and not SERVICES[listener.scheme].sasl:
+            raise ConfigError(
+                f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "
+                "With ssl_client_auth = required, certificates say who the clients are."
+            )
+
+
+def sources(config: BrokerConfig) -> dict[str, Source]:
+    """The services of this broker, by scheme."""
+    schemes = {listener.scheme for listener in all_listeners(config)}
+    return {scheme: source for scheme, source in SERVICES.items() if source.always or scheme in schemes}
+
+
+def open_services(
+    surroundings: Surroundings,
+    logs: LogManager,
+    parts: dict[str, ServicePart],
+    spawn: Callable[[str, Body], None],
+) -> None:
+    """Open the services that are always open, with the storage's threads between theirs; then the others.
+
+    ``surroundings``: of all services; its ``open_files`` are shared out among them. Each part is put into ``parts`` before it is
+    opened, so that it can be closed if that fails. ``spawn`` starts a thread of this name.
+    """
+    wanted = sources(surroundings.config)
+    wished_files = sum(source.open_files for source in wanted.values())
+
+    def open_service(scheme: str) -> Sequence[PartThread]:
+        source = wanted[scheme]
+        open_files = surroundings.open_files * source.open_files // max(wished_files, 1)
+        assemble = importlib.import_module(source.module).assemble
+        part: ServicePart = assemble(attrs.evolve(surroundings, open_files=open_files), logs)
+        parts[scheme] = part
+        part.open()
+        return part.threads()
+
+    threads = [thread for scheme in wanted if wanted[scheme].always for thread in open_service(scheme)]
+    for number, body in enumerate(logs.flusher.threads):
+        spawn(f"flusher-{number}", body)
+    for thread in threads:
+        if thread.waited_for:
+            spawn(thread.name, thread.body)
+    spawn("housekeeper", logs.housekeeper)
+    for thread in threads:
+        if not thread.waited_for:
+            spawn(thread.name, thread.body)
+    for scheme in wanted:
+        if not wanted[scheme].always:
+            for thread in open_service(scheme):
+                spawn(thread.name, thread.body)
