@@ -144,7 +144,7 @@ def users(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_users_test_names_the_fixture_and_has_a_broker(run: Run, users: Path) -> None:
+def test_user_test_gets_a_broker_by_fixture_name(run: Run, users: Path) -> None:
     (users / "test_orders.py").write_text(USERS_TESTS)
     status, output = run(users, "test_orders.py")
     assert 0 == status, output
@@ -152,9 +152,7 @@ def test_a_users_test_names_the_fixture_and_has_a_broker(run: Run, users: Path) 
 
 
 @pytest.mark.parametrize("name", ["broker.py", "broker/__init__.py", "protocol.py", "protocol/__init__.py"])
-def test_a_users_module_of_the_same_name_stops_no_session(
-    request: pytest.FixtureRequest, run: Run, users: Path, name: str
-) -> None:
+def test_user_module_of_same_name_is_harmless(request: pytest.FixtureRequest, run: Run, users: Path, name: str) -> None:
     if name != "broker.py" and request.node.callspec.params["run"] != "by hand":
         pytest.skip("one name is enough for each way of installing")
     path = users / name
@@ -180,7 +178,7 @@ def test_a_users_module_of_the_same_name_stops_no_session(
     assert "3 passed" in output
 
 
-def test_a_folder_that_is_no_package_is_in_nobodys_way(run: Run, users: Path) -> None:
+def test_folder_without_package_is_harmless(run: Run, users: Path) -> None:
     for name in ("broker", "protocol"):
         (users / name).mkdir()
         (users / name / "notes.txt").write_text("the user's")
@@ -190,7 +188,7 @@ def test_a_folder_that_is_no_package_is_in_nobodys_way(run: Run, users: Path) ->
     assert "3 passed" in output
 
 
-def test_a_users_module_that_raises_is_named_as_well(run: Run, users: Path) -> None:
+def test_raising_user_module_is_named(run: Run, users: Path) -> None:
     (users / "broker.py").write_text("raise RuntimeError('not today')\n")
     (users / "test_users.py").write_text(OTHER_TESTS + NEEDS_A_BROKER)
     status, output = run(users)

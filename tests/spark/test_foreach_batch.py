@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SERVERS = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
 
 
-def test_a_changed_count_is_written_once_although_its_batch_comes_again(
+def test_repeated_batch_writes_a_changed_count_once(
     spark: "SparkSession",
     topics: Topics,
     stream: "Callable[..., DataFrame]",
@@ -103,7 +103,7 @@ def two_topics(stream: "Callable[..., DataFrame]", topics: Topics, tmp_path: Pat
     return TwoTopics(stream, topics, tmp_path)
 
 
-def test_a_batch_goes_to_two_topics_with_one_number(
+def test_batch_goes_to_two_topics_with_one_number(
     two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
 ) -> None:
     topics.send(two_topics.words, 0, [(None, b"a", 1000, [])])
@@ -122,7 +122,7 @@ def test_a_batch_goes_to_two_topics_with_one_number(
     assert [0, 0, 1, 1, 1] == two_topics.numbers
 
 
-def test_two_writes_of_a_batch_to_one_topic_with_one_number_are_an_error_in_every_run(
+def test_two_writes_with_one_number_are_an_error(
     two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
 ) -> None:
     """Spark's job group tells which run of the query it is, even to a task of a write in a foreachBatch."""
@@ -134,7 +134,7 @@ def test_two_writes_of_a_batch_to_one_topic_with_one_number_are_an_error_in_ever
     assert ["a"] == two_topics.seen(read)[0]
 
 
-def test_a_numbered_write_is_exactly_once() -> None:
+def test_numbered_write_is_exactly_once() -> None:
     options = SinkOptions.parse(SERVERS | {"txnAppId": "a", "txnVersion": "7"}, default_guarantee=AT_LEAST_ONCE)
     assert (EXACTLY_ONCE, ("a", 7)) == (options.guarantee, options.version)
 
@@ -150,6 +150,6 @@ def test_a_numbered_write_is_exactly_once() -> None:
         ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "exactly-once"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, str], why: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         SinkOptions.parse(SERVERS | given, default_guarantee=AT_LEAST_ONCE)

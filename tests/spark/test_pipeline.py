@@ -25,7 +25,7 @@ def load(name: str) -> ModuleType:
 
 # Spark starts twice, which takes minutes on a busy machine.
 @pytest.mark.timeout(900)
-def test_counts_are_exact_although_spark_is_killed_in_the_middle(tmp_path: Path) -> None:
+def test_counts_are_exact_despite_a_killed_spark(tmp_path: Path) -> None:
     pipeline = load("pipeline")
     demo = load("demo")
     with Broker() as broker:

@@ -43,7 +43,7 @@ PARTITIONS = 2
 PATIENCE_S = 300
 
 
-def test_each_record_is_there_once_whatever_was_killed_when(tmp_path: Path) -> None:
+def test_any_kill_leaves_each_record_once(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "num_partitions=2") as broker:
         topics = Topics(broker.address)
         topics.make(PARTITIONS, "in")
@@ -64,7 +64,7 @@ def test_each_record_is_there_once_whatever_was_killed_when(tmp_path: Path) -> N
         assert everything == sorted(visible(broker.address))
 
 
-def test_a_foreach_batch_killed_between_its_writes_has_written_to_each_topic_once(tmp_path: Path) -> None:
+def test_killed_foreach_batch_writes_each_topic_once(tmp_path: Path) -> None:
     """Both with one txnAppId and txnVersion."""
     with BrokerProcess(tmp_path, "num_partitions=2") as broker:
         topics = Topics(broker.address)

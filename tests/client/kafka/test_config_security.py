@@ -77,7 +77,7 @@ def as_user(mechanism: str, user: str = "alice", password: str = "s3cret-Ä") ->
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", USERS)
-def test_who_knows_the_password_gets_in_with_every_connection(mechanism: str, user: str) -> None:
+def test_right_password_opens_every_connection(mechanism: str, user: str) -> None:
     with gate() as one, cluster(one, **as_user(mechanism, user, USERS[user])) as client:
         with client.producer() as producer:
             producer.send("topic", 0, build_batch([(None, b"v", [], 0)]), 1)
@@ -88,7 +88,7 @@ def test_who_knows_the_password_gets_in_with_every_connection(mechanism: str, us
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_librdkafka_gets_in_too(mechanism: str) -> None:
+def test_librdkafka_logs_in_too(mechanism: str) -> None:
     with gate() as one:
         admin = AdminClient(
             {
@@ -103,7 +103,7 @@ def test_librdkafka_gets_in_too(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_wrong_password_is_one_sentence_without_it(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_password_is_one_sentence_without_it(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with gate() as one, cluster(one, **as_user(mechanism, password="wrong-one")) as client:
         with pytest.raises(AuthenticationError) as failure:
@@ -125,7 +125,7 @@ class Impostor(SaslGate):
         yield b"v=AAAA"
 
 
-def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+def test_server_without_the_password_is_detected() -> None:
     found_out = pytest.raises(AuthenticationError, match="the server does not know the password either")
     with gate(kind=Impostor) as one, cluster(one, **as_user("SCRAM-SHA-256")) as client, found_out:
         client.topics()
@@ -138,7 +138,7 @@ def bearing(**token: object) -> dict[str, object]:
     return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"} | token
 
 
-def test_a_token_lets_in_and_so_does_one_in_a_file_that_changes(tmp_path: Path) -> None:
+def test_token_and_changing_token_file_log_in(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("good.token\n")
     with gate() as one:
@@ -164,7 +164,7 @@ def test_a_token_lets_in_and_so_does_one_in_a_file_that_changes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("token", ["two words", "line\n\x01auth=x", "ä", " "])
-def test_a_token_that_would_be_another_message_is_not_sent(token: str, tmp_path: Path) -> None:
+def test_token_with_another_message_is_not_sent(token: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token)
     with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file=str(tmp_path / "token"))) as client:
         with pytest.raises(ConfigError, match="printable") as failure:
@@ -173,7 +173,7 @@ def test_a_token_that_would_be_another_message_is_not_sent(token: str, tmp_path:
     assert token.strip() == "" or token not in str(failure.value)
 
 
-def test_a_token_file_that_is_not_there_is_named() -> None:
+def test_missing_token_file_is_named() -> None:
     named = pytest.raises(ConfigError, match="/no/such/file")
     with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file="/no/such/file")) as client, named:
         client.topics()
@@ -182,7 +182,7 @@ def test_a_token_file_that_is_not_there_is_named() -> None:
 # Logging in again (KIP-368) --------------------------------------------------------------------------------------------
 
 
-def test_a_connection_logs_in_again_before_its_login_ends() -> None:
+def test_connection_logs_in_again_before_login_ends() -> None:
     with gate(lifetime_ms=60_000) as one:
         clock = ManualClock()
         config = configured(one, **as_user("SCRAM-SHA-256"))
@@ -221,7 +221,7 @@ def test_producer_and_fetcher_live_longer_than_their_login() -> None:
         assert one.renewed > 0
 
 
-def test_a_broker_that_renews_no_login_gets_a_new_connection() -> None:
+def test_broker_without_login_renewal_gets_new_connection() -> None:
     """Kafka's rule: not within a second of the last one."""
     with Broker(listeners=("kafka+sasl://127.0.0.1:0",), connections_max_reauth_ms=60_000) as running:
         running.add_user("alice", "s3cret")
@@ -243,7 +243,7 @@ def test_a_broker_that_renews_no_login_gets_a_new_connection() -> None:
             assert first.is_open or client.routing.any_connection() is not first
 
 
-def test_who_is_refused_at_the_second_login_is_told_so() -> None:
+def test_refused_second_login_is_reported() -> None:
     with gate(lifetime_ms=60_000) as one:
         clock = ManualClock()
         config = configured(one, **as_user("SCRAM-SHA-256"))
@@ -256,7 +256,7 @@ def test_who_is_refused_at_the_second_login_is_told_so() -> None:
         assert not connection.is_open
 
 
-def test_a_broker_without_sasl_says_so() -> None:
+def test_broker_without_sasl_is_reported() -> None:
     with Broker() as running:
         config = ClientConfig.from_properties(
             {
@@ -302,7 +302,7 @@ def test_with_a_certificate_of_our_own() -> None:
             client.topics()
 
 
-def test_an_authority_given_as_text() -> None:
+def test_authority_may_be_text() -> None:
     text = (CERTIFICATES / "ca.pem").read_text()
     settings = over_tls() | {"ssl_ca_pem": text}
     del settings["ssl_ca_location"]
@@ -310,7 +310,7 @@ def test_an_authority_given_as_text() -> None:
         assert "topic" in client.topics()
 
 
-def test_a_certificate_of_nobody_we_know_is_not_taken() -> None:
+def test_certificate_of_unknown_authority_is_refused() -> None:
     settings = over_tls()
     del settings["ssl_ca_location"]
     refused = pytest.raises(AuthenticationError, match=r"No TLS connection to .*: its certificate is not accepted")
@@ -318,7 +318,7 @@ def test_a_certificate_of_nobody_we_know_is_not_taken() -> None:
         client.topics()
 
 
-def test_a_certificate_of_another_host_is_not_taken_unless_asked() -> None:
+def test_certificate_of_other_host_needs_permission() -> None:
     with gate(server_side()) as one:
         elsewhere = {"bootstrap_servers": f"127.0.0.1:{one.port}"}
         with cluster(one, **over_tls(**elsewhere)) as client, pytest.raises(AuthenticationError, match="certificate"):
@@ -328,7 +328,7 @@ def test_a_certificate_of_another_host_is_not_taken_unless_asked() -> None:
             assert "topic" in client.topics()
 
 
-def test_tls_where_there_is_none_and_none_where_there_is() -> None:
+def test_tls_and_plaintext_mismatches_are_reported() -> None:
     with gate() as one, cluster(one, **over_tls()) as client, pytest.raises((AuthenticationError, UnreachableError)):
         client.topics()
     plain = pytest.raises(
@@ -338,7 +338,7 @@ def test_tls_where_there_is_none_and_none_where_there_is() -> None:
         client.topics()
 
 
-def test_files_that_are_not_there_are_named() -> None:
+def test_missing_files_are_named() -> None:
     refused = pytest.raises(ConfigError, match=r"The certificates of the client cannot be used")
     with gate() as one, cluster(one, **over_tls(ssl_ca_location="/no/such/file")) as client, refused:
         client.topics()

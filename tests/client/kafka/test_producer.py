@@ -39,7 +39,7 @@ def everything(
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])
-def test_what_is_flushed_is_there_in_order(cluster: Cluster, topic: str, acks: str) -> None:
+def test_flushed_records_are_stored_in_order(cluster: Cluster, topic: str, acks: str) -> None:
     cluster.topics([topic])
     with cluster.producer(acks=acks) as producer:
         for number in range(30):
@@ -49,7 +49,7 @@ def test_what_is_flushed_is_there_in_order(cluster: Cluster, topic: str, acks: s
     assert [b"%d" % number for number in range(1, 30, 2)] == everything(cluster, topic, 1)
 
 
-def test_without_acknowledgement_it_is_there_soon(cluster: Cluster, topic: str) -> None:
+def test_unacknowledged_records_are_stored_soon(cluster: Cluster, topic: str) -> None:
     with cluster.producer(acks="0") as producer:
         producer.send(topic, 0, *batch(b"a"))
         producer.flush()
@@ -57,7 +57,7 @@ def test_without_acknowledgement_it_is_there_soon(cluster: Cluster, topic: str) 
             assert [b"a"] == values(next(fetcher).data)
 
 
-def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
+def test_large_batches_go_one_per_request(cluster: Cluster, topic: str) -> None:
     records = [bytes([number]) * 700_000 for number in range(12)]
     with cluster.producer() as producer:
         for record in records:
@@ -67,7 +67,7 @@ def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("request_size", "expected"), [(1 << 20, [1] * 6), (4 << 20, [3, 3])])
-def test_full_batches_of_several_partitions_share_requests_that_have_room(
+def test_full_batches_share_requests_with_room(
     running: Broker, monkeypatch: pytest.MonkeyPatch, request_size: int, expected: list[int]
 ) -> None:
     topic = f"shared-{request_size}"
@@ -97,7 +97,7 @@ def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHe
 
 @pytest.mark.parametrize("compression", [0, 4])
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_batches_that_the_topic_does_not_take_are_split(
+def test_batches_above_topic_limit_are_split(
     running: Broker, cluster: Cluster, compression: int, idempotent: bool
 ) -> None:
     topic = f"small-{compression}-{idempotent}"
@@ -121,7 +121,7 @@ def test_batches_that_the_topic_does_not_take_are_split(
             assert [header.base_offset for header in found] == [header.base_sequence for header in found]
 
 
-def test_a_transaction_is_whole_although_its_batches_were_split(running: Broker, cluster: Cluster) -> None:
+def test_transaction_with_split_batches_is_whole(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("small-txn", 1, {"max.message.bytes": "1000"})
     records = [b"%d" % number + b"x" * 300 for number in range(40)]
     with cluster.producer(transactional_id="small-txn") as producer:
@@ -136,7 +136,7 @@ def test_a_transaction_is_whole_although_its_batches_were_split(running: Broker,
     assert 2 * records == everything(cluster, "small-txn")
 
 
-def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Broker, cluster: Cluster) -> None:
+def test_record_above_topic_limit_is_one_sentence(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("small", 1, {"max.message.bytes": "1000"})
     with cluster.producer() as producer:
         producer.send("small", 0, *batch(b"x", b"x" * 2000, b"y"))
@@ -150,9 +150,7 @@ def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Br
     assert [b"x"] == everything(cluster, "small")  # what came before it
 
 
-def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its_batch(
-    running: Broker, cluster: Cluster
-) -> None:
+def test_refusal_of_partition_keeps_others_of_request(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("keyed", 4, {"cleanup.policy": "compact"})
     with cluster.producer() as producer:
         for partition, key in enumerate([b"k", None, b"k", None]):
@@ -165,9 +163,7 @@ def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_what_other_requests_wrote_is_acknowledged_although_a_partition_refused_its_batch(
-    running: Broker, idempotent: bool
-) -> None:
+def test_refusal_of_partition_keeps_other_requests(running: Broker, idempotent: bool) -> None:
     topic = f"keyed-{idempotent}"
     running.server.kafka.logs.create_topic(topic, 3, {"cleanup.policy": "compact"})
 
@@ -193,7 +189,7 @@ def test_what_other_requests_wrote_is_acknowledged_although_a_partition_refused_
         assert [1 if idempotent else 2, 2, 2] == [len(everything(cluster, topic, partition)) for partition in range(3)]
 
 
-def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running: Broker, cluster: Cluster) -> None:
+def test_unreadable_too_large_batch_fails_the_producer(running: Broker, cluster: Cluster) -> None:
     """Its error is final, like any other: what was not written must not be forgotten by the next flush."""
     running.server.kafka.logs.create_topic("small-garbage", 1, {"max.message.bytes": "1000"})
     data, count = batch(*[b"x" * 600] * 4)
@@ -205,7 +201,7 @@ def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running
                 producer.flush()
 
 
-def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running: Broker, topic: str) -> None:
+def test_batch_above_client_limit_is_split_before_sending(running: Broker, topic: str) -> None:
     records = [b"%d" % number + b"x" * 300 for number in range(40)]
     with Cluster(config(running, max_request_size=1000, batch_size=1000)) as cluster, cluster.producer() as producer:
         producer.send(topic, 0, *batch(*records))
@@ -214,14 +210,14 @@ def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running
         assert 1000 >= max(header.size for header in headers_of(cluster, topic))
 
 
-def test_a_record_that_the_client_does_not_send_is_named(running: Broker, topic: str) -> None:
+def test_record_above_client_limit_is_named(running: Broker, topic: str) -> None:
     settings = config(running, max_request_size=1000, batch_size=1000)
     too_large = pytest.raises(RecordTooLargeError, match=r"more than max.request.size=1000")
     with Cluster(settings) as cluster, cluster.producer() as producer, too_large:
         producer.send(topic, 0, *batch(b"x" * 1000))
 
 
-def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
+def test_missing_topic_is_an_error(cluster: Cluster) -> None:
     with cluster.producer() as producer, pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
         producer.send("nowhere", 0, *batch(b"a"))
 
@@ -236,7 +232,7 @@ def test_idempotence_needs_all_acknowledgements(cluster: Cluster) -> None:
 # Transactions -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str) -> None:
+def test_transaction_is_visible_after_commit(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         producer.begin()
         producer.send(topic, 0, *batch(b"a"))
@@ -249,7 +245,7 @@ def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str
         assert [b"b"] == everything(cluster, topic, 1)
 
 
-def test_nothing_of_an_aborted_transaction_is_seen_and_the_next_one_is(cluster: Cluster, topic: str) -> None:
+def test_aborted_transaction_is_invisible_and_next_is_visible(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for number in range(6):
             producer.begin()
@@ -261,7 +257,7 @@ def test_nothing_of_an_aborted_transaction_is_seen_and_the_next_one_is(cluster: 
     assert [b"0", b"2", b"4"] == everything(cluster, topic)
 
 
-def test_offsets_are_committed_with_the_records_or_not_at_all(cluster: Cluster, topic: str) -> None:
+def test_offsets_are_committed_with_records_or_not(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for number in range(2):
             producer.begin()
@@ -275,7 +271,7 @@ def test_offsets_are_committed_with_the_records_or_not_at_all(cluster: Cluster, 
     }
 
 
-def test_an_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
+def test_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         producer.begin()
         producer.commit()
@@ -283,7 +279,7 @@ def test_an_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
         producer.abort()
 
 
-def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> None:
+def test_newer_producer_fences_older_producer(cluster: Cluster, topic: str) -> None:
     with (
         cluster.producer(transactional_id=f"{topic}-writer") as older,
         cluster.producer(transactional_id=f"{topic}-writer") as newer,
@@ -303,7 +299,7 @@ def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> N
     assert [b"new", b"newer"] == everything(cluster, topic)
 
 
-def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
+def test_calls_in_wrong_states_are_refused(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for wrong in (producer.commit, producer.abort, lambda: producer.send(topic, 0, *batch(b"a"))):
             with pytest.raises(TransactionError):
@@ -315,7 +311,7 @@ def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
         plain.begin()
 
 
-def test_a_timeout_that_the_broker_does_not_allow_names_the_setting(cluster: Cluster, topic: str) -> None:
+def test_timeout_above_broker_limit_names_the_setting(cluster: Cluster, topic: str) -> None:
     producer = cluster.producer(transactional_id=f"{topic}-writer", transaction_timeout_ms=2**31 - 1)
     with pytest.raises(ConfigError, match=r"transaction.max.timeout.ms"):
         producer.begin()
@@ -346,7 +342,7 @@ def test_transactions_end_together(cluster: Cluster, topic: str, committed: bool
     assert ({(topic, 0)} if committed else set()) == cluster.committed(f"{topic}-group", stable=True).keys()
 
 
-def test_one_fenced_member_keeps_all_from_being_committed(cluster: Cluster, topic: str) -> None:
+def test_fenced_member_prevents_the_joint_commit(cluster: Cluster, topic: str) -> None:
     members = members_of(cluster, topic, 3)
     cluster.abort_transaction(members[1].transactional_id)
     with cluster.producer(transactional_id=f"{topic}-leader") as leader:
@@ -358,7 +354,7 @@ def test_one_fenced_member_keeps_all_from_being_committed(cluster: Cluster, topi
     assert [] == everything(cluster, topic)
 
 
-def test_open_transactions_are_found_by_the_beginning_of_their_name(cluster: Cluster, topic: str) -> None:
+def test_open_transactions_are_found_by_prefix(cluster: Cluster, topic: str) -> None:
     members = members_of(cluster, topic, 2)
     listed = cluster.list_transactions(f"{topic}-member-")
     expected = [(one.transactional_id, one.producer_id, "Ongoing") for one in members]

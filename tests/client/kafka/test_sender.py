@@ -19,7 +19,7 @@ RECORDS = st.lists(st.tuples(FIELDS, FIELDS, HEADERS, st.integers(0, 2**40)), mi
     st.integers(0, 3000),
     st.none() | st.tuples(st.integers(0, 2**31 - 1), st.booleans()),
 )
-def test_the_pieces_are_the_whole(
+def test_pieces_are_the_whole(
     given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
     compression: int,
     most: int,
@@ -51,7 +51,7 @@ def test_the_pieces_are_the_whole(
 
 
 @pytest.mark.parametrize("most", [5000, 8000])
-def test_pieces_without_compression_are_no_larger_than_they_may_be(most: int) -> None:
+def test_uncompressed_pieces_stay_within_the_limit(most: int) -> None:
     whole = build_batch([(b"key", b"x" * 100, [], 0) for _ in range(100)])
     assert most >= max(len(data) for data, _ in split(whole, most))
     assert -(-len(whole) // most) + 1 >= len(split(whole, most))

@@ -70,7 +70,7 @@ def fails_in_time(call: Callable[[], object]) -> None:
         lambda cluster: cluster.abort_transaction("a"),
     ],
 )
-def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object], known: bool) -> None:
+def test_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object], known: bool) -> None:
     """``known``: there is a connection already, which is silent from now on; else a new one is, from its first word."""
     with Cluster(config(process)) as cluster:
         if known:
@@ -133,7 +133,7 @@ def test_sending_ends(process: BrokerProcess) -> None:
         lambda producer: producer.hand_over(),
     ],
 )
-def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], object]) -> None:
+def test_transaction_ends(process: BrokerProcess, end: Callable[[object], object]) -> None:
     with Cluster(config(process, 60_000)) as cluster, cluster.producer(transactional_id="t") as producer:
         producer.begin()
         producer.send("topic", 0, *batch())
@@ -149,7 +149,7 @@ def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], obje
 # -- the decisions --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
+def test_nested_call_has_no_more_time() -> None:
     limit = Limit(SystemClock())
     with limit.until(100.0):
         with limit.until(50.0):
@@ -163,7 +163,7 @@ def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
     assert inf == limit.deadline
 
 
-def test_the_last_failure_is_one_of_the_broker_not_of_an_attempt_without_time(process: BrokerProcess) -> None:
+def test_last_failure_is_that_of_the_broker(process: BrokerProcess) -> None:
     asked = []
 
     def refuse() -> None:

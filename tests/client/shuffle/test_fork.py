@@ -40,9 +40,7 @@ def in_child(function: Callable[[], object]) -> None:
     assert status == 0
 
 
-def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
-    broker: Broker, partition: ResultPartitionID
-) -> None:
+def test_child_closes_its_copies_and_parent_continues(broker: Broker, partition: ResultPartitionID) -> None:
     address = broker.shuffle_address
     with (
         ShuffleWriter(address, partition, 1) as writer,
@@ -81,7 +79,7 @@ def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
         assert 1 == len(admin.partitions())
 
 
-def test_a_child_has_a_loop_of_its_own(broker: Broker, partition: ResultPartitionID) -> None:
+def test_child_has_its_own_loop(broker: Broker, partition: ResultPartitionID) -> None:
     address, other = broker.shuffle_address, ResultPartitionID.of(os.urandom(16))
     with ShuffleWriter(address, partition, 1, "blocking") as writer:
         writer.push(0, b"parent")
@@ -101,7 +99,7 @@ def test_a_child_has_a_loop_of_its_own(broker: Broker, partition: ResultPartitio
         writer.push(0, b"goes on")
 
 
-def test_the_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
+def test_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
     """A copy of its descriptor in a child that lives on would keep it open."""
     address = broker.shuffle_address
     writer = ShuffleWriter(address, partition, 1)
@@ -131,7 +129,7 @@ def test_the_connection_ends_when_the_parent_ends_it(broker: Broker, partition: 
         os.waitpid(child, 0)
 
 
-def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, partition: ResultPartitionID) -> None:
+def test_lock_held_at_the_fork_blocks_no_child(broker: Broker, partition: ResultPartitionID) -> None:
     writer = ShuffleWriter(broker.shuffle_address, partition, 1)
     gate = InputGate([(broker.shuffle_address, partition, 0)])
     writer.open()
@@ -162,7 +160,7 @@ def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, p
     gate.close()
 
 
-def test_who_is_told_of_a_fork() -> None:
+def test_fork_notifies_the_registered_objects() -> None:
     class One:
         forks = 0
 
@@ -180,7 +178,7 @@ def test_who_is_told_of_a_fork() -> None:
     assert (0, before) == (one.forks, forks.count())
 
 
-def test_what_a_process_does_at_its_end_its_child_does_not() -> None:
+def test_exit_function_runs_only_in_its_process() -> None:
     script = """
 import os, sys
 from broker.client.shuffle.blocks import AtExit

@@ -224,7 +224,7 @@ def wake(zombie: MicroBatch) -> None:
 
 @on_one_broker
 @given(st.sampled_from(STEPS[1:]), ATTEMPTS, ATTEMPTS, st.booleans())
-def test_a_driver_that_stood_still_while_another_took_over_adds_nothing(
+def test_stalled_driver_adds_nothing_after_takeover(
     cluster: Cluster, step: str, attempts: list[int], attempts_of_the_other: list[int], next_batch_too: bool
 ) -> None:
     query = Query(cluster)
@@ -251,7 +251,7 @@ def test_a_driver_that_stood_still_while_another_took_over_adds_nothing(
 # By itself ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_comes_into_sight_by_its_commit(cluster: Cluster) -> None:
+def test_batch_becomes_visible_by_its_commit(cluster: Cluster) -> None:
     query = Query(cluster)
     written = query.batch(0, [0] * TASKS)
     assert [] == query.seen()
@@ -259,7 +259,7 @@ def test_a_batch_comes_into_sight_by_its_commit(cluster: Cluster) -> None:
     assert query.expected(1) == query.seen()
 
 
-def test_a_batch_that_is_replayed_is_not_written_again(cluster: Cluster) -> None:
+def test_replayed_batch_is_not_written_again(cluster: Cluster) -> None:
     query = Query(cluster)
     for batch_id in (0, 1):
         assert MicroBatch(cluster, batch_id, query.batch(batch_id, [0] * TASKS)).commit()
@@ -269,7 +269,7 @@ def test_a_batch_that_is_replayed_is_not_written_again(cluster: Cluster) -> None
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_the_attempts_that_lost_are_aborted(cluster: Cluster) -> None:
+def test_losing_attempts_are_aborted(cluster: Cluster) -> None:
     query = Query(cluster)
     query.kill_task(0, 1, 0, rows=2)
     assert MicroBatch(cluster, 0, query.batch(0, [0, 1, 0])).commit()
@@ -277,7 +277,7 @@ def test_the_attempts_that_lost_are_aborted(cluster: Cluster) -> None:
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_the_attempts_of_others_are_left_alone(cluster: Cluster) -> None:
+def test_attempts_of_others_are_left_alone(cluster: Cluster) -> None:
     query = Query(cluster)
     other = Query(cluster, id=f"{query.id}-2")
     other_written = other.batch(0, [0] * TASKS)
@@ -295,7 +295,7 @@ def test_tasks_without_rows_have_no_transaction(cluster: Cluster) -> None:
     assert query.rows(1, 1) == query.seen()
 
 
-def test_a_task_that_fails_leaves_nothing_open(cluster: Cluster) -> None:
+def test_failed_task_leaves_nothing_open(cluster: Cluster) -> None:
     query = Query(cluster)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -308,7 +308,7 @@ def test_a_task_that_fails_leaves_nothing_open(cluster: Cluster) -> None:
     assert [] == query.seen()
 
 
-def test_the_number_moves_with_the_topic(cluster: Cluster) -> None:
+def test_number_moves_with_the_topic(cluster: Cluster) -> None:
     query = Query(cluster)
     assert MicroBatch(cluster, 0, query.batch(0, [0] * TASKS)).commit()
     query.topic = f"batches-{next(_names)}"
@@ -336,7 +336,7 @@ def test_one_task_is_enough_for_any_broker(cluster: Cluster, kills: list[str], a
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_several_tasks_are_not_and_the_message_says_what_to_do(cluster: Cluster) -> None:
+def test_several_tasks_need_a_broker_with_joint_commit(cluster: Cluster) -> None:
     query = Query(cluster)
     batch = Alone(cluster, 0, query.batch(0, [0] * TASKS))
     with pytest.raises(JointCommitUnsupportedError, match=r"what 3 tasks .* deliveryGuarantee=at-least-once"):
@@ -357,7 +357,7 @@ def job_of(query: Query) -> tuple[str, list[Written]]:
     return job, written
 
 
-def test_a_job_is_seen_whole(cluster: Cluster) -> None:
+def test_job_is_seen_whole(cluster: Cluster) -> None:
     query = Query(cluster)
     job, written = job_of(query)
     assert [] == query.seen()
@@ -365,7 +365,7 @@ def test_a_job_is_seen_whole(cluster: Cluster) -> None:
     assert query.expected(1) == query.seen()
 
 
-def test_nothing_is_seen_of_a_job_that_lost_a_task(cluster: Cluster) -> None:
+def test_job_with_lost_task_shows_nothing(cluster: Cluster) -> None:
     query = Query(cluster)
     job, written = job_of(query)
     cluster.abort_transaction(task_name(job, 1, 0))

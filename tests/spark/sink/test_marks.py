@@ -162,7 +162,7 @@ on_one_broker = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 @example([Batch([OPTION_A, OPTION_B], [(0, "decided"), (1, "decided")])], [], False)
 @example([Batch([COLUMN_AB, COLUMN_A], [(1, "decided")])], [COLUMN_AB], True)
 @example([Batch([OPTION_A, COLUMN_AB], [])], [OPTION_A], True)
-def test_every_write_of_every_batch_is_there_once(
+def test_every_write_of_every_batch_is_stored_once(
     cluster: Cluster, batches: list[Batch], by_older_version: list[Target], last_comes_again: bool
 ) -> None:
     """``by_older_version``: batches of one write each that were made before the upgrade. The first batch after it may be the
@@ -194,7 +194,7 @@ def test_every_write_of_every_batch_is_there_once(
     assert [] == cluster.list_transactions(query_name(app.id))
 
 
-def test_a_restart_with_an_older_number_writes_nothing_again_and_goes_on(app: App) -> None:
+def test_restart_with_older_number_continues_without_rewriting(app: App) -> None:
     for number in range(4):
         assert app.save(number, OPTION_A)
     app.restart()  # from a checkpoint that was put back
@@ -207,7 +207,7 @@ def test_a_restart_with_an_older_number_writes_nothing_again_and_goes_on(app: Ap
 
 
 @pytest.mark.parametrize("target", [OPTION_A, COLUMN_AB])
-def test_a_second_write_of_a_run_with_the_same_number_to_the_same_target_is_an_error(app: App, target: Target) -> None:
+def test_repeated_number_within_run_and_target_is_error(app: App, target: Target) -> None:
     assert app.save(7, target)
     with pytest.raises(
         ConfigError, match=r"has written to 'marks-.* with txnVersion 7 in this run .* would be lost: give"
@@ -217,7 +217,7 @@ def test_a_second_write_of_a_run_with_the_same_number_to_the_same_target_is_an_e
     assert [] == app.cluster.list_transactions(query_name(app.id))
 
 
-def test_it_is_an_error_in_every_run(app: App) -> None:
+def test_repeated_number_is_an_error_in_every_run(app: App) -> None:
     assert app.save(7, OPTION_A)
     for _ in range(2):
         app.restart()
@@ -226,14 +226,14 @@ def test_it_is_an_error_in_every_run(app: App) -> None:
             app.save(7, OPTION_A, marker=" other rows")
 
 
-def test_a_number_that_goes_back_within_a_run_is_an_error(app: App) -> None:
+def test_decreasing_number_within_a_run_is_an_error(app: App) -> None:
     assert app.save(7, OPTION_A)
     with pytest.raises(ConfigError, match=r"with txnVersion 7 in this run .* rows with txnVersion 6 would be lost"):
         app.save(6, OPTION_A)
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_a_query_that_counts_from_0_again_is_an_error(app: App, number: int) -> None:
+def test_query_counting_from_zero_again_is_an_error(app: App, number: int) -> None:
     """It has a new checkpoint, and its rows are others."""
     assert app.save(3, OPTION_A)
     app.restart()
@@ -249,7 +249,7 @@ def test_a_query_that_counts_from_0_again_is_an_error(app: App, number: int) -> 
     assert app.expected((3, OPTION_A), (4, OPTION_A)) == app.seen()
 
 
-def test_outside_of_a_query_what_is_not_written_is_said(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_write_outside_a_query_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
     app.run = None
     assert app.save(7, OPTION_A)
     with caplog.at_level(logging.WARNING):
@@ -264,14 +264,14 @@ def test_outside_of_a_query_what_is_not_written_is_said(app: App, caplog: pytest
 # At the same time -----------------------------------------------------------------------------------------------------
 
 
-def test_writes_to_different_topics_may_go_on_at_the_same_time(app: App) -> None:
+def test_writes_to_different_topics_may_overlap(app: App) -> None:
     both = app.write(3, OPTION_A), app.write(3, OPTION_B)
     assert app.commit(3, OPTION_A, both[0])
     assert app.commit(3, OPTION_B, both[1])
     assert app.expected((3, OPTION_A), (3, OPTION_B)) == app.seen()
 
 
-def test_of_many_drivers_of_one_write_at_the_same_time_one_writes(session_broker: Broker, app: App) -> None:
+def test_one_of_many_concurrent_drivers_writes(session_broker: Broker, app: App) -> None:
     """The others fail, or find that it is done: none takes its rows for written and loses them."""
     outcomes: list[str] = []
 
@@ -298,7 +298,7 @@ def test_of_many_drivers_of_one_write_at_the_same_time_one_writes(session_broker
 
 
 @pytest.mark.parametrize("step", ["begun", "number"])
-def test_what_an_older_version_left_open_is_aborted_and_written_anew(app: App, step: str) -> None:
+def test_transactions_of_older_version_are_aborted_and_rewritten(app: App, step: str) -> None:
     """The number is in its driver's open transaction, which must not be waited for."""
     with pytest.raises(Killed):
         app.save_as_older_versions_did(0, COLUMN_AB, dies_after=step)
@@ -307,7 +307,7 @@ def test_what_an_older_version_left_open_is_aborted_and_written_anew(app: App, s
     assert [] == app.cluster.list_transactions(query_name(app.id))
 
 
-def test_two_writes_do_not_both_take_the_mark_of_an_older_version(app: App) -> None:
+def test_older_versions_mark_is_claimed_only_once(app: App) -> None:
     assert app.save_as_older_versions_did(0, COLUMN_AB)
     marks = write_marks(app.cluster, app.id, app.tag + "a", app.write(0, OPTION_A))
     assert 0 == marks.last()
@@ -321,7 +321,7 @@ def test_two_writes_do_not_both_take_the_mark_of_an_older_version(app: App) -> N
     assert app.expected((0, COLUMN_AB), (0, OPTION_A)) == app.seen()
 
 
-def test_the_tasks_of_another_write_are_left_alone(app: App) -> None:
+def test_tasks_of_another_write_are_left_alone(app: App) -> None:
     other = App(app.cluster, id=f"{app.id}2")
     written = other.write(0, OPTION_A)
     with app.cluster.producer(transactional_id=task_name(write_name(app.id, "elsewhere"), 0, 0)) as producer:
@@ -338,7 +338,7 @@ def test_the_tasks_of_another_write_are_left_alone(app: App) -> None:
 @pytest.mark.parametrize(
     "metadata", ["", "{", "[]", '{"run": 1}', '{"query": 1, "run": null, "rows": "x", "seen": 1}', "[" * 4000]
 )
-def test_a_mark_that_an_administrator_has_set_counts(app: App, metadata: str) -> None:
+def test_mark_of_an_administrator_counts(app: App, metadata: str) -> None:
     app.cluster.make_topics([app.tag + "a"])
     group = write_name(app.id, app.tag + "a")
     app.cluster.commit(group, {(app.tag + "a", 0): OffsetAndMetadata(5, metadata)})
@@ -346,7 +346,7 @@ def test_a_mark_that_an_administrator_has_set_counts(app: App, metadata: str) ->
     assert app.save(6, OPTION_A)
 
 
-def test_a_set_of_very_many_topics_has_a_mark_too(app: App) -> None:
+def test_set_of_many_topics_has_a_mark_too(app: App) -> None:
     topics = [f"{'x' * 240}-{number:03}" for number in range(500)]
     app.cluster.make_topics(topics[:1])
     written = [Written(1, tuple(topics), None, "q", app.run)]

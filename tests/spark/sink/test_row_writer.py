@@ -78,7 +78,7 @@ def read(cluster: Cluster, topic: str) -> list[list[Record]]:
     return found
 
 
-def test_batches_are_made_as_small_as_the_topic_takes_them(session_broker: Broker, cluster: Cluster) -> None:
+def test_batches_fit_the_topics_limit(session_broker: Broker, cluster: Cluster) -> None:
     name = f"rows-{next(_names)}"
     session_broker.server.kafka.logs.create_topic(name, 1, {"max.message.bytes": "20000"})
     rows = [Row(b"%d" % number + b"x" * 190) for number in range(10_000)]
@@ -104,7 +104,7 @@ ROWS = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(parts=st.lists(st.lists(ROWS, max_size=30), max_size=4), batch_size=st.integers(100, 2000))
-def test_each_row_is_once_where_it_belongs_and_in_order(
+def test_each_row_is_stored_once_in_order(
     session_broker: Broker, cluster: Cluster, parts: list[list[Row]], batch_size: int
 ) -> None:
     names = {name: new_topic(session_broker) for name in ("first", "second")}
@@ -143,9 +143,7 @@ def place_of(row: Row, anywhere: int) -> int:
     return int((murmur2(row.key.encode()) & 0x7FFFFFFF) % PARTITIONS)
 
 
-def test_rows_that_may_go_anywhere_make_large_batches_and_all_partitions_get_some(
-    session_broker: Broker, cluster: Cluster
-) -> None:
+def test_free_rows_fill_large_batches_and_all_partitions(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker)
     with Cluster(attrs.evolve(cluster.config, batch_size=10_000)) as small:
         write(small, [[Row(b"x" * 100)] * 50] * 20, topic)
@@ -158,25 +156,25 @@ def test_rows_that_may_go_anywhere_make_large_batches_and_all_partitions_get_som
     assert all(sum(counts) / len(counts) >= 40 for counts in sizes), sizes
 
 
-def test_the_option_goes_before_the_column(session_broker: Broker, cluster: Cluster) -> None:
+def test_option_precedes_the_column(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker)
     write(cluster, [[Row(b"a", topic="not-this-one"), Row(b"b")]], topic)
     assert [b"a", b"b"] == sorted(record.value or b"" for there in read(cluster, topic) for record in there)
 
 
-def test_a_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> None:
+def test_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker, 1)
     write(cluster, [[Row(None, "key")]], topic)
     assert [[(b"key", None)]] == [[(one.key, one.value) for one in there] for there in read(cluster, topic)]
 
 
-def test_a_row_without_a_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:
+def test_row_without_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="A row has no topic: set the option topic"):
         write(cluster, [[Row(b"a", topic=new_topic(session_broker)), Row(b"b")]])
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", ".", "ü", "x" * 250])
-def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: Cluster, name: str) -> None:
+def test_row_with_invalid_topic_is_named(session_broker: Broker, cluster: Cluster, name: str) -> None:
     with pytest.raises(
         ConfigError, match=f"The topic of a row is {re.escape(repr(name))}, which no topic can be called"
     ):
@@ -184,7 +182,7 @@ def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: C
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])
-def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster: Cluster, partition: int) -> None:
+def test_missing_partition_is_named(session_broker: Broker, cluster: Cluster, partition: int) -> None:
     topic = new_topic(session_broker)
     with pytest.raises(
         ConfigError,
@@ -193,7 +191,7 @@ def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster:
         write(cluster, [[Row(b"a", partition=1), Row(b"b", partition=partition)]], topic)
 
 
-def test_a_topic_that_the_broker_does_not_make_is_named() -> None:
+def test_topic_that_broker_does_not_create_is_named() -> None:
     with Broker(auto_create_topics_enable=False) as running:
         hasty = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 300}  # gives up after 3 s
         config = ClientConfig.from_properties({"bootstrap.servers": running.bootstrap_servers} | hasty)

@@ -23,7 +23,7 @@ RANGES = st.lists(
 
 
 @given(RANGES, st.none() | st.integers(1, 60), st.none() | st.integers(1, 200))
-def test_the_pieces_are_the_ranges_without_gap_or_overlap(
+def test_pieces_cover_ranges_without_gap_or_overlap(
     ranges: list[OffsetRange], at_least: int | None, most_records: int | None
 ) -> None:
     pieces = cut(ranges, at_least, most_records)
@@ -37,27 +37,25 @@ def test_the_pieces_are_the_ranges_without_gap_or_overlap(
 
 
 @given(RANGES, st.integers(1, 60), st.none() | st.integers(1, 200))
-def test_there_are_as_many_as_asked_for_if_there_are_as_many_records(
-    ranges: list[OffsetRange], at_least: int, most_records: int | None
-) -> None:
+def test_number_of_pieces_is_as_requested(ranges: list[OffsetRange], at_least: int, most_records: int | None) -> None:
     pieces = cut(ranges, at_least, most_records)
     assert len(pieces) >= min(at_least, sum(one.size for one in ranges))
     assert len(pieces) <= max(at_least, len(cut(ranges, None, most_records)))
 
 
 @given(RANGES, st.none() | st.integers(1, 60), st.integers(1, 200))
-def test_none_has_more_records_than_allowed(ranges: list[OffsetRange], at_least: int | None, most: int) -> None:
+def test_no_piece_exceeds_the_record_limit(ranges: list[OffsetRange], at_least: int | None, most: int) -> None:
     assert all(one.size <= most for one in cut(ranges, at_least, most))
 
 
-def test_the_longest_is_cut_first() -> None:
+def test_longest_range_is_cut_first() -> None:
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 1000)]
     assert [(0, 0, 10), (1, 0, 333), (1, 333, 666), (1, 666, 1000)] == [
         (one.partition, one.start, one.end) for one in cut(ranges, 4, None)
     ]
 
 
-def test_a_slice_travels_and_shows_no_password() -> None:
+def test_slice_is_pickled_and_hides_the_password() -> None:
     client = ClientConfig.from_properties(
         {
             "bootstrap.servers": "h:1",

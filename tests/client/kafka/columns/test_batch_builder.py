@@ -71,7 +71,7 @@ def expected(rows: list[Row]) -> list[Record]:
     st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]),
     st.sampled_from([1, 200, 20_000, 1_000_000]),
 )
-def test_what_is_built_is_read_back(rows: list[Row], kind: pa.DataType, codec: str, size: int) -> None:
+def test_built_records_are_read_back(rows: list[Row], kind: pa.DataType, codec: str, size: int) -> None:
     built = build(**columns(rows, kind), now_ms=NOW, compression=codec, max_batch_bytes=size)
     assert expected(rows) == read(built)
     assert [] == [one.count for one in built if len(one.data) > size and one.count > 1]
@@ -98,7 +98,7 @@ def test_strings_are_written_as_utf_8(texts: list[str], kind: pa.DataType) -> No
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=200), st.integers(61, 3000))
-def test_batches_are_as_large_as_they_may_be_and_not_larger(lengths: list[int], size: int) -> None:
+def test_batches_are_as_large_as_allowed(lengths: list[int], size: int) -> None:
     built = build(pa.array([bytes(length) for length in lengths]), now_ms=NOW, max_batch_bytes=size)
     assert lengths == [len(record.value or b"") for record in read(built)]
     sizes = [len(one.data) for one in built]
@@ -120,18 +120,18 @@ def test_offsets_and_times_count_from_each_batch() -> None:
     ]
 
 
-def test_no_rows_are_no_batches() -> None:
+def test_no_rows_give_no_batches() -> None:
     assert [] == build(pa.array([], pa.binary()), pa.array([], pa.string()), now_ms=NOW)
     assert [] == build(pa.chunked_array([], pa.binary()), now_ms=NOW)
 
 
-def test_what_does_not_compress_is_not_compressed() -> None:
+def test_incompressible_batch_is_not_compressed() -> None:
     values = pa.array([np.random.default_rng(1).bytes(1000)])
     (built,) = build(values, now_ms=NOW, compression="gzip")
     assert 0 == read_header(built.data).compression
 
 
-def test_a_record_may_have_very_many_headers() -> None:
+def test_record_may_have_very_many_headers() -> None:
     rows: list[Row] = [(None, b"v", [(f"h{i}", b"x") for i in range(count)], None) for count in (0, 63, 64, 9000)]
     assert expected(rows) == read(build(**columns(rows, pa.binary()), now_ms=NOW))
 
@@ -142,7 +142,7 @@ def test_headers_of_no_record_cost_nothing() -> None:
     assert build(values, now_ms=NOW)[0].data == build(values, headers=none, now_ms=NOW)[0].data
 
 
-def test_a_slice_far_within_a_large_column_is_written() -> None:
+def test_slice_far_within_large_column_is_written() -> None:
     # 3 GiB of zeros that nobody touches.
     data = mmap.mmap(-1, (3 << 30) + 8)
     offsets = pa.py_buffer(np.array([0, 3 << 30, (3 << 30) + 1, (3 << 30) + 3], np.int64))
@@ -150,7 +150,7 @@ def test_a_slice_far_within_a_large_column_is_written() -> None:
     assert [b"\x00", b"\x00\x00"] == [record.value for record in read(build(values, now_ms=NOW))]
 
 
-def test_a_header_without_a_name_is_refused() -> None:
+def test_header_without_name_is_refused() -> None:
     headers = pa.array([[{"key": None, "value": b"x"}]], HEADERS_TYPE)
     with pytest.raises(KafkaClientError, match="A header has no name"):
         build(pa.array([b"v"]), headers=headers, now_ms=NOW)
@@ -174,7 +174,7 @@ def test_columns_must_be_equally_long() -> None:
         build(pa.array([b"a", b"b"]), pa.array([b"k"]), now_ms=NOW)
 
 
-def test_a_codec_that_there_is_not_is_refused() -> None:
+def test_unknown_codec_is_refused() -> None:
     with pytest.raises(ValueError, match="no codec is called 'brotli': there are none, gzip, snappy, lz4, zstd"):
         build(pa.array([b"a"]), now_ms=NOW, compression="brotli")
 
@@ -183,7 +183,7 @@ def test_a_codec_that_there_is_not_is_refused() -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
+def test_stamp_identifies_the_producer(transactional: bool) -> None:
     (built,) = build(pa.array([b"a"] * 99), now_ms=NOW, compression="lz4")
     set_producer(built.data, 77, 5, 1234, transactional)
     header = read_header(built.data)
@@ -204,7 +204,7 @@ def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 50))
-def test_keys_go_where_kafkas_clients_put_them(keys: list[bytes], partitions: int) -> None:
+def test_keys_go_to_the_partitions_of_kafkas_clients(keys: list[bytes], partitions: int) -> None:
     expected = [(kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
     assert expected == partitions_for(pa.array(keys, pa.binary()), partitions).tolist()
     assert expected == [(aiokafka_murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
@@ -218,7 +218,7 @@ def test_keys_may_be_text_in_chunks_and_slices(keys: list[str | None], skip: int
     assert [hash_ % (2**31 - 1) for i in range(chunks) for hash_ in expected[i::chunks][skip:]] == found.tolist()
 
 
-def test_one_key_may_be_very_long() -> None:
+def test_key_may_be_very_long() -> None:
     keys = [b"k" * length for length in (0, 3, 100_003, 7)]
     assert [aiokafka_murmur2(key) & 0x7FFFFFFF for key in keys] == partitions_for(pa.array(keys), 2**31 - 1).tolist()
 
@@ -233,7 +233,7 @@ def test_the_layout_is_kafkas() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_real_consumer_reads_what_was_built(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+def test_real_consumer_reads_built_batches(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
     rows: list[Row] = [
         (b"key" * (i % 3) or None, b"v" * i, [("h", b"x"), ("n", None)][: i % 3], NOW + i) for i in range(200)
     ]

@@ -55,7 +55,7 @@ def feed(made: AcquiredRange, event: RecordEvent) -> None:
 
 @loop_over("state", RecordState)
 @loop_over("event", RecordEvent)
-def test_every_pair_of_state_and_event_does_what_the_table_says(state: RecordState, event: RecordEvent) -> None:
+def test_each_state_and_event_follows_the_table(state: RecordState, event: RecordEvent) -> None:
     made = make({FIRST: state, FIRST + 1: S.SETTLED})
     if (state, event) == (S.BUFFERED, E.RELEASE):  # not a decision of the user
         made.release_held()
@@ -66,12 +66,12 @@ def test_every_pair_of_state_and_event_does_what_the_table_says(state: RecordSta
 
 
 @pytest.mark.parametrize("state", RecordState)
-def test_the_user_is_told_of_a_decision_that_comes_too_late(state: RecordState) -> None:
+def test_user_is_told_of_late_decision(state: RecordState) -> None:
     made = make({FIRST: state})
     assert made.decide(FIRST, ACCEPT) is ((state, E.ACCEPT) in TABLE)
 
 
-def test_one_decision_for_all_is_one_byte_and_different_ones_are_a_byte_each() -> None:
+def test_equal_decisions_take_one_byte_for_all() -> None:
     made = make()
     for offset in made:
         made.received(offset)
@@ -90,7 +90,7 @@ def test_one_decision_for_all_is_one_byte_and_different_ones_are_a_byte_each() -
     assert made.send() == []
 
 
-def test_only_what_the_user_has_can_be_renewed_by_name_and_all_that_is_held_at_once() -> None:
+def test_renewals_by_name_need_delivery_others_need_holding() -> None:
     made = make(dict.fromkeys(range(FIRST, LAST + 1), S.DELIVERED))
     made.states[2] = S.BUFFERED
     made.states[5] = S.PENDING_ACCEPT

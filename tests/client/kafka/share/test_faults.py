@@ -29,7 +29,7 @@ def proxied() -> Iterator[tuple[Broker, CuttingProxy, str]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_breaks_every_record_is_done_and_none_after_its_acknowledgement(
+def test_acknowledged_records_do_not_return_after_any_fault(
     proxied: tuple[Broker, CuttingProxy, str], seed: int
 ) -> None:
     broker, proxy, direct = proxied

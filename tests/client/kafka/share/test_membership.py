@@ -41,7 +41,7 @@ def test_pair_outside_the_table_is_a_bug() -> None:
     check_pairs(TABLE, next_state, S, E)
 
 
-def test_the_first_heartbeat_says_everything_and_the_next_ones_only_who_it_is() -> None:
+def test_first_heartbeat_has_all_fields_later_ones_few() -> None:
     one = make()
     assert one.heartbeat() == {
         "group_id": "group",
@@ -57,7 +57,7 @@ def test_the_first_heartbeat_says_everything_and_the_next_ones_only_who_it_is() 
     assert (one.epoch, one.due_at, one.assigned) == (4, 107.0, {JOBS})
 
 
-def test_a_new_subscription_is_told_at_once_and_until_an_answer_has_come() -> None:
+def test_new_subscription_is_sent_until_an_answer_comes() -> None:
     one = joined()
     one.subscribe(["jobs", "more"], 101.0)
     assert one.due_at == 101.0
@@ -73,7 +73,7 @@ def test_a_new_subscription_is_told_at_once_and_until_an_answer_has_come() -> No
 
 
 @pytest.mark.parametrize("code", [ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id])
-def test_a_fenced_member_joins_again_at_once_with_its_id_and_reads_nothing_until_then(code: int) -> None:
+def test_fenced_member_rejoins_at_once_without_partitions(code: int) -> None:
     one = joined()
     one.heartbeat()
     one.answered(HeartbeatAnswer(code), 110.0)
@@ -85,7 +85,7 @@ def test_a_fenced_member_joins_again_at_once_with_its_id_and_reads_nothing_until
 
 
 @pytest.mark.parametrize("code", [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress])
-def test_errors_that_pass_are_tried_again_ever_later(code: int) -> None:
+def test_retriable_errors_are_retried_with_growing_delays(code: int) -> None:
     one, now, pauses = joined(), 200.0, []
     for _ in range(6):
         one.heartbeat()
@@ -97,14 +97,14 @@ def test_errors_that_pass_are_tried_again_ever_later(code: int) -> None:
     assert one.state is S.STABLE
 
 
-def test_any_other_error_ends_it() -> None:
+def test_other_error_ends_the_membership() -> None:
     one = joined()
     one.heartbeat()
     one.answered(HeartbeatAnswer(ErrorCode.group_authorization_failed), 110.0)
     assert one.state is S.FAILED
 
 
-def test_leaving_is_one_more_heartbeat_and_nothing_is_read_meanwhile() -> None:
+def test_leaving_takes_one_heartbeat_and_stops_reading() -> None:
     one = joined()
     one.leave()
     one.leave()
@@ -117,7 +117,7 @@ def test_leaving_is_one_more_heartbeat_and_nothing_is_read_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("code", [0, ErrorCode.fenced_member_epoch, ErrorCode.group_authorization_failed])
-def test_an_answer_that_comes_while_it_leaves_does_not_keep_it_from_saying_so(code: int) -> None:
+def test_late_answer_does_not_prevent_leaving(code: int) -> None:
     for one in (joined(), make()):
         one.heartbeat()
         one.leave()
@@ -128,7 +128,7 @@ def test_an_answer_that_comes_while_it_leaves_does_not_keep_it_from_saying_so(co
         assert one.state is S.LEFT
 
 
-def test_who_has_not_asked_to_join_leaves_without_a_word() -> None:
+def test_member_that_never_joined_leaves_silently() -> None:
     one = make()
     one.leave()
     assert one.state is S.LEFT
@@ -138,7 +138,7 @@ codes = st.sampled_from([0, 0, 0, 110, 25, 15, 14, 16])
 
 
 @given(st.lists(st.one_of(codes, st.none(), st.sampled_from(["a", "b"]))))
-def test_the_coordinator_always_learns_the_topics_and_never_needs_to_guess(events: list[int | str | None]) -> None:
+def test_coordinator_always_learns_the_topics(events: list[int | str | None]) -> None:
     """A coordinator that forgets a member with each fencing, and otherwise keeps what it was last told."""
     one, now = make("first"), 0.0
     known: list[str] | None = None

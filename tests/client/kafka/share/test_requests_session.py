@@ -22,7 +22,7 @@ def test_pair_outside_the_table_is_a_bug() -> None:
     check_pairs(TABLE, next_state, S, E)
 
 
-def test_after_the_last_epoch_comes_one() -> None:
+def test_epoch_after_the_last_is_one() -> None:
     one = ShareSession()
     one.fetch(PARTITIONS)
     one.answered()

@@ -141,7 +141,7 @@ TestGate = Gate.TestCase
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 6), st.integers(0, 6), st.booleans(), st.data())
-def test_a_row_counts_as_its_buffers_one_by_one(
+def test_row_counts_as_its_single_buffers(
     exclusive: int, floating: int, backlog: int, later: int, in_line: bool, data: st.DataObject
 ) -> None:
     found = []
@@ -171,7 +171,7 @@ def test_a_row_counts_as_its_buffers_one_by_one(
     assert found[0] == found[1]
 
 
-def test_a_backlog_borrows_floating_buffers_for_all_of_it() -> None:
+def test_backlog_borrows_floating_buffers_for_all() -> None:
     pool = FloatingPool(8)
     buffers = ChannelBuffers(pool, 2)
     buffers.backlog(5)
@@ -186,7 +186,7 @@ def test_data_takes_floating_buffers_first() -> None:
         buffers.take()
 
 
-def test_an_exclusive_buffer_that_comes_back_sends_a_surplus_floating_one_home() -> None:
+def test_returned_exclusive_buffer_frees_surplus_floating_buffer() -> None:
     pool = FloatingPool(1)
     buffers = ChannelBuffers(pool, 2)
     buffers.backlog(1)
@@ -199,7 +199,7 @@ def test_an_exclusive_buffer_that_comes_back_sends_a_surplus_floating_one_home()
     assert (1, 0) == (pool.free, buffers.take_unannounced())
 
 
-def test_a_channel_in_line_gets_the_buffer_that_comes_back() -> None:
+def test_channel_in_line_gets_returned_buffer() -> None:
     pool = FloatingPool(1)
     first, second = ChannelBuffers(pool, 0), ChannelBuffers(pool, 0)
     first.backlog(1)
@@ -209,7 +209,7 @@ def test_a_channel_in_line_gets_the_buffer_that_comes_back() -> None:
     assert (1, 0) == (second.unannounced, pool.free)
 
 
-def test_an_event_that_blocks_takes_everything_from_a_channel_without_buffers_of_its_own() -> None:
+def test_blocking_event_takes_buffers_of_nonexclusive_channel() -> None:
     pool = FloatingPool(4)
     buffers = ChannelBuffers(pool, 0)
     buffers.backlog(3)

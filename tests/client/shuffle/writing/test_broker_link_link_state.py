@@ -42,7 +42,7 @@ def test_docstring_draws_the_table() -> None:
     check_docstring(broker_link.__doc__, TABLE, S, E)
 
 
-def test_the_order_of_the_states_says_what_the_code_compares() -> None:
+def test_order_of_states_matches_the_comparisons() -> None:
     assert {state for state in S if S.OPEN <= state <= S.PARTED} == WITH_HANDLE
     assert {state for state in S if state >= S.PARTING} == {S.PARTING, S.PARTING_SENT, S.PARTED}
 

@@ -39,7 +39,7 @@ def test_rescale_gives_each_writer_its_share(writers: int, subpartitions: int, e
     assert expected == found
 
 
-def test_a_key_always_goes_to_the_same() -> None:
+def test_key_always_goes_to_the_same() -> None:
     selector = hash_by_key(lambda value: f"key {value % 10}")
     found = chosen(selector, 5, 100)
     assert all(found[number] == found[number % 10] for number in range(100))
@@ -51,7 +51,7 @@ def test_more_subpartitions_than_key_groups_are_refused() -> None:
         hash_by_key(str, 4).setup(5)
 
 
-def test_a_function_may_choose_but_only_what_there_is() -> None:
+def test_function_may_choose_existing_subpartitions_only() -> None:
     assert chosen(custom(lambda value, count: value % count), 2, 3) == [0, 1, 0]
     with pytest.raises(ValueError, match="subpartition 2 of 2"):
         chosen(custom(lambda _value, count: count), 2, 1)

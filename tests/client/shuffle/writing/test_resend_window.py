@@ -138,7 +138,7 @@ class WriterAndBroker(RuleBasedStateMachine):
 TestWriterAndBroker = WriterAndBroker.TestCase
 
 
-def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
+def test_new_writer_continues_after_the_last_one() -> None:
     window = ResendWindow(2, 100)
     window.opened(10, (5, 0))
     window.push(0, 1, False, b"x")
@@ -146,7 +146,7 @@ def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
     assert window.take(2) == [Taken(0, 5, [1], [False], [b"x"]), Taken(1, 0, [1], [False], [b"x"])]
 
 
-def test_a_broker_that_has_forgotten_what_it_acknowledged_is_an_error() -> None:
+def test_broker_without_its_acknowledged_pushes_is_error() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     window.push(0, 1, False, b"x")
@@ -157,14 +157,14 @@ def test_a_broker_that_has_forgotten_what_it_acknowledged_is_an_error() -> None:
         window.opened(10, (0,))
 
 
-def test_a_broker_that_has_more_than_was_pushed_is_an_error() -> None:
+def test_broker_ahead_of_the_pushes_is_error() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     with pytest.raises(ProtocolError):
         window.acknowledged(0, 1)
 
 
-def test_a_payload_larger_than_the_window_goes_alone() -> None:
+def test_payload_larger_than_window_goes_alone() -> None:
     window = ResendWindow(1, 10)
     window.opened(10, (0,))
     assert window.has_room(50)
@@ -172,7 +172,7 @@ def test_a_payload_larger_than_the_window_goes_alone() -> None:
     assert not window.has_room(0)
 
 
-def test_pushes_of_one_subpartition_are_sent_as_one_run() -> None:
+def test_pushes_of_a_subpartition_form_one_run() -> None:
     window = ResendWindow(2, 100)
     window.opened(4, (0, 0))
     window.push(0, 1, False, b"0")
@@ -182,7 +182,7 @@ def test_pushes_of_one_subpartition_are_sent_as_one_run() -> None:
     assert window.take(5) == [Taken(0, 2, [8], [True], [b"2"]), Taken(1, 0, [1], [False], [b"x"])]
 
 
-def test_what_was_acknowledged_before_it_was_sent_is_not_sent() -> None:
+def test_push_acknowledged_before_sending_is_not_sent() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     window.push_many(0, 1, False, [b"0", b"1", b"2"])

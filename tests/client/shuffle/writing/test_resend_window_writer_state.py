@@ -48,7 +48,7 @@ def test_docstring_draws_the_table() -> None:
     check_docstring(resend_window.__doc__, TABLE, S, E)
 
 
-def test_the_order_of_the_states_says_what_the_code_compares() -> None:
+def test_order_of_states_matches_the_comparisons() -> None:
     assert {state for state in S if state < S.DISCARDING} == {S.NEW, S.WRITING} | FINISHING
     assert {state for state in S if state < S.FINISHED} == {S.NEW} | STARTED
     assert {state for state in S if state >= S.CLOSED} == {S.CLOSED, S.FINISHED_AND_CLOSED}
