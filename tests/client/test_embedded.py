@@ -1,4 +1,4 @@
-"""A broker inside a program: what it leaves behind, however the program ends."""
+"""A broker inside a program: the files that it leaves, however the program ends."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ print(running.data_dir, flush=True)
 
 
 def run(directory: Path, end: str, arguments: str = "", how: signal.Signals | None = None) -> str:
-    """A program that starts a broker and ends so; where the broker had its data."""
+    """Run a program that starts a broker and ends this way; return the broker's data directory."""
     environment = os.environ | {"TMPDIR": str(directory)}
     process = subprocess.Popen(
         [sys.executable, "-c", STARTED.format(arguments=arguments) + end],

@@ -82,7 +82,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 def unpacked_by_hand(site: Path) -> None:
-    """What the wheel would install, as pyproject.toml says: packages, forced files, entry points."""
+    """The contents of the wheel by pyproject.toml: packages, forced files, entry points."""
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for package in wheel["packages"]:
         (site / package).symlink_to(ROOT / package)
@@ -115,13 +115,16 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             pytest.skip("hatchling, which builds the wheel, is not installed")
         unpacked_wheel(site)
     else:
-        installed = [one.value for one in importlib.metadata.entry_points(group="pytest11", name="reactor_broker")]
+        installed = [
+            entry_point.value
+            for entry_point in importlib.metadata.entry_points(group="pytest11", name="reactor_broker")
+        ]
         if installed != [PLUGIN]:
             pytest.skip("what is installed here is older than pyproject.toml")
         del environment["PYTHONPATH"]
 
     def run(folder: Path, *arguments: str, command: tuple[str, ...] = ("-m", "pytest")) -> tuple[int, str]:
-        # With nothing of this project's settings: the plugin is found because the package is installed.
+        # Without this project's settings: pytest loads the plugin because the package is installed.
         options = ["-q", "--rootdir", str(folder), "-p", "no:cacheprovider", *arguments]
         result = subprocess.run(
             [sys.executable, *command, *options],
@@ -163,7 +166,7 @@ def test_user_module_of_same_name_is_harmless(request: pytest.FixtureRequest, ru
     status, output = run(users)
     assert 0 == status, output
     assert "3 passed" in output
-    # Only the test that needs a broker has an error, and that is one sentence.
+    # Only the test that needs a broker has an error, of a single sentence.
     (users / "test_users.py").write_text(OTHER_TESTS + NEEDS_A_BROKER)
     status, output = run(users)
     assert 1 == status, output
@@ -171,7 +174,7 @@ def test_user_module_of_same_name_is_harmless(request: pytest.FixtureRequest, ru
     (sentence,) = [line for line in output.splitlines() if line.startswith("This fixture needs")]
     assert f"the package {package!r} of reactor-broker, but Python finds {path} under that name: rename it" in sentence
     assert "Traceback" not in output
-    # As the sentence says: with the directory off sys.path there is a broker.
+    # As the sentence says: without the directory on sys.path, the test gets a broker.
     script = "import sys, pytest; sys.path.remove(''); sys.exit(pytest.main(sys.argv[1:]))"
     status, output = run(users, "--import-mode=importlib", command=("-c", script))
     assert 0 == status, output

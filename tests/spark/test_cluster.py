@@ -1,4 +1,4 @@
-"""On a cluster: driver, executors and broker share neither memory nor a directory."""
+"""Reads on a cluster: driver, executors and broker share neither memory nor a directory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Spark Connect: the format and the sink as on a session of one's own, the exchange not. Skipped where grpc is not installed."""
+"""Spark Connect: the format and the sink work as on a local session, the exchange does not. Skipped without grpc."""
 
 import json
 import os

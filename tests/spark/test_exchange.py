@@ -99,7 +99,7 @@ def released(broker: Broker) -> bool:
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Broker]:
-    """One for many examples."""
+    """A broker for many examples."""
     with Broker() as running:
         yield running
 
@@ -155,7 +155,7 @@ def bytes_counted(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def test_row_wider_than_all_others(spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes to light when others have been written already, and by tasks that have finished."""
+    """It is detected when other rows have been written already, also by finished tasks."""
     runs = bytes_counted(spark, monkeypatch)
     text = sf.when(sf.col("id") == 29_999, sf.repeat(sf.lit("x"), 17_000)).otherwise("narrow")
     df = words(spark, 30_000).withColumn("text", text)
@@ -231,8 +231,8 @@ def test_result_does_not_change_with_its_source(spark: "SparkSession", broker: B
         assert sorted(once) == sorted(placed(exchanged.union(exchanged.limit(0))))
 
 
-def test_join_does_not_take_it_for_small(spark: "SparkSession", broker: Broker) -> None:
-    """Spark broadcasts what it believes to be small. Of this it must not believe anything."""
+def test_join_does_not_broadcast_an_exchange(spark: "SparkSession", broker: Broker) -> None:
+    """Spark broadcasts relations that it assumes to be small. It must not assume that of an exchange."""
     with exchange(words(spark), "word", 4, brokers=broker.shuffle_address) as exchanged:
         size = exchanged._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
         assert size > 2**60
@@ -248,7 +248,7 @@ def test_session_is_left_unchanged(spark: "SparkSession", broker: Broker) -> Non
 def test_exchanges_at_once_leave_the_session_alone(
     spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is in its map stage while another begins and ends: no setting is changed that anybody else could see."""
+    """An exchange is in its map stage while another begins and ends: no visible setting is changed."""
 
     def settings_now() -> dict[str, str]:
         return dict(spark.conf.getAll)
@@ -294,7 +294,7 @@ def test_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", monke
 
 
 def test_cached_and_observed_frames_are_exchanged(spark: "SparkSession", broker: Broker) -> None:
-    """The map stage runs in a session of its own, which shares what the user's has."""
+    """The map stage runs in a session of its own, which shares the state of the user's."""
     from pyspark.sql import Observation
 
     observation = Observation("exchanged")
@@ -311,7 +311,7 @@ def test_cached_and_observed_frames_are_exchanged(spark: "SparkSession", broker:
 
 
 def test_later_rdd_frames_stay_in_the_session(spark: "SparkSession", broker: Broker) -> None:
-    """PySpark's ``RDD.toDF`` creates frames in the session that was created last in this process, whoever created it."""
+    """PySpark's ``RDD.toDF`` creates frames in the session that was created last in this process."""
     numbers = spark.sparkContext.parallelize([(7,)], 1)
     session = numbers.toDF(["number"]).sparkSession
     exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
@@ -349,7 +349,7 @@ def test_interrupting_the_session_stops_the_map_stage(spark: "SparkSession", bro
 
 @pytest.mark.parametrize("skewed", [False, True])
 def test_wide_rows_and_one_dominant_key(spark: "SparkSession", broker: Broker, skewed: bool) -> None:
-    """Blocks of a MB or two: few of them fill a writer's window, long before they use up a quarter of its credit."""
+    """Blocks of a MB or two: a few fill a writer's window, long before they use up a quarter of its credit."""
     if skewed:  # rows of 1 KB, 90 % of one key
         df = spark.range(0, 60_000, 1, 2).selectExpr("if(id % 10 = 0, id, 0) as key", "repeat(uuid(), 28) as value")
     else:  # rows of 1 MB
@@ -388,7 +388,7 @@ def test_failing_with_block_releases_too(spark: "SparkSession", broker: Broker) 
 
 
 def test_failed_tasks_are_retried(spark: "SparkSession", broker: Broker) -> None:
-    """An attempt that failed half-way has written something, and none of it counts."""
+    """An attempt that failed half-way has written rows, and none of them counts."""
 
     def fail_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -458,7 +458,7 @@ def test_attempt_reports_its_filled_buckets(broker: Broker) -> None:
 
 
 def test_finished_attempt_does_not_win_by_that(broker: Broker) -> None:
-    """What came before it may have failed, and then it has finished with less than all."""
+    """The stage before it may have failed, and then it has finished with fewer rows."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
     _, second = task.run([ROWS.slice(1, 1)], 7, 3, 0), commit(task, 4)
@@ -480,7 +480,7 @@ def test_two_attempts_at_two_brokers_do_not_mix(broker: Broker) -> None:
 
 
 def test_two_attempts_at_the_same_time(broker: Broker) -> None:
-    """Speculation: both come to their end, and the driver takes the one that Spark takes."""
+    """Speculation: both attempts finish, and the driver takes Spark's choice."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
     nested: list[Winner] = []
@@ -510,12 +510,12 @@ def test_attempt_with_too_wide_row_leaves_nothing() -> None:
     with Broker(shuffle_writer_retention_ms=50) as broker:
         (row,) = MapTask(spec_of(broker.shuffle_address), SCHEMA).run([ROWS, wide, ROWS], 7, 3, 0).to_pylist()
         assert Winner.of(list(row.values())).too_wide
-        while not released(broker):  # so long its readers are told why
+        while not released(broker):  # until then its readers are told why
             time.sleep(0.01)
 
 
 def test_attempt_after_the_release_leaves_nothing(broker: Broker) -> None:
-    """Spark does not wait for the tasks of a stage that it gives up."""
+    """Spark does not wait for the tasks of an abandoned stage."""
     spec = spec_of(broker.shuffle_address)
     with ShuffleAdmin(broker.shuffle_address) as admin:
         admin.release_data_set(spec.data_set)
@@ -531,7 +531,7 @@ def test_attempt_without_rows_needs_no_partition(broker: Broker) -> None:
     assert released(broker)
 
 
-# -- one clear sentence -------------------------------------------------------------------------------------------------
+# -- clear sentences ----------------------------------------------------------------------------------------------------
 
 
 def test_no_broker(spark: "SparkSession") -> None:
@@ -559,7 +559,7 @@ def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_silent_broker_is_not_called_full(tmp_path: Path) -> None:
-    """And the other one, which answers and does not get on, is not said to need more disk."""
+    """The error for a broker that answers without progress does not demand more disk, either."""
     with BrokerProcess(tmp_path, "logging_level=warning", listener="shuffle://127.0.0.1:0") as broker:
         task = MapTask(attrs.evolve(spec_of(broker.address), patience=0.1), SCHEMA)
 

@@ -1,4 +1,4 @@
-"""On a cluster, where driver, executors and broker share nothing: a killed executor does not lose finished work."""
+"""An exchange on a cluster, where driver, executors and broker share nothing: a killed executor does not lose finished work."""
 
 import json
 import os

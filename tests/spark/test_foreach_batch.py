@@ -49,7 +49,7 @@ def test_repeated_batch_writes_a_changed_count_once(
     run()
     topics.send(words, 1, [(None, b"a", 1000, [])])
     run()
-    # As if Spark had been killed before it had written down that the last batch was done.
+    # As if Spark had been killed before it had recorded the last batch.
     (tmp_path / "commits" / "1").unlink()
     (tmp_path / "commits" / ".1.crc").unlink(missing_ok=True)
     run()
@@ -59,14 +59,14 @@ def test_repeated_batch_writes_a_changed_count_once(
 
 
 class TwoTopics:
-    """A query whose batches go to two topics, and by the column to both, with one number."""
+    """A query with batches to two topics, and by the column to both, with the same number."""
 
     def __init__(self, stream: "Callable[..., DataFrame]", topics: Topics, checkpoint: Path) -> None:
         self.words, self.left, self.right, self.checkpoint = topics.make(), topics.make(), topics.make(), checkpoint
         self._topics = topics
         self._rows = stream(subscribe=self.words, startingOffsets="earliest").selectExpr("cast(value as string) value")
         self.numbers: list[int] = []
-        self.dies_after = 99  # so many writes
+        self.dies_after = 99  # the number of writes
 
     def save(self, rows: "DataFrame", batch_id: int, **options: str) -> None:
         if self.dies_after == 0:
@@ -88,13 +88,13 @@ class TwoTopics:
         query.trigger(availableNow=True).start().awaitTermination()
 
     def forget(self, batch_id: int) -> None:
-        """As if Spark had been killed before it had written down that this batch was done."""
+        """As if Spark had been killed before it had recorded this batch."""
         (self.checkpoint / "commits" / str(batch_id)).unlink()
         (self.checkpoint / "commits" / f".{batch_id}.crc").unlink(missing_ok=True)
 
     def seen(self, read: "Callable[..., DataFrame]") -> tuple[list[str], list[str]]:
-        found = read(subscribe=f"{self.left},{self.right}", **{"kafka.isolation.level": "read_committed"})
-        rows = [(row.topic, bytes(row.value).decode()) for row in found.collect()]
+        committed = read(subscribe=f"{self.left},{self.right}", **{"kafka.isolation.level": "read_committed"})
+        rows = [(row.topic, bytes(row.value).decode()) for row in committed.collect()]
         return sorted(v for t, v in rows if t == self.left), sorted(v for t, v in rows if t == self.right)
 
 

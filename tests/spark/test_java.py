@@ -1,4 +1,4 @@
-"""Which Java is found; and that of the package starts although Spark asks it for a module that it has not."""
+"""The choice of a Java runtime; the package's starts although Spark asks for a module that it lacks."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ WITHOUT = 'JAVA_VERSION="{}"\nMODULES="java.base java.sql"\n'
 
 
 def make(home: Path, release: str | None) -> str:
-    """A runtime that says what it was asked."""
+    """A runtime that prints its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (home / "bin" / "java").chmod(0o755)

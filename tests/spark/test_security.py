@@ -36,15 +36,15 @@ def trusted(tmp_path: Path) -> str:
 
 @pytest.fixture
 def gate(context: ssl.SSLContext) -> Iterator[TlsGate]:
-    """In front of a broker at which alice logs in."""
+    """A gate in front of a broker at which alice logs in."""
     with (
-        TlsGate(context) as one,
-        Broker(listeners=(f"kafka+sasl://127.0.0.1:0?advertised={one.address}",)) as running,
+        TlsGate(context) as gate,
+        Broker(listeners=(f"kafka+sasl://127.0.0.1:0?advertised={gate.address}",)) as running,
     ):
-        one.target = running.bootstrap_servers
+        gate.target = running.bootstrap_servers
         running.add_user("alice", PASSWORD)
         running.server.kafka.logs.create_topic("words", 2, {})
-        yield one
+        yield gate
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a user of Spark sees of our errors: the sentence first, and no traceback of our code."""
+"""Our errors as a user of Spark sees them: the sentence first, and no traceback of our code."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def refusal(action: Callable[[], object]) -> str:
 def test_failing_stream_task_gives_its_reason_first(
     stream: Callable[..., Any], topics: Topics, session_broker: Broker, tmp_path: Path
 ) -> None:
-    """The README's own stream, with the column that the target has no partitions for."""
+    """The README's stream, with a column of partitions that the target lacks."""
     source = topics.fill(3, 1)
     writer = stream(subscribe=source, startingOffsets="earliest").writeStream.format("broker")
     writer.option("kafka.bootstrap.servers", session_broker.bootstrap_servers).option("topic", f"{source}-copy")

@@ -1,4 +1,4 @@
-"""The first step of a task, in a real Python worker and nowhere else."""
+"""The first step of a task, in a real Python worker only."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""The client of `broker backup`, with a broker that lets one backup begin a second."""
+"""The client of `broker backup`, with a broker that allows one new backup per second."""
 
 from pathlib import Path
 

@@ -15,8 +15,8 @@ from tests.client.kafka.logs import append
 
 
 def test_topics_by_name_come_with_their_partitions(cluster: Cluster, topic: str) -> None:
-    found = cluster.topics([topic])
-    assert {topic: (0, 1)} == {name: one.partitions for name, one in found.items()}
+    topics = cluster.topics([topic])
+    assert {topic: (0, 1)} == {name: metadata.partitions for name, metadata in topics.items()}
 
 
 def test_missing_topic_is_absent_and_not_created(cluster: Cluster, topic: str) -> None:
@@ -32,7 +32,7 @@ def test_recreated_topic_has_another_id(
     assert before == cluster.topics(None)[topic].topic_id
     monkeypatch.setattr("broker.client.kafka.routing._PARTITIONS_PER_PAGE", 1)  # many pages
     assert before == cluster.topics(None)[topic].topic_id
-    assert all(one.topic_id is not None for one in cluster.topics(None).values())
+    assert all(metadata.topic_id is not None for metadata in cluster.topics(None).values())
     running.server.kafka.logs.delete_topic(topic)
     running.server.kafka.logs.create_topic(topic, 2, {})
     assert cluster.topics([topic])[topic].topic_id not in (None, before)
@@ -82,8 +82,8 @@ def test_offsets_of_a_partition(running: Broker, cluster: Cluster, topic: str) -
     append(running, topic, [b"b", b"c"], timestamp=3000)
     append(running, topic, [b"d"], timestamp=2000)
     wanted = {EARLIEST: 0, LATEST: 4, MAX_TIMESTAMP: 1, 1000: 0, 1001: 1, 3000: 1, 3001: None}
-    found = {time: cluster.offsets({(topic, 0): time})[topic, 0] for time in wanted}
-    assert wanted == found
+    offsets = {time: cluster.offsets({(topic, 0): time})[topic, 0] for time in wanted}
+    assert wanted == offsets
 
 
 def test_offsets_of_many_partitions_come_at_once(cluster: Cluster, topic: str) -> None:

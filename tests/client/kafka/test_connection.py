@@ -1,4 +1,4 @@
-"""The times of nested calls, and pauses that end in time."""
+"""The time limits of nested calls, and pauses within them."""
 
 from math import inf
 
@@ -51,7 +51,7 @@ def test_failure_without_time_for_retry_is_raised() -> None:
 
 
 def test_failure_after_too_long_pause_is_raised() -> None:
-    """As on a busy machine: the next try would fail for want of time, and its error would hide this one."""
+    """As on a busy machine: the next try would fail for lack of time, and its error would hide the previous error."""
 
     class SlowMachine(HandClock):
         def monotonic(self) -> float:

@@ -140,7 +140,7 @@ def test_refused_batch_is_resent_with_all_later_batches(broken: Broken, written_
             producer.flush()
         log.config = short_of_replicas
         producer.send(topic, 0, build_batch([(None, records[written_before], [], 0)]), 1)
-        time.sleep(0.3)  # refused by now; if this machine is slower than that, nothing is and the test says nothing
+        time.sleep(0.3)  # refused by now; on a slower machine nothing is refused, and the test checks nothing
         log.config = usual
         for record in records[written_before + 1 :]:
             producer.send(topic, 0, build_batch([(None, record, [], 0)]), 1)

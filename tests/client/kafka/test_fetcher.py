@@ -10,11 +10,11 @@ from tests.client.kafka.logs import append, offsets_and_values
 
 
 def read(cluster: Cluster, topic: str, start: int, end: int, **how: int) -> list[tuple[int, bytes | None]]:
-    found: list[tuple[int, bytes | None]] = []
+    records: list[tuple[int, bytes | None]] = []
     with cluster.fetcher(topic, 0, start, end, **how) as fetcher:  # type: ignore[arg-type]
         for fetched in fetcher:
-            found += offsets_and_values(fetched.data)
-    return found
+            records += offsets_and_values(fetched.data)
+    return records
 
 
 def test_all_records_are_read_in_order(running: Broker, cluster: Cluster, topic: str) -> None:
@@ -80,7 +80,7 @@ def test_recreated_topic_is_not_read_on(running: Broker, cluster: Cluster, topic
 
 
 def read_on(fetcher: Iterator[Fetched]) -> None:
-    """Until there are data."""
+    """Wait until there are data."""
     assert list(takewhile(lambda fetched: not fetched.data, fetcher))
 
 

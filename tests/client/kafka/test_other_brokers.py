@@ -1,4 +1,4 @@
-"""What other brokers do and this one does not: every version of Fetch and Produce, topic ids, torn batches, throttling."""
+"""Behaviour of other brokers that ours lacks: every version of Fetch and Produce, topic ids, torn batches, throttling."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -76,7 +76,7 @@ def test_batches_for_old_leader_precede_new_leaders(in_flight: int) -> None:
         old.hand_over_to(new)
         for value in sent[1 : 1 + in_flight]:
             producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
-        client.topics([TOPIC])  # somebody else hears of the new leader
+        client.topics([TOPIC])  # another caller learns of the new leader
         for value in sent[1 + in_flight :]:
             producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
         producer.flush()
@@ -98,7 +98,7 @@ def test_missing_common_version_names_both_sides() -> None:
 
 @pytest.mark.parametrize("max_bytes", [70, 100, 1000])
 def test_torn_batches_come_again(max_bytes: int) -> None:
-    """Also a batch that is larger than the bytes asked for: then the client asks for more."""
+    """Also a batch larger than the requested bytes: then the client requests more."""
     with filled(ScriptedBroker(tears=True)) as broker, cluster(broker) as client:
         assert VALUES == list(read(client, max_bytes=max_bytes))
 

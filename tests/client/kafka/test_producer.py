@@ -28,14 +28,14 @@ def batch(*records: bytes) -> tuple[bytearray, int]:
 def everything(
     cluster: Cluster, topic: str, partition: int = 0, isolation: str = "read_committed"
 ) -> list[bytes | None]:
-    """Values in order. What is aborted is left out here as a consumer does it: by the producers that are listed."""
+    """Values in order. Aborted records are left out as a consumer does: by the listed producers."""
     end = cluster.offsets({(topic, partition): -1}, isolation)[topic, partition]
     assert end is not None
-    found: list[bytes | None] = []
+    read: list[bytes | None] = []
     with cluster.fetcher(topic, partition, 0, end, isolation=isolation) as fetcher:
         for fetched in fetcher:
-            found += values(fetched.data, fetched.aborted)
-    return found
+            read += values(fetched.data, fetched.aborted)
+    return read
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])
@@ -89,7 +89,7 @@ def test_full_batches_share_requests_with_room(
 
 
 def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:
-    """Of all batches in the log."""
+    """The headers of all batches in the log."""
     end = cluster.offsets({(topic, partition): -1})[topic, partition]
     with cluster.fetcher(topic, partition, 0, end) as fetcher:
         return [header for fetched in fetcher for _, header in batches(fetched.data)]
@@ -105,7 +105,7 @@ def test_batches_above_topic_limit_are_split(
     random = Random(7)
     records = [random.randbytes(random.choice([10, 90, 700])) for _ in range(200)]
     with cluster.producer(idempotent=idempotent) as producer:
-        for first in range(0, len(records), 20):  # several at once are on their way, to both partitions
+        for first in range(0, len(records), 20):  # several are in flight at once, to both partitions
             for partition in (0, 1):
                 these = [
                     (None, record, [("h", b"v")], first + n) for n, record in enumerate(records[first : first + 20])
@@ -115,10 +115,10 @@ def test_batches_above_topic_limit_are_split(
         assert 256 < producer.largest(topic) < 1000
     for partition in (0, 1):
         assert records == everything(cluster, topic, partition)
-        found = headers_of(cluster, topic, partition)
-        assert 1000 >= max(header.size for header in found)
+        headers = headers_of(cluster, topic, partition)
+        assert 1000 >= max(header.size for header in headers)
         if idempotent:
-            assert [header.base_offset for header in found] == [header.base_sequence for header in found]
+            assert [header.base_offset for header in headers] == [header.base_sequence for header in headers]
 
 
 def test_transaction_with_split_batches_is_whole(running: Broker, cluster: Cluster) -> None:
@@ -142,12 +142,12 @@ def test_record_above_topic_limit_is_one_sentence(running: Broker, cluster: Clus
         producer.send("small", 0, *batch(b"x", b"x" * 2000, b"y"))
         with pytest.raises(
             RecordTooLargeError, match=r"A record for small-0 takes 20\d\d bytes, .* max.message.bytes"
-        ) as one:
+        ) as first:
             producer.flush()
         with pytest.raises(RecordTooLargeError) as again:
             producer.send("small", 0, *batch(b"y"))
-        assert one.value is again.value
-    assert [b"x"] == everything(cluster, "small")  # what came before it
+        assert first.value is again.value
+    assert [b"x"] == everything(cluster, "small")  # the record before it
 
 
 def test_refusal_of_partition_keeps_others_of_request(running: Broker, cluster: Cluster) -> None:
@@ -184,13 +184,13 @@ def test_refusal_of_partition_keeps_other_requests(running: Broker, idempotent: 
         send(2, b"k")
         with pytest.raises(BrokerAnswerError, match=f"{topic}-0 cannot be written"):
             producer.flush()
-        # Of partition 0 the first ones, without the one that follows the refused one and that is written without idempotence.
+        # Of partition 0 the first records, without the record after the refused one, which is written without idempotence.
         assert {(topic, 0): 1, (topic, 1): 2, (topic, 2): 2} == producer.acknowledged
         assert [1 if idempotent else 2, 2, 2] == [len(everything(cluster, topic, partition)) for partition in range(3)]
 
 
 def test_unreadable_too_large_batch_fails_the_producer(running: Broker, cluster: Cluster) -> None:
-    """Its error is final, like any other: what was not written must not be forgotten by the next flush."""
+    """Its error is final, like any other: the next flush must not forget the unwritten records."""
     running.server.kafka.logs.create_topic("small-garbage", 1, {"max.message.bytes": "1000"})
     data, count = batch(*[b"x" * 600] * 4)
     data[-1300:] = bytes(1300)  # the producer makes the checksum anew
@@ -267,7 +267,7 @@ def test_offsets_are_committed_with_records_or_not(cluster: Cluster, topic: str)
             else:
                 producer.commit()
     assert {(topic, 0): 10} == {
-        key: one.offset for key, one in cluster.committed(f"{topic}-group", stable=True).items()
+        key: commit.offset for key, commit in cluster.committed(f"{topic}-group", stable=True).items()
     }
 
 
@@ -317,7 +317,7 @@ def test_timeout_above_broker_limit_names_the_setting(cluster: Cluster, topic: s
         producer.begin()
 
 
-# Several producers, one decision ----------------------------------------------------------------------------------------
+# Several producers, a joint decision-------------------------------------------------------------------------------------
 
 
 def members_of(cluster: Cluster, topic: str, count: int) -> list[Identity]:
@@ -349,7 +349,7 @@ def test_fenced_member_prevents_the_joint_commit(cluster: Cluster, topic: str) -
         leader.begin()
         with pytest.raises(ProducerFencedError, match=f"{topic}-member-1"):
             cluster.end_together(leader, members)
-    for name in {one.transactional_id for one in cluster.list_transactions(f"{topic}-member-")}:
+    for name in {transaction.transactional_id for transaction in cluster.list_transactions(f"{topic}-member-")}:
         cluster.abort_transaction(name)
     assert [] == everything(cluster, topic)
 
@@ -357,10 +357,12 @@ def test_fenced_member_prevents_the_joint_commit(cluster: Cluster, topic: str) -
 def test_open_transactions_are_found_by_prefix(cluster: Cluster, topic: str) -> None:
     members = members_of(cluster, topic, 2)
     listed = cluster.list_transactions(f"{topic}-member-")
-    expected = [(one.transactional_id, one.producer_id, "Ongoing") for one in members]
-    assert expected == [(one.transactional_id, one.producer_id, one.state) for one in listed]
-    for one in listed:
-        cluster.abort_transaction(one.transactional_id)
+    expected = [(member.transactional_id, member.producer_id, "Ongoing") for member in members]
+    assert expected == [
+        (transaction.transactional_id, transaction.producer_id, transaction.state) for transaction in listed
+    ]
+    for transaction in listed:
+        cluster.abort_transaction(transaction.transactional_id)
     assert [] == cluster.list_transactions(f"{topic}-member-")
 
 

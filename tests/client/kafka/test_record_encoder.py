@@ -1,4 +1,4 @@
-"""Records in, batches out: what the format's own reader finds in them is what went in."""
+"""Encoded batches, read back by the format's own reader."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ rows = st.lists(st.tuples(nullable, nullable, header_lists, st.integers(0, 1 << 
 
 
 def read(batches: list[tuple[bytearray, int]]) -> list[Row]:
-    found: list[Row] = []
+    decoded: list[Row] = []
     for data, count in batches:
         header = read_header(data)
         check_crc(data, 0, header)
@@ -26,11 +26,11 @@ def read(batches: list[tuple[bytearray, int]]) -> list[Row]:
         assert count == len(inside) == header.record_count
         assert header.max_timestamp == max(record.timestamp for record in inside)
         assert list(range(count)) == [record.offset for record in inside]
-        found += [
+        decoded += [
             (record.key, record.value, [(name.encode(), value) for name, value in record.headers], record.timestamp)
             for record in inside
         ]
-    return found
+    return decoded
 
 
 @given(rows, st.integers(100, 2000), st.sampled_from([0, 1, 4]))

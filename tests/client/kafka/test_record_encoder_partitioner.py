@@ -1,4 +1,4 @@
-"""Kafka's hash of keys, against the one that kafka-python has, which Kafka's Java clients agree with."""
+"""Kafka's hash of keys, against kafka-python's, which agrees with Kafka's Java clients."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A broker that sends no answer and closes no connection: every call ends when its time is over, whatever it waits for.
+"""A broker that sends no answer and closes no connection: every call ends when its time is over.
 
 ``request.timeout.ms`` is left at half a minute: a call that hung would wait at least as long.
 """
@@ -18,7 +18,7 @@ from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess
 
 CALL_MS = 300
-# Less than request.timeout.ms, and more than any call takes that ends in its time.
+# Less than request.timeout.ms, and more than any call within its time takes.
 FOR_EVER_S = 15.0
 
 
@@ -71,7 +71,7 @@ def fails_in_time(call: Callable[[], object]) -> None:
     ],
 )
 def test_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object], known: bool) -> None:
-    """``known``: there is a connection already, which is silent from now on; else a new one is, from its first word."""
+    """``known``: an open connection is silent from now on; else a new connection is silent from its beginning."""
     with Cluster(config(process)) as cluster:
         if known:
             ask_well(process, cluster, ask)
@@ -80,7 +80,7 @@ def test_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object],
 
 
 def ask_well(process: BrokerProcess, cluster: Cluster, ask: Callable[[Cluster], object]) -> None:
-    """Without a bound on the time."""
+    """Set no bound on the time."""
     cluster.routing.config, before = config(process, 60_000), cluster.config
     ask(cluster)
     cluster.routing.config = before

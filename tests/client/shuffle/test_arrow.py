@@ -19,9 +19,9 @@ def test_batches_are_read_back(partition: ResultPartitionID) -> None:
     with exchange.writer(partition, 1, "blocking") as writer, writer.records(serializer=reader.serialize) as out:
         out.extend(batches)
     with InputGate([(exchange, partition, 0)]) as gate:
-        found = list(gate.arrow_batches())
-    assert len(batches) == len(found)
-    assert all(one.equals(other) for one, other in zip(batches, found, strict=True))
+        received = list(gate.arrow_batches())
+    assert len(batches) == len(received)
+    assert all(batch.equals(other) for batch, other in zip(batches, received, strict=True))
 
 
 def test_record_without_arrow_stream_is_an_error(partition: ResultPartitionID) -> None:

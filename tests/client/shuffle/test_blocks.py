@@ -1,4 +1,4 @@
-"""Blocks come back whole and in order, also when the broker goes away in between."""
+"""Blocks come back whole and in order, also if the broker restarts in between."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.client.shuffle.reference_server import ReferenceServer
 
 
 class Pushed:
-    """A writer that notes what it is given."""
+    """A writer that notes its pushes."""
 
     def __init__(self) -> None:
         self.pushes: list[tuple[bytes, DataType]] = []
@@ -57,15 +57,15 @@ def write(address: str, partition: ResultPartitionID, writer: int, blocks: int =
 
 @pytest.mark.parametrize("writers", [1, 3, 12])
 def test_blocks_come_whole_in_channel_order(broker: Broker, writers: int) -> None:
-    """Twelve: so many that they share their buffers."""
+    """Twelve channels, which share their buffers."""
     address, data_set = broker.shuffle_address, new_data_set()
     partitions = [ResultPartitionID.of(data_set, number) for number in range(writers)]
     for number, partition in enumerate(partitions):
         write(address, partition, number)
-    found: list[list[bytes]] = [[] for _ in range(writers)]
+    received: list[list[bytes]] = [[] for _ in range(writers)]
     for channel, payload in BlockReader([(address, partition, 1) for partition in partitions]):
-        found[channel].append(bytes(payload))
-    assert [[block(writer, number) for number in range(1, 20, 2)] for writer in range(writers)] == found
+        received[channel].append(bytes(payload))
+    assert [[block(writer, number) for number in range(1, 20, 2)] for writer in range(writers)] == received
 
 
 def test_broker_may_restart_in_the_middle(tmp_path: object) -> None:
@@ -75,14 +75,14 @@ def test_broker_may_restart_in_the_middle(tmp_path: object) -> None:
         for number, partition in enumerate(partitions):
             write(first.shuffle_address, partition, number, blocks=2000)
         reader = iter(BlockReader([(first.shuffle_address, partition, 0) for partition in partitions]))
-        found: list[list[bytes]] = [[], []]
+        received: list[list[bytes]] = [[], []]
         for _ in range(3):
             channel, payload = next(reader)
-            found[channel].append(bytes(payload))
+            received[channel].append(bytes(payload))
     with Broker(str(tmp_path), listeners=("kafka://127.0.0.1:0", f"shuffle://127.0.0.1:{port}")):
         for channel, payload in reader:
-            found[channel].append(bytes(payload))
-    assert [[block(writer, number) for number in range(0, 2000, 2)] for writer in range(2)] == found
+            received[channel].append(bytes(payload))
+    assert [[block(writer, number) for number in range(0, 2000, 2)] for writer in range(2)] == received
 
 
 @pytest.mark.parametrize("cuts", [{3}, {3, 4, 30}])
@@ -90,12 +90,12 @@ def test_blocks_read_before_a_loss_are_skipped(
     server: ReferenceServer, partition: ResultPartitionID, cuts: set[int]
 ) -> None:
     write(server.address, partition, 0, blocks=100)
-    found = []
+    received = []
     for _, payload in BlockReader([(server.address, partition, 0)]):
-        found.append(bytes(payload))
-        if len(found) in cuts:
+        received.append(bytes(payload))
+        if len(received) in cuts:
             server.cut_connections()
-    assert [block(0, number) for number in range(0, 100, 2)] == found
+    assert [block(0, number) for number in range(0, 100, 2)] == received
 
 
 def test_released_partition_is_not_awaited_for_long() -> None:

@@ -16,7 +16,7 @@ from tests.client.shuffle.reference_server import ReferenceServer
 
 @pytest.fixture(params=["reference", "broker"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a server that is exact about the rules, and of the real one."""
+    """The addresses of the reference server and of the real broker."""
     if request.param == "broker":
         with Broker() as broker:
             yield broker.shuffle_address
@@ -43,11 +43,11 @@ def test_every_record_arrives_once_and_in_order(
 
     in_thread(write)
     channels = [(address, partition, index) for index in range(3)]
-    found: list[list[bytes]] = [[], [], []]
+    received: list[list[bytes]] = [[], [], []]
     with InputGate(channels, credit=credit, floating_buffers=floating) as gate:
         for channel, record in gate.records_by_channel():
-            found[channel].append(record)
-    assert [expected[index::3] for index in range(3)] == found
+            received[channel].append(record)
+    assert [expected[index::3] for index in range(3)] == received
 
 
 def test_writer_learns_when_readers_have_processed_everything(
@@ -90,13 +90,13 @@ def test_reader_learns_of_a_failed_writer(address: str, partition: ResultPartiti
 
 
 def test_writer_without_readers_continues_for_nobody(partition: ResultPartitionID) -> None:
-    """As a task of Flink, which hears nothing of it. On our broker: the reference server does not release."""
+    """As a task of Flink, which is not told. On our broker: the reference server does not release."""
     with Broker() as broker, ShuffleWriter(broker.shuffle_address, partition, 2) as writer:
         for index in range(2):
             writer.push(index, b"data")
         assert not writer.discards
         with InputGate([(broker.shuffle_address, partition, index) for index in range(2)]) as gate:
-            gate.poll()  # the other one may not even have been requested
+            gate.poll()  # the other channel may not even have been requested
         while not writer.discards:
             writer.push(0, b"for nobody")
         assert writer.try_push(1, bytes(32768)) and writer.has_room(1, 32768)

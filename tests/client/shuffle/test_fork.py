@@ -1,4 +1,4 @@
-"""A forked child and what it has of its parent: copies of locks and descriptors, and no I/O thread."""
+"""A forked child and its parent's objects: copies of locks and descriptors, and no I/O thread."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ from broker.runtime import forks
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here"),
-    # Python warns of forks beside threads, from 3.12 on: that is what is tested.
+    # Python warns of forks beside threads, from 3.12 on: these tests fork on purpose.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 
 def in_child(function: Callable[[], object]) -> None:
-    """Runs in a forked child; fails if it raises, or takes for ever."""
+    """Run it in a forked child; fail if it raises or hangs."""
     child = os.fork()
     if not child:
         status = 1
@@ -68,8 +68,8 @@ def test_child_closes_its_copies_and_parent_continues(broker: Broker, partition:
                 with pytest.raises(ShuffleClosedError, match="process that this one was forked from"):
                     use()
             writer.fail("from the child")
-            for one in (gate, writer, admin):
-                one.close()
+            for copy in (gate, writer, admin):
+                copy.close()
 
         in_child(child)
         for number in range(200):
@@ -100,7 +100,7 @@ def test_child_has_its_own_loop(broker: Broker, partition: ResultPartitionID) ->
 
 
 def test_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
-    """A copy of its descriptor in a child that lives on would keep it open."""
+    """A copy of its descriptor in a surviving child would keep it open."""
     address = broker.shuffle_address
     writer = ShuffleWriter(address, partition, 1)
     writer.open()
@@ -167,15 +167,15 @@ def test_fork_notifies_the_registered_objects() -> None:
         def forked(self) -> None:
             self.forks += 1
 
-    one = One()
-    forks.tell(one)
+    counting = One()
+    forks.tell(counting)
     before = forks.count()
 
     def child() -> None:
-        assert (1, before + 1) == (one.forks, forks.count())
+        assert (1, before + 1) == (counting.forks, forks.count())
 
     in_child(child)
-    assert (0, before) == (one.forks, forks.count())
+    assert (0, before) == (counting.forks, forks.count())
 
 
 def test_exit_function_runs_only_in_its_process() -> None:

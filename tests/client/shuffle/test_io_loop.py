@@ -1,4 +1,4 @@
-"""The I/O thread belongs to all writers and gates of the process: what goes wrong with one of them is its own affair."""
+"""The I/O thread serves all writers and gates of the process: the error of one must not affect the others."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def tell_size(gate: InputGate) -> None:
 
 
 def raises_soon(writer: ShuffleWriter, expected: type[Exception], text: str) -> None:
-    """The callback is called whenever the I/O thread gets to it."""
+    """The I/O thread calls the callback at some time."""
     with pytest.raises(expected, match=text):
         push_on(writer)
 
@@ -128,8 +128,8 @@ def test_undecodable_task_event_is_passed_on_unchanged(
         def send() -> None:
             connection = server.partitions[partition].connection
             (handle,) = connection.handles
-            for one in (event, b"\0\0\0\x02"):
-                connection.send(writer_frames.encode_writer_task_event(handle, 0, one))
+            for sent in (event, b"\0\0\0\x02"):
+                connection.send(writer_frames.encode_writer_task_event(handle, 0, sent))
 
         server.call(send)
         wait_for(lambda: len(came) == 2)

@@ -1,4 +1,4 @@
-"""Silence counts only while something is expected, and only as far as this process has looked."""
+"""Silence counts only while an answer is expected, and only while this process runs."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_silent_peer_is_asked_once_then_dead() -> None:
 def test_peer_without_expectations_may_be_silent() -> None:
     liveness = Liveness(12, 0)
     assert looks(liveness, *range(3, 60, 3), expecting=False) == [FINE] * 19
-    # The silence counts from the moment at which something is expected: 57.
+    # The silence counts from the time at which an answer is expected: 57.
     assert looks(liveness, 60, 61, 65, 68, 69) == [FINE, ASK, FINE, FINE, DEAD]
 
 

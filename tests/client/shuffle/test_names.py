@@ -35,7 +35,7 @@ def test_partition_has_four_forms(text: ResultPartitionID | bytes | str) -> None
 
 
 def test_name_stands_for_one_partition_everywhere() -> None:
-    # The very bytes: after an upgrade that changed them, nobody would find a partition by its name.
+    # The exact bytes: an upgrade that changed them would hide partitions from their names.
     expected = "8f6a788939ca730f226789b44f0f84dc" + 8 * "0" + "cd7180cb140215cc3afd97fe53e2d1d4" + 48 * "0"
     assert expected == partition_id("word-count").hex() == partition_id(" word-count ").hex()
     assert partition_id("a/0") != partition_id("a/1")

@@ -25,7 +25,7 @@ from tests.client.shuffle.tls_gate import TlsGate
 
 @pytest.fixture
 def trusting(tmp_path: Path) -> dict[str, str]:
-    """The settings of a client that trusts the gate."""
+    """The settings with which a client trusts the gate."""
     (tmp_path / "ca.crt").write_text(certificates.authority().pem)
     return {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "ca.crt")}
 
@@ -69,7 +69,7 @@ def test_blocks_of_all_sizes_go_both_ways(
     assert blocks == read(f"shuffle+ssl://{gate.address}", partition, trusting)
     settings = pickle.loads(pickle.dumps(SecuritySettings.from_properties(trusting)))
     with ShuffleAdmin(gate.address, security=settings) as admin:
-        assert [partition] == [one.partition for one in admin.partitions(partition.hex())]
+        assert [partition] == [info.partition for info in admin.partitions(partition.hex())]
         assert admin.release(partition)
     assert gate.let_in >= 3
 
@@ -175,7 +175,7 @@ def test_forked_child_leaves_its_parents_connections_alone(
             write(broker.shuffle_address, partition, [b"by the child"], trusting)
 
         in_child(child)
-        assert [partition] == [one.partition for one in admin.partitions()]
+        assert [partition] == [info.partition for info in admin.partitions()]
 
 
 def test_settings_are_checked_before_any_connection() -> None:

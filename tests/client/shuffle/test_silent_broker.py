@@ -1,6 +1,6 @@
 """A broker that answers nothing and closes nothing: a stopped process, or a machine without power. Every call has an end.
 
-The times here are short, and far shorter than what a call would take that does not bound its wait: that one would hang.
+The times here are far shorter than those of a call with an unbounded wait, which would hang.
 """
 
 import threading
@@ -25,9 +25,9 @@ from tests.client.conftest import InThread
 from tests.client.shuffle.reference_server import ReferenceServer
 from tests.process.broker_process import BrokerProcess
 
-# A busy machine answers in this time, too.
+# Even a busy machine answers in this time.
 ANSWER_S, RECONNECT_S = 1.0, 0.3
-# Where only a hang would get to.
+# Only a hang would take this long.
 FOR_EVER_S = 30
 
 
@@ -41,14 +41,14 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 @pytest.fixture(autouse=True)
 def goes_on(process: BrokerProcess) -> Iterator[None]:
-    """Whatever has failed."""
+    """The error of the failed call."""
     yield
     process.resume()
 
 
 @pytest.fixture
 def ends(in_thread: InThread) -> Callable[[Callable[[], object]], None]:
-    """The call comes back."""
+    """The call returns."""
 
     def check(call: Callable[[], object]) -> None:
         thread = in_thread(call)
@@ -135,7 +135,7 @@ def test_broker_that_resumes_in_time_loses_nothing(process: BrokerProcess, parti
         writer.push(0, b"before")
 
         def meanwhile() -> None:
-            # Long enough for the connection to be given up and made anew, several times maybe.
+            # Long enough for the connection to be given up and restored, perhaps several times.
             for _ in range(2):
                 writer.push(0, b"meanwhile", timeout=3 * ANSWER_S)
 
@@ -143,8 +143,8 @@ def test_broker_that_resumes_in_time_loses_nothing(process: BrokerProcess, parti
             meanwhile()
         writer.push(0, b"after")
     with InputGate([(process.address, partition, 0)]) as gate:
-        found = [bytes(data) for _, data in gate.buffers()]
-    assert found in ([b"before", b"meanwhile", b"after"], [b"before", b"after"])
+        received = [bytes(data) for _, data in gate.buffers()]
+    assert received in ([b"before", b"meanwhile", b"after"], [b"before", b"after"])
 
 
 def test_reading_blocks_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
@@ -171,14 +171,14 @@ def test_block_reader_continues_with_a_resumed_broker(process: BrokerProcess, pa
     with writer_to(process.address, partition) as writer:
         for number in range(2000):
             writer.push(0, b"%d" % number * 500, DataType.DATA_BUFFER_WITH_CLEAR_END)
-    found = []
+    received = []
     for _, block in BlockReader([(process.address, partition, 0)], answer_timeout=ANSWER_S, patience=FOR_EVER_S):
-        found.append(bytes(block))
-        if len(found) == 50:
+        received.append(bytes(block))
+        if len(received) == 50:
             process.suspend()
-            # Later than the reader gives the connection up.
+            # Later than the reader gives up the connection.
             threading.Timer(2 * ANSWER_S, process.resume).start()
-    assert [b"%d" % number * 500 for number in range(2000)] == found
+    assert [b"%d" % number * 500 for number in range(2000)] == received
 
 
 def test_gate_waits_for_the_configured_time(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
@@ -228,7 +228,7 @@ def test_unacknowledged_writer_asks_the_broker(
 
 
 def test_held_back_writer_asks_the_broker(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    """And one that waits for credit for longer than a broker may be silent keeps its connection."""
+    """A writer that waits for credit for longer than a broker may be silent keeps its connection."""
     server.credit, server.give_credit = 1, False
     with ShuffleWriter(server.address, partition, 1, "blocking", answer_timeout=0.1, reconnect_timeout=0.0) as writer:
         writer.push(0, b"0")
@@ -269,7 +269,7 @@ def test_suspension_of_this_process_does_not_count() -> None:
 
 
 def test_live_broker_may_have_nothing_to_send(partition: ResultPartitionID) -> None:
-    """It waits for a partition to come, for longer than a silent one is believed in."""
+    """It waits for a partition for longer than a silent broker counts as alive."""
     with (
         Broker(shuffle_partition_request_timeout_ms=3000) as broker,
         pytest.raises(PartitionNotFoundError),

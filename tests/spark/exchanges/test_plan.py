@@ -48,19 +48,19 @@ def test_bucket_is_read_from_winners_with_rows(plan: ExchangePlan, data: st.Data
         for winner in plan.winners
         if winner.broker >= 0 and winner.has(bucket)
     ]
-    found = [
+    actual = [
         (address, partition.number, partition.attempt, subpartition)
         for address, partition, subpartition in plan.channels(bucket)
     ]
-    assert expected == found
+    assert expected == actual
 
 
 @given(
     spec=specs, map_number=st.integers(0, 2**31 - 1), attempts=st.sets(st.integers(0, 2**40), min_size=2, max_size=2)
 )
 def test_attempts_of_a_map_are_distinct(spec: ExchangeSpec, map_number: int, attempts: set[int]) -> None:
-    one, other = (spec.partition(map_number, attempt) for attempt in attempts)
+    first, other = (spec.partition(map_number, attempt) for attempt in attempts)
     same = len({attempt % 2**31 for attempt in attempts}) == 1
-    assert (one == other) is same
-    assert (one.producer_key == other.producer_key) is same
-    assert one.hex().startswith(spec.prefix)
+    assert (first == other) is same
+    assert (first.producer_key == other.producer_key) is same
+    assert first.hex().startswith(spec.prefix)

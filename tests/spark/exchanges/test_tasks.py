@@ -65,11 +65,11 @@ def test_rows_come_in_their_buckets_in_order(
             expected.setdefault(row.pop(bucket_name), []).append(row)
     splitter = Splitter(buckets, compression, collect)
     codec = Codec(compression)
-    found: dict[int, list[dict[str, object]]] = {}
+    actual: dict[int, list[dict[str, object]]] = {}
     for bucket, block in split(splitter, given_):
         schema = pa.schema(list(given_[0].schema)[:-1])
-        found.setdefault(bucket, []).extend(codec.decode(memoryview(block), schema).to_pylist())
-    assert expected == found
+        actual.setdefault(bucket, []).extend(codec.decode(memoryview(block), schema).to_pylist())
+    assert expected == actual
     assert {bucket: len(rows) for bucket, rows in expected.items()} == {
         int(bucket): int(splitter.counts[bucket]) for bucket in np.flatnonzero(splitter.counts)
     }
@@ -101,12 +101,12 @@ def test_block_offsets_beyond_its_bytes_are_an_error() -> None:
 
 
 def test_texts_need_not_be_utf_8() -> None:
-    """Spark's need not."""
+    """Spark's texts need not be UTF-8."""
     texts = pa.StringArray.from_buffers(2, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"\xff\xfe"))
     nested = pa.StructArray.from_arrays([texts, pa.MapArray.from_arrays([0, 1, 2], texts, texts)], ["t", "m"])
     batch = pa.record_batch({"v": texts, "l": pa.ListArray.from_arrays([0, 1, 2], texts), "s": nested})
-    [(found, _)] = decoded([(0, Codec(None).encode(batch))], Codec(None), batch.schema)
-    assert batch.equals(found)
+    [(decoded_batch, _)] = decoded([(0, Codec(None).encode(batch))], Codec(None), batch.schema)
+    assert batch.equals(decoded_batch)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
@@ -116,8 +116,8 @@ def test_changed_block_is_whole_or_an_error(changes: list[tuple[int, int]]) -> N
     for position, byte in changes:
         block[position % len(block)] = byte
     with contextlib.suppress(ExchangeError, UnicodeDecodeError):
-        for found, _ in decoded([(0, block)], Codec(None), batch.schema):
-            found.to_pydict()
+        for decoded_batch, _ in decoded([(0, block)], Codec(None), batch.schema):
+            decoded_batch.to_pydict()
 
 
 @given(sizes=st.lists(st.integers(1, 3 * BLOCK_BYTES)))

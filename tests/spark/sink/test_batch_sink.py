@@ -27,7 +27,7 @@ def write(topics: Topics) -> Write:
 
 
 def messages(topics: Topics, topic: str, partitions: int = 2) -> list[Message]:
-    """All that is committed."""
+    """All committed messages."""
     settings: dict[str, Any] = {
         "bootstrap.servers": topics.bootstrap_servers,
         "group.id": "reader",
@@ -37,19 +37,19 @@ def messages(topics: Topics, topic: str, partitions: int = 2) -> list[Message]:
     }
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found = []
+    received = []
     ended = 0
     while ended < partitions:
         message = consumer.poll(30)
-        assert message is not None, found
+        assert message is not None, received
         error = message.error()
         if error is None:
-            found.append(message)
+            received.append(message)
         else:
             assert error.code() == KafkaError._PARTITION_EOF, error
             ended += 1
     consumer.close()
-    return found
+    return received
 
 
 def seen(topics: Topics, topic: str) -> list[str]:
@@ -73,13 +73,13 @@ def test_every_column_arrives(spark: "SparkSession", topics: Topics, write: Writ
     ]
     schema = "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int"
     write(spark.createDataFrame(rows, schema), deliveryGuarantee=guarantee)
-    found = [
-        (one.key(), one.value(), one.headers() or [], one.topic(), one.partition())
+    actual = [
+        (message.key(), message.value(), message.headers() or [], message.topic(), message.partition())
         for topic in (first, second)
-        for one in messages(topics, topic)
+        for message in messages(topics, topic)
     ]
     expected = [(key, value, headers or [], topic, partition) for key, value, headers, topic, partition in rows]
-    assert sorted(expected, key=repr) == sorted(found, key=repr)
+    assert sorted(expected, key=repr) == sorted(actual, key=repr)
 
 
 def test_as_sql(spark: "SparkSession", topics: Topics) -> None:
@@ -147,7 +147,7 @@ def test_failed_job_shows_nothing(spark: "SparkSession", topics: Topics, write: 
 def test_error_is_one_sentence(
     spark: "SparkSession", topics: Topics, write: Write, options: dict[str, str], sql: str, sentence: str
 ) -> None:
-    with pytest.raises(Exception) as failure:  # Spark has several, all with our sentence in them
+    with pytest.raises(Exception) as failure:  # Spark has several classes, all with our sentence
         write(spark.sql(sql), **options)
     assert sentence in sentence_of(failure)
 
@@ -198,7 +198,7 @@ def test_other_formats_keep_their_modes(spark: "SparkSession", tmp_path: Path) -
 
 
 def run(df: "DataFrame", checkpoint: Path, topics: Topics, **options: str) -> None:
-    """Everything that there is, in micro-batches."""
+    """Write all rows in micro-batches."""
     given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "checkpointLocation": str(checkpoint)} | options
     query = df.writeStream.format("broker").options(**given).trigger(availableNow=True).start()
     query.awaitTermination(240)
@@ -219,7 +219,7 @@ def test_replayed_batch_is_seen_once(topics: Topics, stream: "Callable[..., Data
     source, target = topics.fill(2, 10), topics.make()
     rows = stream(subscribe=source, startingOffsets="earliest").select("key", "value")
     run(rows, tmp_path, topics, topic=target)
-    # As if Spark had been killed between our commit and its own note of it.
+    # As if Spark had been killed between our commit and its own entry of it.
     (tmp_path / "commits" / "0").unlink()
     (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
     topics.put(source, 0, range(10, 15))

@@ -33,17 +33,17 @@ _names = itertools.count()
 TASKS = 3
 COLUMNS = SinkColumns(value=0)
 
-# Where a driver may be killed, in the order in which it gets there; "decided" is before Spark has written down that the
+# The points at which a driver may be killed, in order; "decided" is before Spark has recorded that the
 # batch is done.
 STEPS = ("written", "leftovers", "begun", "number", "decided")
 
 
 class Killed(BaseException):
-    """What a kill looks like to the code: nothing is cleaned up by handlers of errors."""
+    """A kill as the code sees it: no handler of errors cleans up."""
 
 
 class Mortal(MicroBatch):
-    """Dies after a step, or stands still after it while somebody else does something."""
+    """Dies after a step, or stands still after it while another driver acts."""
 
     dies_after = ""
     stands_after = ""
@@ -74,7 +74,7 @@ class Mortal(MicroBatch):
 
 
 class Alone(Mortal):
-    """As on a broker that can decide for one producer only."""
+    """As on a broker that can decide for a single producer only."""
 
     def commit(self) -> bool:
         original, sink_commit.transaction.can_end_together = sink_commit.transaction.can_end_together, lambda *_: False
@@ -90,7 +90,7 @@ class Alone(Mortal):
 
 @attrs.define(eq=False)
 class Query:
-    """A streaming query and its topic; ``batch`` writes what a batch of that number has."""
+    """A streaming query and its topic; ``batch`` writes the rows of the batch with that number."""
 
     cluster: Cluster
     tasks: int = TASKS
@@ -113,7 +113,7 @@ class Query:
         return write_task(self.options(), COLUMNS, place, query_name(self.id), rows)
 
     def kill_task(self, batch_id: int, task: int, attempt: int, rows: int) -> None:
-        """A task that has written so many of its rows and is gone."""
+        """A task that died after this many of its rows."""
         with self.cluster.producer(transactional_id=task_name(query_name(self.id), task, attempt)) as producer:
             producer.begin()
             self.cluster.make_topics([self.topic])
@@ -125,13 +125,13 @@ class Query:
         return [self.write(batch_id, task, attempt) for task, attempt in enumerate(attempts)]
 
     def seen(self) -> list[bytes | None]:
-        """By who reads what is committed."""
-        found: list[bytes | None] = []
+        """The values that a reader of committed records gets."""
+        committed: list[bytes | None] = []
         for partition in self.cluster.make_topics([self.topic])[self.topic].partitions:
             end = self.cluster.offsets({(self.topic, partition): LATEST}, "read_committed")[self.topic, partition]
             for fetched in self.cluster.fetcher(self.topic, partition, 0, end, isolation="read_committed"):
-                found += values(fetched.data, fetched.aborted)
-        return sorted(found, key=lambda one: one or b"")
+                committed += values(fetched.data, fetched.aborted)
+        return sorted(committed, key=lambda value: value or b"")
 
     def expected(self, batches: int) -> list[bytes]:
         every = [self.rows(number, task) for number in range(batches) for task in range(self.tasks)]
@@ -143,14 +143,14 @@ def cluster(session_broker: Broker) -> Iterator[Cluster]:
     from broker.client.kafka import ClientConfig
 
     given = {"bootstrap.servers": session_broker.bootstrap_servers, "retry.backoff.ms": 1}
-    with Cluster(ClientConfig.from_properties(given)) as one:
-        yield one
+    with Cluster(ClientConfig.from_properties(given)) as client:
+        yield client
 
 
 @attrs.frozen
 class Failure:
-    """One life of the query that ends before its batch is done: killed after ``step``, and perhaps not dead: its driver goes on
-    with the commit when the next life has come to ``zombie_at``."""
+    """A life of the query that ends before its batch is done: killed after ``step``, and perhaps not dead: its driver continues
+    with the commit when the next life has reached ``zombie_at``."""
 
     step: str
     attempts: list[int]
@@ -189,7 +189,7 @@ def test_each_batch_is_seen_whole_and_once(cluster: Cluster, lives: list[list[Fa
 
 
 def live(query: Query, batch_id: int, failure: Failure, zombies: list[tuple[str, MicroBatch]]) -> None:
-    """One life of the query, up to the kill. Drivers of earlier lives that are not dead go on where they said."""
+    """A life of the query, up to the kill. Drivers of earlier lives that are not dead continue at their points."""
     for killed in failure.killed_tasks:
         query.kill_task(batch_id, *killed)
     if failure.step == "tasks":
@@ -248,7 +248,7 @@ def test_stalled_driver_adds_nothing_after_takeover(
     assert query.expected(2 if next_batch_too else 1) == query.seen()
 
 
-# By itself ----------------------------------------------------------------------------------------------------------------
+# Alone -------------------------------------------------------------------------------------------------------------------
 
 
 def test_batch_becomes_visible_by_its_commit(cluster: Cluster) -> None:
@@ -316,7 +316,7 @@ def test_number_moves_with_the_topic(cluster: Cluster) -> None:
     assert not MicroBatch(cluster, 1, query.batch(1, [0] * TASKS)).commit()
 
 
-# On a broker that can decide for one producer only --------------------------------------------------------------------
+# On a broker that can decide for a single producer --------------------------------------------------------------------
 
 
 @on_one_broker
@@ -371,6 +371,6 @@ def test_job_with_lost_task_shows_nothing(cluster: Cluster) -> None:
     cluster.abort_transaction(task_name(job, 1, 0))
     with pytest.raises(ProducerFencedError, match=f"{job}/1/0"):
         sink_commit.commit_job(cluster, job, written)
-    sink_commit.abort(cluster, [one.identity for one in written if one.identity is not None])
+    sink_commit.abort(cluster, [message.identity for message in written if message.identity is not None])
     assert [] == query.seen()
     assert [] == cluster.list_transactions(job)

@@ -39,7 +39,7 @@ TYPES: dict[str, DataType] = {
 
 
 def columns(schema: str, topic: str | None = None) -> SinkColumns:
-    """``name type, name type``; without a session there is nobody to read Spark's own notation."""
+    """``name type, name type``; without a session Spark's own notation cannot be parsed."""
     pairs = [pair.split() for pair in schema.split(", ")]
     return SinkColumns.of(StructType([StructField(name, TYPES[kind]) for name, kind in pairs]), topic)
 

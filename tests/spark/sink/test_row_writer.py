@@ -1,4 +1,4 @@
-"""Rows of all kinds, written to a real broker: each is found again in its partition."""
+"""Rows of all kinds, written to a real broker and read back from their partitions."""
 
 import itertools
 import re
@@ -48,8 +48,8 @@ class Row(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(session_broker: Broker) -> Iterator[Cluster]:
-    with Cluster(ClientConfig.from_properties({"bootstrap.servers": session_broker.bootstrap_servers})) as one:
-        yield one
+    with Cluster(ClientConfig.from_properties({"bootstrap.servers": session_broker.bootstrap_servers})) as client:
+        yield client
 
 
 def new_topic(running: Broker, partitions: int = PARTITIONS) -> str:
@@ -69,13 +69,15 @@ def write(cluster: Cluster, parts: list[list[Row]], topic: str | None = None, co
 
 
 def read(cluster: Cluster, topic: str) -> list[list[Record]]:
-    """By partition."""
-    found: list[list[Record]] = []
+    """The records of each partition."""
+    by_partition: list[list[Record]] = []
     for partition in cluster.topics([topic])[topic].partitions:
         end = cluster.offsets({(topic, partition): LATEST})[topic, partition]
         fetched = cluster.fetcher(topic, partition, 0, end)
-        found.append([record for one in fetched for pos, _ in batches(one.data) for record in records(one.data, pos)])
-    return found
+        by_partition.append(
+            [record for answer in fetched for pos, _ in batches(answer.data) for record in records(answer.data, pos)]
+        )
+    return by_partition
 
 
 def test_batches_fit_the_topics_limit(session_broker: Broker, cluster: Cluster) -> None:
@@ -83,12 +85,12 @@ def test_batches_fit_the_topics_limit(session_broker: Broker, cluster: Cluster) 
     session_broker.server.kafka.logs.create_topic(name, 1, {"max.message.bytes": "20000"})
     rows = [Row(b"%d" % number + b"x" * 190) for number in range(10_000)]
     write(cluster, [rows[first : first + 1000] for first in range(0, len(rows), 1000)], name)
-    (found,) = read(cluster, name)
-    assert [row.value for row in rows] == [record.value for record in found]
+    (written,) = read(cluster, name)
+    assert [row.value for row in rows] == [record.value for record in written]
     fetched = cluster.fetcher(name, 0, 0, len(rows))
-    sizes = [header.size for one in fetched for _, header in batches(one.data)]
+    sizes = [header.size for answer in fetched for _, header in batches(answer.data)]
     assert 20_000 >= max(sizes)
-    assert 3 * sum(sizes) // 20_000 >= len(sizes)  # and not smaller than need be
+    assert 3 * sum(sizes) // 20_000 >= len(sizes)  # and not smaller than necessary
 
 
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text(max_size=5), "value": st.none() | st.binary(max_size=5)}))
@@ -119,19 +121,21 @@ def test_each_row_is_stored_once_in_order(
     everything = [row for rows in parts for row in rows]
     for name in names.values():
         of_topic = [row for row in everything if row.topic == name]
-        found = read(cluster, name)
-        for partition, there in enumerate(found):
-            # As many as there are, in the order in which they were given.
+        stored = read(cluster, name)
+        for partition, there in enumerate(stored):
+            # All of them, in the order of the rows.
             values = {record.value for record in there}
             expected = [row for row in of_topic if row.value in values]
-            assert [as_record(row) for row in expected] == [(one.key, one.value, one.headers) for one in there]
+            assert [as_record(row) for row in expected] == [
+                (stored_record.key, stored_record.value, stored_record.headers) for stored_record in there
+            ]
             for row in expected:
                 assert partition == place_of(row, partition)
-        assert len(of_topic) == sum(map(len, found))
+        assert len(of_topic) == sum(map(len, stored))
 
 
 def as_record(row: Row) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-    headers = [(one["key"], one["value"]) for one in row.headers or []]
+    headers = [(header["key"], header["value"]) for header in row.headers or []]
     return None if row.key is None else row.key.encode(), row.value, headers
 
 
@@ -165,7 +169,7 @@ def test_option_precedes_the_column(session_broker: Broker, cluster: Cluster) ->
 def test_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker, 1)
     write(cluster, [[Row(None, "key")]], topic)
-    assert [[(b"key", None)]] == [[(one.key, one.value) for one in there] for there in read(cluster, topic)]
+    assert [[(b"key", None)]] == [[(record.key, record.value) for record in there] for there in read(cluster, topic)]
 
 
 def test_row_without_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:

@@ -34,7 +34,7 @@ assert not hasattr(DataFrameWriter.save, "_broker_appends")
 
 
 def test_hook_works_with_pyspark_in_a_zip(tmp_path: Path) -> None:
-    """All modules of a zip file have one loader."""
+    """All modules of a zip file share a loader."""
     with zipfile.ZipFile(tmp_path / "pyspark.zip", "w") as archive:
         archive.writestr("pyspark/__init__.py", "")
         archive.writestr("pyspark/sql/__init__.py", "from pyspark.sql import readwriter, catalog")
@@ -62,7 +62,7 @@ def test_another_pyspark_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_old_finder_is_skipped() -> None:
-    """Old copies of ``six`` have one."""
+    """Old copies of ``six`` have such a finder."""
     run(
         """
 import sys

@@ -1,4 +1,4 @@
-"""Batch reads: planned on a real broker for each option, and through Spark where Spark has a part in it."""
+"""Batch reads: planned on a real broker for each option, and through Spark where Spark takes part."""
 
 import datetime
 from collections.abc import Callable
@@ -22,8 +22,8 @@ Ranges = dict[int, tuple[int, int]]
 def plan(topics: Topics, **options: Any) -> list[tuple[str, int, int, int]]:
     given = {"kafka.bootstrap.servers": topics.bootstrap_servers} | options
     parsed = SourceOptions.parse(given, streaming=False)
-    found = BatchReader(parsed, spark_schema(parsed.columns)).partitions()
-    return [(one.range.topic, one.range.partition, one.range.start, one.range.end) for one in found]  # type: ignore[attr-defined]
+    pieces = BatchReader(parsed, spark_schema(parsed.columns)).partitions()
+    return [(piece.range.topic, piece.range.partition, piece.range.start, piece.range.end) for piece in pieces]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def orders(topics: Topics) -> str:
     return name
 
 
-# Where it begins and ends --------------------------------------------------------------------------------------------
+# Start and end -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_filters_are_pushed_down_on_request(read: Read, orders: str, spark: "Spa
         assert [(0, 3), (0, 4)] == without == [(row.partition, row.offset) for row in pushed.collect()]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    # Times are filtered again, for producers set them; the rest is Spark's no more.
+    # Spark filters only times again, because producers set them.
     (condition,) = [line for line in plan_.splitlines() if "Filter (" in line or "Filter(" in line]
     assert "timestamp" in condition
     assert "offset" not in condition

@@ -14,7 +14,7 @@ TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 AT = st.dictionaries(st.tuples(TOPICS, st.integers(0, 200)), st.integers(0, 2**63 - 1))
 OFFSETS = st.builds(
     lambda at, ids, first: StreamOffset(
-        at, {topic: id_ for topic, id_ in ids.items() if topic in {one for one, _ in at}}, first
+        at, {topic: id_ for topic, id_ in ids.items() if topic in {topic_ for topic_, _ in at}}, first
     ),
     AT,
     st.dictionaries(TOPICS, st.from_regex(r"[0-9a-f]{32}", fullmatch=True)),

@@ -12,7 +12,7 @@ PROGRESS = {
             "endOffset": {"orders": {"0": 4, "1": 7}},
         },
         {"latestOffset": None, "endOffset": None},
-        {"latestOffset": 5, "endOffset": 3},  # some other source
+        {"latestOffset": 5, "endOffset": 3},  # another source
     ]
 }
 

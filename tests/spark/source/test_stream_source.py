@@ -27,7 +27,7 @@ EVERYTHING = ReadAllAvailable()
 
 
 class Asked:
-    """A reader as Spark treats one: offsets go through JSON, and partitions through pickle."""
+    """A reader as Spark treats it: offsets go through JSON, and partitions through pickle."""
 
     def __init__(self, topics: Topics, **options: Any) -> None:
         given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "startingOffsets": "earliest"} | options
@@ -42,26 +42,26 @@ class Asked:
 
     def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int, int]]:
         slices = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
-        return [(one.range.partition, one.range.start, one.range.end) for one in slices]
+        return [(slice_.range.partition, slice_.range.start, slice_.range.end) for slice_ in slices]
 
     def values(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
         return [
             value.as_py().decode()
-            for one in self.reader.partitions(start, end)
-            for batch in self.reader.read(one)
+            for slice_ in self.reader.partitions(start, end)
+            for batch in self.reader.read(slice_)
             for value in batch.column("value")
         ]
 
     @staticmethod
     def _text(offset: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(json.dumps(offset))
-        return found
+        decoded: dict[str, Any] = json.loads(json.dumps(offset))
+        return decoded
 
 
 def at(offset: dict[str, Any]) -> dict[int, int]:
-    """Of the one topic in it."""
+    """The offsets of the only topic, by partition."""
     ((_, partitions),) = [item for item in offset.items() if not item[0].startswith("#")] or [("", {})]
-    return {int(partition): one for partition, one in partitions.items()}
+    return {int(partition): next_ for partition, next_ in partitions.items()}
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def ask(topics: Topics) -> Iterator[Callable[..., Asked]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.reader.stop()
+    for asked in made:
+        asked.reader.stop()
 
 
 Ask = Callable[..., Asked]
 
-# Where it begins, how far a batch goes --------------------------------------------------------------------------------
+# The start, and the end of a batch ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_batch_takes_about_its_limit_of_bytes(topics: Topics, ask: Ask) -> None:
     query = ask(subscribe=name, maxBytesPerTrigger="22000")
     start = query.initial()
     taken = at(query.latest(start))
-    # A tenth of all there is, and a few bytes around each record.
+    # A tenth of all records, and a few bytes around each record.
     assert 15 <= taken[0] <= 20
     assert taken[0] == taken[1]
     end = start
@@ -202,10 +202,10 @@ def test_offsets_are_committed_to_a_watched_group(topics: Topics, ask: Ask) -> N
     name = topics.fill(2, 3)
     query = ask(subscribe=name, commitOffsetsToGroup=f"group-of-{name}")
     end = query.latest(query.initial())
-    query.latest(end)  # asked for what comes next, it knows that this is done
+    query.latest(end)  # a request for the next offset implies that this batch is done
     with Cluster(ClientConfig.from_properties({"bootstrap.servers": topics.bootstrap_servers})) as cluster:
         committed = cluster.committed(f"group-of-{name}")
-    assert {(name, 0): 3, (name, 1): 3} == {where: one.offset for where, one in committed.items()}
+    assert {(name, 0): 3, (name, 1): 3} == {where: commit.offset for where, commit in committed.items()}
 
 
 def test_first_batch_is_the_same_after_restart(topics: Topics, ask: Ask) -> None:
@@ -225,7 +225,7 @@ def test_first_batch_is_the_same_after_restart(topics: Topics, ask: Ask) -> None
     assert "#from" not in second
 
 
-# What changes under a query --------------------------------------------------------------------------------------------
+# Changes during a query ------------------------------------------------------------------------------------------------
 
 
 def test_new_partitions_are_read_from_their_beginning(topics: Topics, ask: Ask) -> None:
@@ -297,7 +297,7 @@ def test_deleted_topic_is_a_loss(topics: Topics, ask: Ask) -> None:
         list(query.reader.read(planned))
     going_on = ask(failOnDataLoss="false", **options)
     end = going_on.latest(start)
-    assert {kept: {"0": 2}} == {topic: one for topic, one in end.items() if not topic.startswith("#")}
+    assert {kept: {"0": 2}} == {topic: offsets for topic, offsets in end.items() if not topic.startswith("#")}
     assert ["0:0", "0:1"] == going_on.values(start, end)
 
 
@@ -348,7 +348,7 @@ def test_absent_end_is_a_loss_after_its_time(topics: Topics, ask: Ask) -> None:
 
 
 def run(df: "DataFrame", checkpoint: Path, seen: list[str], batches: list[int] | None = None) -> Any:
-    """All that is there now; what came is added to ``seen``, and the number of rows of each batch to ``batches``."""
+    """Read all records that exist now; rows are added to ``seen``, and the number of rows of each batch to ``batches``."""
 
     def take(batch: "DataFrame", _: int) -> None:
         rows = [row.value.decode() for row in batch.collect()]
@@ -386,7 +386,7 @@ def test_query_continues_from_its_checkpoint(topics: Topics, stream: Stream, tmp
     assert sorted([*(f"{p}:{n}" for p in (0, 1) for n in range(5)), "0:5", "2:0"]) == sorted(seen)
     with Cluster(ClientConfig.from_properties({"bootstrap.servers": topics.bootstrap_servers})) as cluster:
         committed = cluster.committed(f"group-of-{name}")
-    assert {(name, 0): 6, (name, 1): 5, (name, 2): 1} == {where: one.offset for where, one in committed.items()}
+    assert {(name, 0): 6, (name, 1): 5, (name, 2): 1} == {where: commit.offset for where, commit in committed.items()}
 
 
 def test_running_query_reads_new_partitions_with_lag(topics: Topics, stream: Stream, tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_repeated_batch_is_the_same_or_a_loss(topics: Topics, stream: Stream, tm
     started = stream(**options).writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     with pytest.raises(PySparkException, match="after 4 rows"):
         started.foreachBatch(fail).start().awaitTermination(120)
-    # Planned, and written into the checkpoint; what has come since then is another batch.
+    # Planned, and written into the checkpoint; later records belong to another batch.
     topics.put(name, 0, [4])
     topics.delete_before(name, 0, 2)
     with pytest.raises(PySparkException) as raised:

@@ -49,7 +49,7 @@ def test_bytes_are_shared_by_the_mean_size(lags: dict[tuple[str, int], int], mea
     shares = share_bytes(lags, sizes, most)
     assert {where for where, lag in lags.items() if lag} == shares.keys()
     assert all(1 <= share <= lags[where] for where, share in shares.items())
-    # One record of each is read however large it is.
+    # A record of each partition is read, however large.
     more_than_one = sum(share * sizes[where] for where, share in shares.items() if share > 1)
     assert more_than_one <= most * (1 + 1e-9)
 

@@ -1,4 +1,4 @@
-"""To which offset a partition is set."""
+"""The offset to which a group is reset in a partition."""
 
 import pytest
 from hypothesis import given

@@ -36,7 +36,7 @@ PLAIN_RECORD = st.tuples(st.just(None), st.binary(max_size=90), st.just([]), st.
 
 @st.composite
 def even_records_of(draw: st.DrawFn) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]]:
-    """So many records of one length that these are found at once. Key, headers and value share the length in several ways."""
+    """Enough records of one length for the fast way. Key, headers and value share the length in several ways."""
     size = draw(st.sampled_from([9, 50, 58, 70, 140]))
     kinds = []
     for key_size, with_header, byte in draw(
@@ -85,7 +85,7 @@ def microseconds(time_ms: int) -> int | None:
 
 
 def expected_rows(data: bytes) -> list[Row]:
-    """The records of ``data``, read one by one by the other codec."""
+    """The records of ``data``, read one after the other by the other codec."""
     return [
         {
             "key": record.key,
@@ -102,9 +102,9 @@ def expected_rows(data: bytes) -> list[Row]:
     ]
 
 
-def rows(found: Iterable[pa.RecordBatch]) -> list[Row]:
+def rows(record_batches: Iterable[pa.RecordBatch]) -> list[Row]:
     result: list[Row] = []
-    for batch in found:
+    for batch in record_batches:
         batch.validate(full=True)
         assert batch.schema == schema(batch.schema.names)
         if "timestamp" in batch.schema.names:
@@ -143,41 +143,41 @@ def test_only_offsets_from_start_to_end_are_returned(data: bytes, choice: st.Dat
 @given(several_batches(), st.data())
 def test_torn_batch_is_left_to_next_fetch(data: bytes, choice: st.DataObject) -> None:
     wanted = decoder(0)
-    found: list[Row] = []
+    actual: list[Row] = []
     ends = [pos + header.size for pos, header in batches(data)]
     done = 0
     while done < len(data):
         # A fetch starts with a whole batch and may be cut anywhere behind it.
         first_end = next(end for end in ends if end > done)
         cut = choice.draw(st.integers(first_end, len(data)))
-        found += rows(wanted.decode(data[done:cut]))
+        actual += rows(wanted.decode(data[done:cut]))
         done = max(end for end in ends if end <= cut)
-    assert expected_rows(data) == found
+    assert expected_rows(data) == actual
 
 
 @given(several_batches())
 def test_records_before_the_position_are_skipped(data: bytes) -> None:
     wanted = decoder(0)
-    found = rows(wanted.decode(data))
+    actual = rows(wanted.decode(data))
     assert [] == wanted.decode(data)
-    assert expected_rows(data) == found
+    assert expected_rows(data) == actual
 
 
 @given(several_batches(), st.lists(st.sampled_from(ALL), unique=True))
 def test_columns_come_in_the_requested_order(data: bytes, columns: list[str]) -> None:
     expected = [{name: row[name] for name in columns} for row in expected_rows(data)]
-    found = decoder(0, columns=columns).decode(data)
-    assert {tuple(columns)} >= {tuple(batch.schema.names) for batch in found}
-    assert (expected if columns else []) == rows(found)
+    decoded = decoder(0, columns=columns).decode(data)
+    assert {tuple(columns)} >= {tuple(batch.schema.names) for batch in decoded}
+    assert (expected if columns else []) == rows(decoded)
 
 
 def test_buffer_may_be_reused_after_decoding() -> None:
     data = bytearray(build_batch([(b"k", b"v", [("h", b"x")], 0)] * 40))
-    found = decoder(0).decode(data)
+    decoded = decoder(0).decode(data)
     expected = expected_rows(bytes(data))
     data[HEADER_SIZE:] = bytes(len(data) - HEADER_SIZE)
     data += b"can grow: nothing refers to it"
-    assert expected == rows(found)
+    assert expected == rows(decoded)
 
 
 # -- large and small ----------------------------------------------------------------------------------------------
@@ -185,16 +185,16 @@ def test_buffer_may_be_reused_after_decoding() -> None:
 
 def test_record_batches_have_about_the_wanted_size() -> None:
     data = b"".join(build_batch([(None, bytes(100), [], 0)] * 50, base_offset=50 * i) for i in range(40))
-    found = decoder(0, max_batch_bytes=20_000).decode(data)
-    assert [150] * 13 + [50] == [batch.num_rows for batch in found]
+    decoded = decoder(0, max_batch_bytes=20_000).decode(data)
+    assert [150] * 13 + [50] == [batch.num_rows for batch in decoded]
 
 
 @pytest.mark.parametrize("codec", range(5))
 def test_large_batch_comes_in_pieces(codec: int) -> None:
     data = bytes(build_batch([(b"%d" % i, bytes(i % 150), [], i) for i in range(3000)], compression=codec))
-    found = decoder(0, max_batch_bytes=20_000).decode(data)
-    assert max(batch.nbytes for batch in found) < 100_000
-    assert expected_rows(data) == rows(found)
+    decoded = decoder(0, max_batch_bytes=20_000).decode(data)
+    assert max(batch.nbytes for batch in decoded) < 100_000
+    assert expected_rows(data) == rows(decoded)
 
 
 def test_compressed_data_comes_piece_by_piece() -> None:
@@ -218,7 +218,7 @@ def test_records_of_any_content_are_found(size: int, filling: bytes) -> None:
 
 
 def test_value_like_a_record_is_not_a_record() -> None:
-    # One record that is not seen, because its length has three bytes, and one thing seen that is no record: as many as there are.
+    # A record without a guess, because its length has three bytes, and a guess without a record: the numbers are equal.
     values = [b"x"] * 62 + [b"y" * 9000, b"ab\x00\x90\x01\x00cd"]
     data = bytes(build_batch([(None, value, [], 0) for value in values]))
     assert expected_rows(data) == rows(decoder(0).decode(data))
@@ -250,7 +250,7 @@ def test_times_are_in_utc() -> None:
     assert [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)] == batch.column("timestamp").to_pylist()
 
 
-# -- what is left out ---------------------------------------------------------------------------------------------
+# -- records left out ---------------------------------------------------------------------------------------------
 
 
 def transactional(base_offset: int, producer_id: int, values: Sequence[bytes]) -> bytearray:
@@ -283,8 +283,8 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
         ]
     )
     committed = decoder(0)
-    found = rows(committed.decode(data, [(2, 6), (1, 0)]))
-    assert [b"committed", b"committed later", b"no transaction"] == [row["value"] for row in found]
+    actual = rows(committed.decode(data, [(2, 6), (1, 0)]))
+    assert [b"committed", b"committed later", b"no transaction"] == [row["value"] for row in actual]
     assert 10 == committed.next_offset
     uncommitted = [b"aborted", b"committed", b"committed later", b"aborted too", b"and this", b"no transaction"]
     assert uncommitted == [row["value"] for row in rows(decoder(0).decode(data, None))]
@@ -370,20 +370,20 @@ def test_overlapping_batches_are_an_error() -> None:
 
 
 def resealed(data: bytearray) -> bytearray:
-    """With a valid checksum again, so that only reading the records finds the change."""
+    """With a valid checksum again, so that only reading the records can detect the change."""
     data[17:21] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
     return data
 
 
 def read_one_by_one(data: bytes) -> list[Row] | None:
     try:
-        found = expected_rows(data)
+        expected = expected_rows(data)
         for _, header in batches(data):
             if not 0 < header.record_count <= header.last_offset_delta + 1 or header.base_offset < 0:
                 return None
     except ProtocolError:
         return None
-    return found
+    return expected
 
 
 @settings(max_examples=400)
@@ -397,13 +397,13 @@ def test_changed_bytes_give_right_columns_or_an_error(data: bytes, choice: st.Da
         changed[choice.draw(places)] = choice.draw(st.integers(0, 255) | st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
     resealed(changed)
     try:
-        found = rows(decoder(0).decode(changed))
+        actual = rows(decoder(0).decode(changed))
     except CorruptRecordError:
         return
     expected = read_one_by_one(bytes(changed))
     if expected is not None and not any(h.is_control for _, h in batches(changed)):
         assert [(r["key"], r["value"], r["offset"]) for r in expected] == [
-            (r["key"], r["value"], r["offset"]) for r in found
+            (r["key"], r["value"], r["offset"]) for r in actual
         ]
 
 
@@ -476,11 +476,11 @@ def test_batches_of_a_real_producer_are_read(running: Broker, cluster: Cluster, 
         )
     assert 0 == producer.flush(30)
     wanted = Decoder(topic, 0, 0, 2000, columns=ALL)
-    found: list[Row] = []
+    actual: list[Row] = []
     with cluster.fetcher(topic, 0, 0, 2000) as fetcher:
         for fetched in fetcher:
-            found += rows(wanted.decode(fetched.data, fetched.aborted))
-    assert found == [
+            actual += rows(wanted.decode(fetched.data, fetched.aborted))
+    assert actual == [
         {
             "key": b"key" * (i % 3) or None,
             "value": b"v" * (i % 300),

@@ -171,14 +171,14 @@ class AcquiredMachine(RuleBasedStateMachine):
 
     @staticmethod
     def types(batches: list[tuple[int, int, bytes]]) -> list[tuple[int, int]]:
-        found = []
+        flat = []
         for first, last, types in batches:
             assert len(types) in (1, last - first + 1)
-            found += [
+            flat += [
                 (offset, types[0] if len(types) == 1 else types[offset - first]) for offset in range(first, last + 1)
             ]
-        assert len(dict(found)) == len(found)
-        return found
+        assert len(dict(flat)) == len(flat)
+        return flat
 
     @invariant()
     def every_record_is_in_the_state_of_its_own(self) -> None:

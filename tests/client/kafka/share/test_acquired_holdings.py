@@ -1,4 +1,4 @@
-"""What one broker has locked for a consumer."""
+"""The records that a broker has locked for a consumer."""
 
 from math import inf
 from uuid import UUID
@@ -45,7 +45,7 @@ def test_decision_during_request_waits_for_next_request() -> None:
     jobs.decide(0, ACCEPT)
     made.send()
     jobs.decide(1, RELEASE)
-    assert [one.batches for one in made.settle(lambda _: 0)] == [((0, 0, bytes([ACCEPT])),)]
+    assert [settled.batches for settled in made.settle(lambda _: 0)] == [((0, 0, bytes([ACCEPT])),)]
     assert made.send() == {JOBS: [(1, 1, bytes([RELEASE]))]}
 
 

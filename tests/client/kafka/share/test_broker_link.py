@@ -15,7 +15,7 @@ from protocol.kafka.records.records import build_batch
 
 
 class Owner:
-    """Notes what records ask of their consumer."""
+    """Notes the calls of records to their consumer."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, object]] = []
@@ -54,7 +54,7 @@ def test_only_acquired_records_come_and_gaps_are_marked() -> None:
     ranges = [acquired(1, 3), acquired(8, 9), acquired(11, 12, 2)]
     records = RecordReader(Owner()).read(memoryview(data), ranges)
     assert [(record.offset, record.delivery_count) for record in records] == [(1, 1), (2, 1), (11, 2), (12, 2)]
-    states = [[one.state(offset) for offset in one] for one in ranges]
+    states = [[range_.state(offset) for offset in range_] for range_ in ranges]
     buffered, gap = RecordState.BUFFERED, RecordState.PENDING_GAP
     assert states == [[buffered, buffered, gap], [gap, gap], [buffered, buffered]]
 
@@ -75,11 +75,11 @@ def test_batch_with_wrong_checksum_is_an_error() -> None:
 def test_repeated_batch_is_read_from_the_last_position() -> None:
     data = memoryview(batch(0, 1000, compression=1))
     reader, offsets, ranges = RecordReader(Owner()), [], []
-    for first in (*range(0, 990, 9), 5):  # the last one was released, and comes again
+    for first in (*range(0, 990, 9), 5):  # the last range was released, and comes again
         ranges.append(acquired(first, first + 8))
         offsets += [record.offset for record in reader.read(data, ranges[-1:])]
     assert offsets == [*range(990), *range(5, 14)]
-    assert all(one.state(offset) is RecordState.BUFFERED for one in ranges for offset in one)
+    assert all(range_.state(offset) is RecordState.BUFFERED for range_ in ranges for offset in range_)
 
 
 @given(
@@ -100,13 +100,13 @@ def test_every_acquired_record_comes_exactly_once(
         base += size
     cuts.sort()
     ranges = [acquired(cuts[n], cuts[n + 1] - 1) for n in range(0, len(cuts) - 1, 2)]
-    wanted = {offset for one in ranges for offset in one}
+    wanted = {offset for range_ in ranges for offset in range_}
     reader = RecordReader(Owner())
     if one_by_one:
-        records = [record for one in ranges for record in reader.read(memoryview(data), [one])]
+        records = [record for range_ in ranges for record in reader.read(memoryview(data), [range_])]
     else:
         records = reader.read(memoryview(data), ranges)
     assert [record.offset for record in records] == sorted(there & wanted)
-    for one in ranges:
-        for offset in one:
-            assert (one.state(offset) is RecordState.BUFFERED) is (offset in there)
+    for range_ in ranges:
+        for offset in range_:
+            assert (range_.state(offset) is RecordState.BUFFERED) is (offset in there)

@@ -42,7 +42,7 @@ def test_loop_of_turns_lets_others_in() -> None:
         thread.start()
         while turns._next_ticket < 2:
             threading.Event().wait(0.001)
-    with turns:  # after the other one, which came first
+    with turns:  # after the other thread, which came first
         assert done.is_set()
     thread.join(30)
 

@@ -1,6 +1,6 @@
-"""The share consumer with the three brokers that librdkafka pretends to be (version 1 of the protocol, leaders on each of them).
+"""The share consumer with librdkafka's three mock brokers (version 1 of the protocol, leaders on each of them).
 
-They count epochs, locks and deliveries as Kafka does, and were not written by us.
+They count epochs, locks and deliveries as Kafka does, independently of this project.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _names = itertools.count()
 
 
 class Brokers:
-    """A cluster of librdkafka's, which lives as long as its producer."""
+    """A mock cluster of librdkafka, which lives as long as its producer."""
 
     def __init__(self) -> None:
         self.producer = Producer(
@@ -52,7 +52,7 @@ def topic(brokers: Brokers) -> str:
 
 
 def consumer(brokers: Brokers, topic: str, **options: Any) -> ShareConsumer:
-    """A member that has begun to read: these brokers give a group only what comes after its first fetch."""
+    """A member that has begun to read: these brokers give a group only records that come after its first fetch."""
     settings = {"fetch.max.wait.ms": 50} | options.pop("settings", {})
     made = ShareConsumer(brokers.servers, f"workers-{topic}", [topic], settings=settings, **options)
     try:

@@ -119,4 +119,4 @@ def test_acknowledgements_and_their_answer(version: int) -> None:
     frame = control.encode_response(ApiKey.SHARE_ACKNOWLEDGE, version, 9, answered)
     _, answer = requests.read_acknowledged(version, memoryview(frame))
     assert answer.lock_s == (1.5 if version == 2 else 0.0)
-    assert [(one.partition, one.acknowledge_error) for one in answer.partitions] == [((JOBS, 3), 121)]
+    assert [(partition.partition, partition.acknowledge_error) for partition in answer.partitions] == [((JOBS, 3), 121)]

@@ -1,5 +1,5 @@
-"""The share consumer with this project's broker: locks and their renewal, strict counts, what happens when something dies, and
-the errors that say what is wrong."""
+"""The share consumer with this project's broker: locks and their renewal, strict counts, crashes of either side, and
+clear errors."""
 
 import itertools
 import threading
@@ -56,7 +56,7 @@ class Queue:
             assert answer.code == 0, answer
 
     def send(self, *values: bytes) -> None:
-        """In one batch."""
+        """Send them in one batch."""
         with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
             cluster.make_topics([self.name])
             producer = cluster.producer()
@@ -71,10 +71,10 @@ class Queue:
 def test_batch_of_many_records_comes_one_by_one(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(*numbers(50))
-    with jobs.consumer() as one, jobs.consumer() as other:
+    with jobs.consumer() as fast, jobs.consumer() as other:
         seen: list[ShareRecord] = []
         while len(seen) < 50:
-            for consumer in (one, other):
+            for consumer in (fast, other):
                 got = consumer.poll(0.5, max_records=1)
                 assert len(got) <= 1
                 seen += got
@@ -86,7 +86,7 @@ def test_slow_loop_leaves_records_for_others(running: Broker) -> None:
     jobs.send(*numbers(10))
     with jobs.consumer() as slow, jobs.consumer() as other:
         for record in slow:
-            assert record.offset == 0  # the first one has only this one
+            assert record.offset == 0  # the first consumer has only this record
             rest = polled(other, 9)
             break
         assert [record.offset for record in rest] == list(range(1, 10))
@@ -98,7 +98,7 @@ def test_expired_record_goes_to_another_consumer(running: Broker) -> None:
     heard: list[tuple[list[int], KafkaClientError | None]] = []
     with jobs.consumer(acknowledgement="explicit", on_acknowledged=lambda _t, _p, *what: heard.append(what)) as hanging:
         (record,) = hanging.poll(LIMIT_S)
-        record.acquired.expires_at += LIMIT_S  # it does not find out by itself
+        record.acquired.expires_at += LIMIT_S  # it does not notice by itself
         with jobs.consumer(renew_while_processing=True) as other:
             (again,) = other.poll(LIMIT_S)
             assert (again.value, again.delivery_count) == (b"job", 2)
@@ -267,7 +267,7 @@ def test_slowing_loop_sends_finished_decisions_in_time(running: Broker) -> None:
     clock = threading.Event()
     with jobs.consumer(on_acknowledged=lambda _t, _p, offsets, _error: acknowledged.extend(offsets)) as consumer:
         for record in consumer:
-            if record.offset == 20:  # usually one of 16 that were fetched together
+            if record.offset == 20:  # usually in a fetch of 16 records
                 clock.wait(1.1)
             if record.offset == 21:
                 assert acknowledged == list(range(21))

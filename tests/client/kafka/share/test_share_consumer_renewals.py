@@ -1,4 +1,4 @@
-"""The thread that renews locks: when it does, and when it leaves off."""
+"""The thread that renews locks: when it does, and when it stops."""
 
 import queue
 from math import inf
@@ -10,7 +10,7 @@ LIMIT_S = 60.0
 
 
 class Engine:
-    """``next_in_s``: when it wants to be asked again; what it was asked is in ``asked``."""
+    """``next_in_s``: the time until the next call; ``asked``: the calls so far."""
 
     def __init__(self, next_in_s: float) -> None:
         self.asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -57,7 +57,7 @@ def test_idle_worker_loses_its_locks() -> None:
     renewals = Renewals(engine.renew, engine.crashed, SystemClock(), 0.1)
     renewals.look()
     assert engine.asked.get(timeout=LIMIT_S)
-    while came_within(engine, 2.0):  # without a limit, one would come every 10 ms
+    while came_within(engine, 2.0):  # without a limit, a call would come every 10 ms
         pass
     assert renewals.stop(LIMIT_S)
 

@@ -73,7 +73,7 @@ def test_pipelined_partition_is_read_once(partition: ResultPartitionID) -> None:
             ):
                 second.poll()
             assert gate.poll() is not None
-        for _ in range(100):  # nobody reads any more: nobody is waited for
+        for _ in range(100):  # without a reader, pushes do not wait
             writer.push(0, b"b")
     assert 0 == len(exchange.partitions)
 
@@ -128,7 +128,7 @@ def test_early_release_of_blocking_partition_fails_readers(
 def test_writer_closed_before_the_end_has_failed(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     writer = exchange.writer(partition, 1, "blocking")
-    writer.close()  # not open yet: nobody is told
+    writer.close()  # not open yet: no reader is told
     with pytest.raises(ShuffleClosedError, match="not open"):
         writer.push(0, b"a")
     other = exchange.writer(partition, 1, "blocking")

@@ -1,4 +1,4 @@
-"""What a gate does with what servers send, good and bad."""
+"""A gate's handling of servers' messages, valid and invalid."""
 
 import threading
 from collections.abc import Callable
@@ -43,7 +43,7 @@ DATA_END = events.encode(events.EndOfData())
 
 
 def script(server: ReferenceServer, *answers: Callable[[Connection, bytes], None]) -> None:
-    """The n-th request is answered by the n-th of these, with its receiver id; those after it are not."""
+    """The n-th request is answered by the n-th of these, with its receiver id; later requests are not answered."""
     left = list(answers)
 
     def on_request(connection: Connection, request: PartitionRequest) -> None:
@@ -61,7 +61,7 @@ def end(connection: Connection, receiver: bytes, sequence: int) -> None:
 def test_gate_closed_before_its_request_cancels_too(
     server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
-    """Or it would be chance whether its writer hears of that, or waits for a reader for ever."""
+    """Otherwise chance would decide whether its writer learns of that, or waits for a reader for ever."""
     with InputGate([(server.address, partition, 0)]) as other:  # has the connection that both use
         wait_for(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
         goes_on = threading.Event()
@@ -91,17 +91,17 @@ def test_wrong_number_fails_only_its_channel(server: ReferenceServer, partition:
         end(connection, receiver, 1)
 
     script(server, bad, good)
-    found: list[tuple[int, bytes]] = []
+    received: list[tuple[int, bytes]] = []
     failures: list[BufferReorderingError] = []
     with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
         while not gate.finished:
             try:
                 for channel, data in gate.buffers():
-                    found.append((channel, bytes(data)))
+                    received.append((channel, bytes(data)))
             except BufferReorderingError as error:
                 failures.append(error)
         wait_for(lambda: any(isinstance(message, CancelPartitionRequest) for message in server.received))
-    assert [(0, b"first"), (1, b"fine")] == sorted(found)
+    assert [(0, b"first"), (1, b"fine")] == sorted(received)
     assert [(1, 2, 0)] == [(error.expected, error.actual, error.channel) for error in failures]  # type: ignore[attr-defined]
 
 
@@ -242,7 +242,7 @@ def test_slices_of_packed_frame_share_one_credit(server: ReferenceServer, partit
         items = [gate.poll() for _ in range(4)]
         assert [b"one", b"two", b"three", b"four"] == [bytes(item.data or b"") for item in items if item]
         assert gate.poll(0) is None
-        gate.announce_buffer_size(1)  # all credit stands before it
+        gate.announce_buffer_size(1)  # all credit is sent before it
         wait_for(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
         given = [message.credit for message in server.received if isinstance(message, AddCredit)]
         assert sum(given) == 2
@@ -305,8 +305,8 @@ def test_range_shows_only_the_last_end(server: ReferenceServer, partition: Resul
             out.write(b"%d" % number * 5000)
     with InputGate([(server.address, partition, (0, 2))]) as gate:
         seen: list[events.Event | None] = []
-        found = sorted(gate.records(lambda item: seen.append(item.event)), key=lambda record: (len(record), record))
-    assert sorted((b"%d" % number * 5000 for number in range(30)), key=lambda record: (len(record), record)) == found
+        received = sorted(gate.records(lambda item: seen.append(item.event)), key=lambda record: (len(record), record))
+    assert sorted((b"%d" % number * 5000 for number in range(30)), key=lambda record: (len(record), record)) == received
     assert [events.EndOfData(), events.EndOfPartition()] == seen
 
 
@@ -385,8 +385,8 @@ def test_producer_learns_when_all_records_are_processed(server: ReferenceServer,
 
 
 def test_union_reads_several_gates_as_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    for number, one in enumerate((partition, OTHER)):
-        with ShuffleWriter(server.address, one, 2, "blocking") as writer, writer.records() as out:
+    for number, written in enumerate((partition, OTHER)):
+        with ShuffleWriter(server.address, written, 2, "blocking") as writer, writer.records() as out:
             out.write(b"%d.0" % number)
             out.write(b"%d.1" % number)
     gates = [
@@ -394,9 +394,9 @@ def test_union_reads_several_gates_as_one(server: ReferenceServer, partition: Re
         InputGate([(server.address, OTHER, 0), (server.address, OTHER, 1)]),
     ]
     with UnionInputGate(gates) as union:
-        found = sorted(union.records_by_channel())
+        received = sorted(union.records_by_channel())
         assert union.finished
-    assert [(0, b"0.0"), (1, b"0.1"), (2, b"1.0"), (3, b"1.1")] == found
+    assert [(0, b"0.0"), (1, b"0.1"), (2, b"1.0"), (3, b"1.1")] == received
 
 
 def test_union_aligns_barriers_over_all_its_gates(server: ReferenceServer, partition: ResultPartitionID) -> None:
@@ -479,10 +479,10 @@ def test_buffers_are_taken_singly_or_as_lists(server: ReferenceServer, partition
             if as_lists:
                 lists = [list(data) for _, data in gate.buffer_lists()]
                 assert all(len(each) <= 5 for each in lists), "half of the credit"
-                found = [data for each in lists for data in each]
+                received = [data for each in lists for data in each]
             else:
-                found = [data for _, data in gate.buffers()]
-        assert found == ROW
+                received = [data for _, data in gate.buffers()]
+        assert received == ROW
 
 
 def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition: ResultPartitionID) -> None:
@@ -490,18 +490,18 @@ def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition
     with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=2) as gate:
         channel = gate._channels[0]
         wait_for(channel.has_next)
-        found, numbers = [], []
+        received, numbers = [], []
         while not gate.finished:
-            item = gate.poll_run() if len(found) % 2 else gate.poll()
+            item = gate.poll_run() if len(received) % 2 else gate.poll()
             assert item is not None
             if isinstance(item, BufferRun):
-                found += item.data
+                received += item.data
                 numbers += range(item.sequence, item.sequence + len(item))
                 assert list(item.data_types) == [DataType.DATA_BUFFER_WITH_CLEAR_END] * len(item)
             elif item.data is not None:
-                found.append(bytes(item.data))
+                received.append(bytes(item.data))
                 numbers.append(item.sequence)
-        assert found == ROW
+        assert received == ROW
         assert numbers == list(range(10))
 
 
@@ -540,19 +540,19 @@ def found_data(gate: InputGate) -> object:
 
 def test_row_beyond_credit_fails_after_fitting_buffers(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: together(connection, receiver, *ROW))
-    found: list[object] = []
+    received: list[object] = []
     with InputGate([(server.address, partition, 0)], credit=3, floating_buffers=0) as gate:
         with pytest.raises(NoBufferError):
-            found.extend(iter(lambda: found_data(gate), None))
+            received.extend(iter(lambda: found_data(gate), None))
         assert gate.finished
-    assert found == ROW[:3]
+    assert received == ROW[:3]
 
 
 def test_priority_event_overtakes_rest_of_a_run(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    found: list[tuple[Connection, bytes]] = []
+    requests: list[tuple[Connection, bytes]] = []
 
     def answer(connection: Connection, receiver: bytes) -> None:
-        found.append((connection, receiver))
+        requests.append((connection, receiver))
         together(connection, receiver, *ROW)
 
     script(server, answer)
@@ -562,7 +562,7 @@ def test_priority_event_overtakes_rest_of_a_run(server: ReferenceServer, partiti
         wait_for(channel.has_next)
         first = gate.poll()
         assert first is not None
-        (connection, receiver) = found[0]
+        (connection, receiver) = requests[0]
         arguments = (receiver, 10, events.encode(marker), DataType.PRIORITIZED_EVENT_BUFFER)
         server.call(lambda: connection.buffer(*arguments))
         wait_for(channel.has_priority)

@@ -1,4 +1,4 @@
-"""Order and numbers of what a channel has received."""
+"""Order and numbers of a channel's received items."""
 
 import pytest
 

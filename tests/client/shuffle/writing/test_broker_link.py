@@ -1,4 +1,4 @@
-"""How long a writer tries to get its connection back."""
+"""How long a writer tries to restore its connection."""
 
 from broker.client.shuffle.writing.broker_link import Reconnecting
 

@@ -10,7 +10,7 @@ from tests.transitions import check_docstring, check_pairs
 S, E = LinkState, LinkEvent
 WITH_HANDLE = {S.OPEN, S.FINISH_SENT, S.PARTING, S.PARTING_SENT, S.PARTED}
 
-# The way of a connection that nothing happens to, and the three ways to leave it.
+# The path of an undisturbed connection, and the three ways to leave it.
 FORWARD = {
     E.CONNECT: (S.UNCONNECTED, S.CONNECTING),
     E.CONNECTED: (S.CONNECTING, S.OPENING),
@@ -48,7 +48,7 @@ def test_order_of_states_matches_the_comparisons() -> None:
 
 
 class LinkMachine(RuleBasedStateMachine):
-    """One connection after another, against what a writer would note in booleans."""
+    """Successive connections, against a model in booleans."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,11 +70,11 @@ def test_written_records_are_read(records: list[tuple[int, bytes]], size: int, c
         ) as out,
     ):
         out.extend(records)
-    found: list[list[bytes]] = [[], []]
+    received: list[list[bytes]] = [[], []]
     with InputGate([(exchange, PARTITION, 0), (exchange, PARTITION, 1)]) as gate:
         for channel, record in gate.records_by_channel():
-            found[channel].append(record)
-    assert [[record for index, record in records if index == channel] for channel in (0, 1)] == found
+            received[channel].append(record)
+    assert [[record for index, record in records if index == channel] for channel in (0, 1)] == received
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

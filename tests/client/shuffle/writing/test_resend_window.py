@@ -1,4 +1,4 @@
-"""What a writer keeps and resends: against a broker at the end of connections that break."""
+"""The pushes that a writer keeps and resends, against a broker behind connections that break."""
 
 import pytest
 from hypothesis import strategies as st
@@ -11,12 +11,12 @@ from protocol.errors import ProtocolError
 
 
 def unsent(window: ResendWindow) -> list[list[Buffer]]:
-    """Of each run that has any: the payloads that are not sent."""
+    """The unsent payloads of each run that has any."""
     return [run.payloads[run.sent :] for run in window._unsent if run.payloads[run.sent :]]
 
 
 class WriterAndBroker(RuleBasedStateMachine):
-    """The broker takes the number it expects and passes over lower ones; a cut loses what is on its way, either way."""
+    """The broker takes the expected number and skips lower numbers; a cut loses all data in flight, in both directions."""
 
     @initialize(subpartitions=st.integers(1, 3), max_bytes=st.integers(1, 60))
     def begin(self, subpartitions: int, max_bytes: int) -> None:
@@ -58,7 +58,7 @@ class WriterAndBroker(RuleBasedStateMachine):
         payloads = [f"{subpartition}.{number}".encode().ljust(size) for number, size in enumerate(sizes, len(pushed))]
         begin = data.draw(st.integers(0, len(payloads) - 1))
         room = self.window.room(payloads, begin)
-        # As many as could be pushed one after the other.
+        # As many as single pushes would allow.
         kept, credit = self.window.kept_bytes, self.window.credit - sum(len(run) for run in unsent(self.window))
         for number, payload in enumerate(payloads[begin:]):
             fits = credit > number and (kept + len(payload) <= self.window.max_bytes or not kept)
@@ -118,7 +118,7 @@ class WriterAndBroker(RuleBasedStateMachine):
             assert self.window.all_sent == (not unsent(self.window))
 
     def teardown(self) -> None:
-        """When nothing breaks any more, all gets there."""
+        """When the connection stays up, everything arrives."""
         if not hasattr(self, "window"):
             return
         if self.connected:

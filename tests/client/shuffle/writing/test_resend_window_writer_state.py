@@ -13,11 +13,11 @@ FINISHING = {S.FINISHING, S.COMMITTING}
 
 
 def expected(state: WriterState, event: WriterEvent) -> WriterState | None:
-    """What each event does, in words; None where it cannot happen."""
+    """The effect of each event; None if it cannot happen."""
     match event:
         case E.START:
             return S.WRITING if state is S.NEW else None
-        case E.FINISH if state is S.DISCARDING:  # nobody waits for anything
+        case E.FINISH if state is S.DISCARDING:  # without readers there is nothing to wait for
             return S.FINISHED
         case E.FINISH if state is S.WRITING:
             return S.FINISHING
@@ -55,7 +55,7 @@ def test_order_of_states_matches_the_comparisons() -> None:
 
 
 class WriterMachine(RuleBasedStateMachine):
-    """A user, a connection and a broker that do anything in any order, against what each of them remembers."""
+    """A user, a connection and a broker that act in any order, against a simple model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class WriterMachine(RuleBasedStateMachine):
 
     @rule()
     def close(self) -> None:
-        if not self.closed:  # a second one is ignored
+        if not self.closed:  # a second call is ignored
             self.feed(E.CLOSE)
             self.closed = True
 

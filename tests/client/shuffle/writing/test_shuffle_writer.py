@@ -1,4 +1,4 @@
-"""A writer, its broker, and what comes between them."""
+"""A writer, its broker, and lost connections between them."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ def test_finishing_ends_every_subpartition(server: ReferenceServer, partition: R
     with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
         writer.push(1, b"data")
     assert server.partitions[partition].finished
-    types = [[entry[0] for entry in one] for one in server.partitions[partition].subpartitions]
+    types = [[entry[0] for entry in entries] for entries in server.partitions[partition].subpartitions]
     ends = [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
     assert [ends, [DataType.DATA_BUFFER, *ends]] == types
 
@@ -90,7 +90,7 @@ def test_push_many_stops_without_room(server: ReferenceServer, partition: Result
 
 
 class Watched(bytearray):
-    """Counts how often it is copied and how often it is asked for its length."""
+    """Counts its copies and the requests for its length."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -155,8 +155,8 @@ def test_returning_writer_states_its_id_for_fencing(server: ReferenceServer, par
         with ShuffleWriter(server.address, partition, 1, "blocking", writer_id=b"w" * 16) as writer:
             writer.push(0, b"data")
         server.partitions.clear()
-    assert [False, True, False] == [one.resumes for one in server.openings]
-    first, again, other = (one.incarnation for one in server.openings)
+    assert [False, True, False] == [opening.resumes for opening in server.openings]
+    first, again, other = (opening.incarnation for opening in server.openings)
     assert first == again != other
     assert 0 not in (first, other)
 
@@ -211,7 +211,7 @@ def test_writer_gives_up_on_absent_broker(partition: ResultPartitionID) -> None:
 
 
 def test_full_broker_does_not_count_as_lost(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    """It may take longer than ``reconnect_timeout``, and there may be connections lost in between."""
+    """It may take longer than ``reconnect_timeout``, and connections may be lost in between."""
     server.acknowledge = False
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         writer.push(0, b"not taken")
@@ -330,7 +330,7 @@ def test_invalid_arguments_are_refused(server: ReferenceServer, partition: Resul
 
 def test_mutable_payload_is_copied_unless_promised(server: ReferenceServer, partition: ResultPartitionID) -> None:
     copied, kept = bytearray(b"first" * 1000), bytearray(b"first" * 1000)
-    server.credit, server.give_credit, server.acknowledge = 2, False, False  # what is acknowledged is not kept
+    server.credit, server.give_credit, server.acknowledge = 2, False, False  # acknowledged pushes are not kept
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         window = writer._window
         writer.push(0, copied)
@@ -346,7 +346,7 @@ def test_mutable_payload_is_copied_unless_promised(server: ReferenceServer, part
 def test_final_answer_of_broker_prevents_reconnecting(
     server: ReferenceServer, partition: ResultPartitionID, fatal: bool
 ) -> None:
-    """The error of one writer, or of its whole connection; the connection may be closed right after it."""
+    """The error of a writer, or of its whole connection; the connection may be closed right after it."""
     writer = ShuffleWriter(server.address, partition, 1, "blocking", reconnect_timeout=60.0)
     writer.open()
     writer.push(0, b"data")
