@@ -8,7 +8,7 @@ A broker may limit how long a login counts (KIP-368). The connection then logs i
 the next request that is sent while no other is in flight; a caller that keeps requests in flight checks ``login_due``
 and lets them end first.
 
-A stopped broker, or a broker without power, sends no answer and closes no connection. So the time of a
+A broker that is stopped or has lost power sends no answer and closes no connection. So the time of a
 call bounds each wait in it: for a connection, for an answer, for a pause before another try (``Retry``; pauses grow).
 The ``Limit`` of a ``Routing`` holds that time, and all its connections obey it.
 

@@ -14,7 +14,7 @@ LocalTransportError or ShuffleClosedError. Objects that the child makes use a lo
 ``Liveness`` decides whether the peer of a connection still answers. Pure: the caller calls ``look`` regularly with the
 time.
 
-A suspended peer, or a peer without power, does not close its connections, and TCP may keep them open forever. So a peer counts
+A peer that is suspended or has lost power does not close its connections, and TCP may keep them open forever. So a peer counts
 as dead after it has been silent for some time, but only while an answer is expected:
 
     silent for, while an answer is expected     verdict

@@ -14,7 +14,7 @@ that many are handled at once. Each push is in one of three states:
     granted         + n
     take            - 1 for each                oldest first
     disconnected    0
-        forget          0                           drops all kept pushes, because all readers have left
+    forget          0                           drops all kept pushes, because all readers have left
 
 A writer calls ``has_room`` before ``push``. There is room if there is a credit for each unsent push and for the new
 push, and if the new push fits into ``max_bytes``. If there is no room, ``lacks`` returns what the writer waits for: a
