@@ -89,7 +89,7 @@ def test_reader_learns_of_a_failed_writer(address: str, partition: ResultPartiti
             list(gate.buffers())
 
 
-def test_writer_without_readers_continues_for_nobody(partition: ResultPartitionID) -> None:
+def test_cancelled_readers_make_a_writer_discard(partition: ResultPartitionID) -> None:
     """As a task of Flink, which is not told. On our broker: the reference server does not release."""
     with Broker() as broker, ShuffleWriter(broker.shuffle_address, partition, 2) as writer:
         for index in range(2):
