@@ -62,7 +62,7 @@ test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a
 # What is worth most in 210 s of CPU, without property tests. Two workers: each collects all tests before it begins.
 FAST_WORKERS ?= 2
 FAST := tests/config tests/contract tests/delivery tests/metadata tests/network tests/protocol tests/runtime tests/security tests/storage \
-    tests/kafka/groups tests/kafka/handlers tests/kafka/producing tests/kafka/share tests/kafka/transactions \
+    tests/kafka/groups tests/kafka/handlers tests/kafka/share tests/kafka/transactions \
     tests/pulsar/dispatch tests/pulsar/entries tests/shuffle/partition tests/shuffle/serving \
     tests/test_docs.py tests/test_floors.py tests/test_mirror.py
 test-fast: $(VENV)/.stamp-test ## most unit tests, without Spark: under 2 minutes on two idle cores (CONTRIBUTING.md says what it leaves out)

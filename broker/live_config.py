@@ -4,8 +4,8 @@ What a client changes of this broker takes precedence over what it changes for a
 that over the defaults. The changes are kept in the catalogue under Kafka's names, and are in force again after a restart.
 
 ``LiveConfig.in_force`` is the one place that has the value in force of every setting; any thread reads it. Which settings can be
-changed is the table in ``broker/config/dynamic_settings.py``; ``broker/reconfiguration.py`` carries out each ``Way`` of it. A
-change is checked whole, carried out, and written, in this order; if one of these fails, everything is as it was.
+changed is the table in ``broker/config/dynamic_settings.py``; ``broker/server/reconfiguration.py`` carries out each ``Way`` of
+it. A change is checked whole, carried out, and written, in this order; if one of these fails, everything is as it was.
 
 Changes are made one after the other, on handler threads.
 

@@ -10,7 +10,7 @@
 
 What clients are told to connect to: each listener's endpoint, and how one client reaches it.
 
-Tests: tests/test_server.py,
+Tests: tests/server/test_broker_server.py,
 tests/kafka/test_context.py,
 tests/pulsar/test_assembly.py.
 """

@@ -171,7 +171,12 @@ def mute_states() -> str:
 
 
 def transaction_phases() -> str:
-    return _table_of(transaction.__doc__)
+    """What is answered to whom at an end, and the phases with the notes of their table."""
+    table = transaction.TABLE
+    rows = [
+        (phase.value, event.name, after.value, table.notes[phase, event]) for (phase, event), after in table.items()
+    ]
+    return "\n".join((_table_of(transaction.__doc__), _table(("phase", "event", "next phase", "and"), rows)))
 
 
 def joint_ends() -> str:

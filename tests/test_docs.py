@@ -57,3 +57,12 @@ def test_every_test_that_a_document_names_is_there() -> None:
             source = tests / path
             assert source.exists(), f"{document.name} names tests/{path}"
             assert not name or f"def {name}(" in source.read_text("utf-8"), f"{document.name} names {path}::{name}"
+
+
+def test_fast_target_names_existing_folders() -> None:
+    makefile = (DOCS.parent / "Makefile").read_text("utf-8")
+    fast = re.search(r"^FAST := ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert fast is not None
+    named = fast[1].replace("\\", " ").split()
+    assert len(named) > 10
+    assert [] == [path for path in named if not (DOCS.parent / path).exists()]

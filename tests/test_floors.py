@@ -29,6 +29,7 @@ FLOORS: dict[str, float] = {
     "broker.metrics": 2.2,
     "broker.log": 1.6,
     "broker.expressions": 1.6,
+    "broker.transitions": 1.6,
     "broker.metadata": 2.5,
     "broker.live_config": 2.6,
     "broker.security": 2.7,
@@ -44,7 +45,6 @@ FLOORS: dict[str, float] = {
     "broker.shuffle": 4,
     "broker.pulsar": 4,
     "broker.http": 4,
-    "broker.reconfiguration": 4.5,
     "broker.server": 5,
     "broker.client": 5,
     "broker.cli": 6,
@@ -60,6 +60,7 @@ CLIENT_MAY_USE = {
     "protocol.shuffle",
     "protocol.pulsar",
     "broker.errors",
+    "broker.transitions",
     "broker.runtime",
 }
 ALSO = {

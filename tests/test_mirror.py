@@ -75,7 +75,7 @@ def test_the_last_line_of_a_docstring_names_the_tests(docstring: str, paths: lis
     ("module", "path"),
     [
         ("broker.network.mute", "tests/network/test_mute.py"),
-        ("broker.server", "tests/test_server.py"),
+        ("broker.log", "tests/test_log.py"),
         ("protocol.kafka.records.batch", "tests/protocol/kafka/records/test_batch.py"),
     ],
 )

@@ -1,7 +1,7 @@
 """Which settings can be changed while the broker runs, and who puts each of them in force. Pure.
 
 As Kafka's DynamicBrokerConfig, without what has no effect here, and with the settings of the housekeeper. ``broker.live_config``
-keeps the changes, and ``broker.reconfiguration`` carries them out.
+keeps the changes, and ``broker.server.reconfiguration`` carries them out.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Listener URLs: ``scheme://host:port[-port][?name=...&advertised=host:port]``.
 
-The parser knows the syntax and no protocol; ``server.py`` knows which schemes can be served.
+The parser knows the syntax and no protocol; ``broker.server`` knows which schemes can be served.
 
     kafka://127.0.0.1:9092                                    one port
     kafka://localhost:0                                       any free port

@@ -1,15 +1,22 @@
-"""Deadlines of Produce requests that wait for an fsync: when one has passed, the client is told that its request timed out.
+"""Produce requests that wait for an fsync, without a thread, and their deadlines: when one has passed, the client is told that
+its request timed out.
 
 Nearly all requests are answered within milliseconds. A timer for each would cost more than most of them are worth, so all are
 checked together, a few times a second, as long as any request waits.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
+from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
+from broker.storage.upkeep.flusher import Flusher
+from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
@@ -63,3 +70,52 @@ class AckDeadlines:
         self._ticking = False  # cleared first: a request that is added after the next line starts the timer itself
         if self._waiting:
             self._tick_on()
+
+
+class Written(NamedTuple):
+    """What was appended to one log: the indexes of the results, and the topic as the request calls it."""
+
+    indexes: Sequence[int]
+    topic: str | bytes
+    log: Log
+
+
+# What did not become durable in time: the error, with a message for the client.
+Undurable = tuple[Written, ErrorCode, str | None]
+
+
+class AwaitedFlush:
+    """A request whose records are to become durable. ``answer`` is called once: by whoever has removed this from the deadlines.
+
+    It is called on the thread that has synced the last log, or on the timer's; at once if all is durable already. Logs may be
+    synced by several threads: no lock, because each step that they have in common is one operation on a dict.
+    """
+
+    __slots__ = ("_answer", "_deadlines", "_undurable", "_waiting", "deadline")
+
+    def __init__(self, deadlines: AckDeadlines, deadline: float, answer: Callable[[Iterable[Undurable]], None]) -> None:
+        """``deadline``: Clock.monotonic() s."""
+        self.deadline = deadline
+        self._deadlines = deadlines
+        self._answer = answer
+        self._waiting: dict[int, Written] = {}
+        self._undurable: dict[int, Undurable] = {}
+
+    def begin(self, flusher: Flusher, written: Sequence[Written]) -> None:
+        """These logs are to become durable as far as they go now."""
+        self._waiting = dict(enumerate(written))
+        self._deadlines.add(self)
+        for number, one in enumerate(written):
+            flusher.wait_durable(one.log, one.log.log_end_offset, partial(self._flushed, number))
+
+    def _flushed(self, number: int, error: StorageError | None) -> None:
+        if error is not None:
+            self._undurable[number] = self._waiting[number], ErrorCode.kafka_storage_error, str(error)
+        del self._waiting[number]  # last: who finds none waiting finds all errors
+        if not self._waiting and self._deadlines.remove(self):
+            self._answer(self._undurable.values())
+
+    def expire(self) -> None:
+        """The request has timed out. As in Kafka, the records may become durable all the same."""
+        late = {number: (one, ErrorCode.request_timed_out, None) for number, one in self._waiting.copy().items()}
+        self._answer((late | self._undurable).values())

@@ -15,8 +15,8 @@ from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
 from broker.kafka.metering import Metered
 from broker.log import get_logger
+from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Handover, Outbox, Peer, Request
-from broker.network.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
@@ -31,8 +31,6 @@ log = get_logger("kafka")
 
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
-
-    is_handled_once = False  # True: it is never parked to be handled again
 
     __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "in_debt", "kind", "log_calls")
 

@@ -1,6 +1,6 @@
 """The Kafka service put together from the broker's settings, for all its listeners.
 
-Tests: tests/test_server.py, tests/kafka/test_context.py.
+Tests: tests/server/test_broker_server.py, tests/kafka/test_context.py.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.logins import LoginFailures, Logins
 from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
-from broker.kafka.producing.runs import RUN_API
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.share.share_service import ShareService
@@ -146,7 +145,7 @@ class KafkaPart:
         ]
 
     def service(self, listener: Listener) -> KafkaService:
-        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None, RUN_API)
+        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None)
 
     def _login_rules(self, listener: Listener) -> LoginRules:
         config = for_listener(self.context.config, listener.name)

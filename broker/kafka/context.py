@@ -22,9 +22,9 @@ from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
 from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.metrics.tracing import Traces
 from broker.network.quota import Throttling
 from broker.network.service import Peer
-from broker.network.tracing import Traces
 from broker.network.work import WATCHES_MAX, Allowance
 from broker.part import as_reached
 from broker.runtime.clock import Clock

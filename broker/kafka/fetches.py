@@ -43,8 +43,8 @@ from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metering import Metered
+from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Connection, Handover, Outbox, Part
-from broker.network.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.work import BULK, INLINE_ENTRIES, WATCHED_ALWAYS, Work
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import get_ident

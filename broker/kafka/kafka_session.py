@@ -1,22 +1,24 @@
 """Kafka's frames to requests.
 
+A frame is one request, but for Produce: of those that are alike, as many as have come together are one, a *run*.
+
 A ``KafkaSession`` belongs to its processor's thread.
 
-Tests: tests/kafka/test_service.py.
+Tests: tests/kafka/test_service.py, tests/kafka/test_kafka_session_runs.py.
 """
 
 import struct
-from collections.abc import Mapping
-
-import attrs
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.runs import RunFinder
+from broker.kafka.producing.appending import Batches, Group, RunRequest
 from broker.security.security import Software
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.messages.produce import FIRST_WITH_TOPIC_ID, Run, Template, Templates
 
 _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id.
@@ -25,12 +27,18 @@ _SMALLEST = 8
 _WORDS_MAX = 300
 
 
-@attrs.frozen
-class Runs:
-    """Several Produce requests become one of ``api``. One for all sessions of a service."""
-
-    context: KafkaContext
-    api: Api
+# A run of this size takes about half a millisecond.
+_RUN_MAX = 128
+RUN_BYTES_MAX = 512 * 1024
+# Of one connection: a producer to more partitions than this may have its requests handled one by one.
+_TEMPLATES_MAX = 64
+# After so many requests with which nothing was won, this many are not looked at.
+_FAILURES_MAX = 4
+_SKIPPED = 64
+# The same for a client that has made its templates be forgotten, because there were too many, before each was used so often.
+_SKIPPED_BY_MANY = 1024
+_LEAST_USES = 4
+_new = tuple.__new__
 
 
 class KafkaSession:
@@ -38,10 +46,10 @@ class KafkaSession:
 
     in_flight_max = 1
 
-    def __init__(self, apis: dict[int, Api], runs: Runs | None = None) -> None:
-        """``apis``: those that are served, by key. ``runs``: several Produce requests may be handled together."""
+    def __init__(self, apis: dict[int, Api], context: KafkaContext | None = None) -> None:
+        """``apis``: those that are served, by key. ``context``: to look for runs; None: every frame is a request."""
         self._apis = apis
-        self._runs = runs
+        self._context = context
         self._finder: RunFinder | None = None  # once the client has produced
         self.client_software: Software | None = None  # what the client says it is
         self.client_id: str | None = None  # of its ApiVersions request
@@ -61,21 +69,22 @@ class KafkaSession:
         if length < _SMALLEST:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
-        if size <= len(data) and not data[5] and self._runs is not None:  # the lower byte of API key 0
+        if size <= len(data) and not data[5] and self._context is not None:  # the lower byte of API key 0
             return self._run_size(data, size)
         return size
 
     def _run_size(self, data: memoryview, first: int) -> int:
         """There is a whole frame in ``data``, perhaps one of Produce, and perhaps there are more."""
         if self._finder is None:
-            assert self._runs is not None
-            self._finder = RunFinder(self._runs.context)
+            assert self._context is not None
+            self._finder = RunFinder(self._context, self._apis[ApiKey.PRODUCE])
         return self._finder.find(data, first)
 
     def receive(self, frame: memoryview) -> KafkaRequest:
-        if self._finder is not None and self._finder.size:
-            assert self._runs is not None
-            return self._finder.request(self._runs.api)
+        finder = self._finder
+        if finder is not None and finder.found is not None:
+            run, finder.found = finder.found, None
+            return run
         key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
         api = self._apis.get(key)
         if api is None:
@@ -94,3 +103,131 @@ class KafkaSession:
     def unserved(self, key: int) -> str:
         """Why an API has no handler here."""
         return f"API key {key} is not served here"
+
+
+class RunFinder:
+    """Finds runs: usual Produce requests at the beginning of what a connection has received, taken by what they have in common
+    with earlier ones, and handled together. One for each connection.
+
+    The processor gets a run as one frame, and ``found`` is its request. The order of what is stored and answered is that in which
+    the requests have come. A client that waits for each answer has runs of one request, which are still not parsed field by
+    field. Only requests that the processor would handle itself may be in a run.
+    """
+
+    __slots__ = ("_api", "_bytes_max", "_context", "_failures", "_skip", "_templates", "_uses", "found")
+
+    def __init__(self, context: KafkaContext, api: Api) -> None:
+        """``api``: that of Produce."""
+        self._context = context
+        self._api = api
+        # The processor takes a run for one frame, which must not be larger than a frame may be.
+        self._bytes_max = min(RUN_BYTES_MAX, context.config.socket_request_max_bytes)
+        self._templates = Templates()
+        self._uses = 0  # how many requests were followed with these templates
+        self._skip = 0
+        self._failures = 0
+        self.found: RunRequest | None = None  # the run that ``find`` has found
+
+    def find(self, data: memoryview, first: int) -> int:
+        """The size of the run at the beginning of ``data``, or of its first frame (``first``), if that begins none."""
+        self.found = None
+        if self._skip:
+            self._skip -= 1
+            return first
+        if first > self._bytes_max:
+            return first
+        context = self._context
+        if context.traces is not None:
+            return first  # each request is traced by itself
+        most_bytes = self._bytes_max
+        metering = context.metering
+        if metering is not None and metering.run_max_bytes < most_bytes:
+            most_bytes = max(first, metering.run_max_bytes)
+        if context.appends_slow_until and context.clock.monotonic() < context.appends_slow_until:
+            return first
+        templates = self._templates
+        run = templates.follow(data, _RUN_MAX, most_bytes)
+        was_known = run is not None
+        if run is None:
+            self._learn(data[:first])
+            run = templates.follow(data, _RUN_MAX, most_bytes)
+            if run is None:
+                return first
+        template = run.templates[0]
+        logs = context.logs
+        partitions: Any = logs.partitions if template.version < FIRST_WITH_TOPIC_ID else logs.partitions_by_id
+        groups: Sequence[Group]
+        if run.is_uniform:
+            topic, partition = template.topic, template.partition
+            log = partitions.get((topic, partition))
+            indexes = range(len(run.records))
+            groups = (_new(Group, (topic, partition, log, indexes, run.records, template, run.correlation_ids)),)
+            if log is not None and log.decompresses:
+                return self._leave(run, first)
+        else:
+            groups = _divide(run, partitions)
+            if any(group.log is not None and group.log.decompresses for group in groups):
+                return self._leave(run, first)
+        if was_known:
+            self._failures = 0
+        self._uses += len(run.records)
+        self.found = self._request(run, groups)
+        return run.end
+
+    def _leave(self, run: Run, first: int) -> int:
+        """Some of the batches have to be decompressed, which a handler does."""
+        self._fail()
+        self._skip = max(self._skip, len(run.records) - 1)  # not to follow the same requests again for each of them
+        return first
+
+    def _request(self, run: Run, groups: Sequence[Group]) -> RunRequest:
+        templates, correlation_ids, *_ = run
+        last = templates[-1]
+        request = RunRequest()
+        request.api = api = self._api
+        request.kind = api.label
+        request.api_version = last.version
+        request.correlation_id = correlation_ids[-1]
+        request.client_id = last.client_id
+        request.body_offset = 0
+        request.count = len(templates)
+        request.correlation_ids = correlation_ids
+        request.batches = _new(Batches, (groups, last.acks, last.timeout_ms, None))
+        return request
+
+    def _learn(self, frame: memoryview) -> None:
+        """From the next request, which has no template."""
+        templates = self._templates
+        if len(templates) >= _TEMPLATES_MAX:
+            if self._uses < _LEAST_USES * _TEMPLATES_MAX:
+                self._skip = _SKIPPED_BY_MANY
+            templates.clear()
+            self._uses = 0
+        known = len(templates)
+        if not templates.learn(frame) or len(templates) <= known:
+            self._fail()
+
+    def _fail(self) -> None:
+        self._failures += 1
+        if self._failures >= _FAILURES_MAX:
+            self._failures = 0
+            self._skip = _SKIPPED
+
+
+def _divide(run: Run, partitions: Any) -> Sequence[Group]:
+    """The requests by their partitions. Several templates may be of one partition, for example with other tagged fields."""
+    parts: dict[tuple[Any, int], tuple[Template, list[int], list[int], list[memoryview]]] = {}
+    for index, (template, correlation_id, records) in enumerate(
+        zip(run.templates, run.correlation_ids, run.records, strict=True)
+    ):
+        key = template.topic, template.partition
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = template, [], [], []
+        part[1].append(index)
+        part[2].append(correlation_id)
+        part[3].append(records)
+    return tuple(
+        Group(*key, partitions.get(key), indexes, records, template, correlation_ids)
+        for key, (template, indexes, correlation_ids, records) in parts.items()
+    )

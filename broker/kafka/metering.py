@@ -79,7 +79,7 @@ class Metering:
         produce = meters.produce
         if produce is not None and key == ApiKey.PRODUCE:
             # Otherwise it was parked, and is handled again. Kafka does not count the length fields.
-            if request.is_handled_once or not hasattr(request, "in_debt"):
+            if not hasattr(request, "in_debt"):
                 size = len(request.frame) - 4 * request.count
                 request.in_debt = produce.sensor.take(size, produce.quota, now) > 0
             in_debt = request.in_debt

@@ -18,25 +18,7 @@ What is answered in each state; anything else closes the connection. ``SaslSessi
 | EXPIRED | nothing | The login was not renewed in time. |
 | FAILED | nothing | The refusal is sent after a delay, and then the connection is closed. |
 
-What leads from one state to another:
-
-| state | event | next state |
-|---|---|---|
-| INITIAL_REQUEST | VERSIONS_TOLD | HANDSHAKE_REQUEST |
-| INITIAL_REQUEST | MECHANISM_CHOSEN | AUTHENTICATE |
-| INITIAL_REQUEST | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
-| INITIAL_REQUEST | REFUSED | FAILED |
-| HANDSHAKE_REQUEST | MECHANISM_CHOSEN | AUTHENTICATE |
-| HANDSHAKE_REQUEST | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
-| HANDSHAKE_REQUEST | REFUSED | FAILED |
-| AUTHENTICATE | PROVED | COMPLETE |
-| AUTHENTICATE | REFUSED | FAILED |
-| AUTHENTICATE_RAW | PROVED | COMPLETE |
-| AUTHENTICATE_RAW | REFUSED | FAILED |
-| COMPLETE | MECHANISM_CHOSEN | AUTHENTICATE |
-| COMPLETE | MECHANISM_CHOSEN_V0 | AUTHENTICATE_RAW |
-| COMPLETE | REFUSED | FAILED |
-| COMPLETE | TIME_OVER | EXPIRED |
+``TABLE`` says what leads from one state to another.
 
 Pure. The state is ``SaslSession``'s and is changed on its processor's thread only.
 
@@ -56,11 +38,12 @@ import attrs
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.kafka_session import KafkaSession, Runs
+from broker.kafka.kafka_session import KafkaSession
 from broker.network.service import Connection, Outbox, Request
 from broker.runtime.timers import TimerHandle
 from broker.security.principal import Principal
 from broker.security.sasl.exchange import AuthenticationFailed, Exchange, Identity, LoginResult, NewExchange, Refuse
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 
@@ -86,19 +69,28 @@ class LoginEvent(Enum):
 
 _S, _E = LoginState, LoginEvent
 
-_TABLE: Final[dict[tuple[LoginState, LoginEvent], LoginState]] = {
-    (_S.INITIAL_REQUEST, _E.VERSIONS_TOLD): _S.HANDSHAKE_REQUEST,
-    (_S.AUTHENTICATE, _E.PROVED): _S.COMPLETE,
-    (_S.AUTHENTICATE_RAW, _E.PROVED): _S.COMPLETE,
-    (_S.COMPLETE, _E.TIME_OVER): _S.EXPIRED,
-}
-for _state in (_S.INITIAL_REQUEST, _S.HANDSHAKE_REQUEST, _S.COMPLETE):
-    _TABLE[_state, _E.MECHANISM_CHOSEN] = _S.AUTHENTICATE
-    _TABLE[_state, _E.MECHANISM_CHOSEN_V0] = _S.AUTHENTICATE_RAW
-for _state in (_S.INITIAL_REQUEST, _S.HANDSHAKE_REQUEST, _S.AUTHENTICATE, _S.AUTHENTICATE_RAW, _S.COMPLETE):
-    _TABLE[_state, _E.REFUSED] = _S.FAILED
-
-TABLE: Final = _TABLE
+TABLE = Transitions(
+    LoginState,
+    LoginEvent,
+    """
+    INITIAL_REQUEST    VERSIONS_TOLD        HANDSHAKE_REQUEST
+    INITIAL_REQUEST    MECHANISM_CHOSEN     AUTHENTICATE
+    INITIAL_REQUEST    MECHANISM_CHOSEN_V0  AUTHENTICATE_RAW
+    INITIAL_REQUEST    REFUSED              FAILED
+    HANDSHAKE_REQUEST  MECHANISM_CHOSEN     AUTHENTICATE
+    HANDSHAKE_REQUEST  MECHANISM_CHOSEN_V0  AUTHENTICATE_RAW
+    HANDSHAKE_REQUEST  REFUSED              FAILED
+    AUTHENTICATE       PROVED               COMPLETE
+    AUTHENTICATE       REFUSED              FAILED
+    AUTHENTICATE_RAW   PROVED               COMPLETE
+    AUTHENTICATE_RAW   REFUSED              FAILED
+    COMPLETE           MECHANISM_CHOSEN     AUTHENTICATE
+    COMPLETE           MECHANISM_CHOSEN_V0  AUTHENTICATE_RAW
+    COMPLETE           REFUSED              FAILED
+    COMPLETE           TIME_OVER            EXPIRED
+    """,
+)
+next_state = TABLE.next
 
 # The APIs whose requests reach a handler. None: all of them.
 ANSWERED: Final[dict[LoginState, frozenset[ApiKey] | None]] = {
@@ -110,14 +102,6 @@ ANSWERED: Final[dict[LoginState, frozenset[ApiKey] | None]] = {
     _S.EXPIRED: frozenset(),
     _S.FAILED: frozenset(),
 }
-
-
-def next_state(state: LoginState, event: LoginEvent) -> LoginState:
-    """The second table. AssertionError for an event that cannot happen in this state."""
-    after = _TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
 
 
 _LENGTH = struct.Struct(">i").unpack_from
@@ -154,8 +138,8 @@ class SaslSession(KafkaSession):
     # Until when (Clock.monotonic() s) the login must end, or the processor closes the connection.
     deadline: float
 
-    def __init__(self, rules: LoginRules, now: float, runs: Runs | None = None) -> None:
-        super().__init__(rules.apis[LoginState.INITIAL_REQUEST], runs)
+    def __init__(self, rules: LoginRules, now: float, context: KafkaContext | None = None) -> None:
+        super().__init__(rules.apis[LoginState.INITIAL_REQUEST], context)
         self.rules = rules
         self.state = LoginState.INITIAL_REQUEST
         self.deadline = now + rules.timeout_s
@@ -179,7 +163,7 @@ class SaslSession(KafkaSession):
         if not self._least <= length <= self._most:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
-        if size <= len(data) and not data[5] and self._runs is not None and self.state is LoginState.COMPLETE:
+        if size <= len(data) and not data[5] and self._context is not None and self.state is LoginState.COMPLETE:
             return self._run_size(data, size)
         return size
 

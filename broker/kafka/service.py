@@ -10,7 +10,7 @@ from broker.errors import RequestError
 from broker.kafka import sasl_session
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.kafka_session import KafkaSession, Runs
+from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.sasl_session import LoginRules, SaslSession
 from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
@@ -27,25 +27,17 @@ _BULK_HANDOVER = Handover(BULK)
 class KafkaService:
     """The ``Service`` of a Kafka listener."""
 
-    def __init__(
-        self,
-        context: KafkaContext,
-        apis: dict[int, Api],
-        rules: LoginRules | None = None,
-        run_api: Api | None = None,
-    ) -> None:
-        """``apis``: those that are served, by key. ``rules``: clients log in. ``run_api``: that of
-        several Produce requests at once; None: each is handled by itself."""
+    def __init__(self, context: KafkaContext, apis: dict[int, Api], rules: LoginRules | None = None) -> None:
+        """``apis``: those that are served, by key. ``rules``: clients log in."""
         self._context = context
         self._apis = apis
         self._violations = EventLimit()
         self._rules = rules
-        self._runs = None if run_api is None else Runs(context, run_api)
 
     def connect(self, peer: Peer) -> KafkaSession:
         if self._rules is not None:
-            return SaslSession(self._rules, self._context.clock.monotonic(), self._runs)
-        return KafkaSession(self._apis, self._runs)
+            return SaslSession(self._rules, self._context.clock.monotonic(), self._context)
+        return KafkaSession(self._apis, self._context)
 
     def inline(self, request: Request) -> Any:
         assert isinstance(request, KafkaRequest)

@@ -14,7 +14,8 @@ import attrs
 from broker.errors import Refusal, StorageError
 from broker.kafka.error_codes import code_of
 from broker.log import get_logger
-from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
+from broker.runtime.threads import Lock
+from broker.runtime.worker import Worker
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 
@@ -37,12 +38,12 @@ class _Job:
     failures: Failures = attrs.Factory(dict)
 
 
-class TopicMaker:
-    """``Body`` of the maker's thread."""
+class TopicMaker(Worker[_Job]):
+    """The body of the maker's thread."""
 
     def __init__(self, logs: LogManager) -> None:
+        super().__init__(self._work)
         self._logs = logs
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
         self._jobs = 0
 
@@ -61,32 +62,22 @@ class TopicMaker:
             if self._jobs >= JOBS_MAX:
                 return False
             self._jobs += 1
-        self._queue.put(_Job(list(names)[::-1], wanted, done))
+        self.submit(_Job(list(names)[::-1], wanted, done))
         return True
 
-    def step(self, timeout: float | None) -> bool:
-        try:
-            job = self._queue.get(timeout != 0, timeout)
-        except QueueEmpty:
-            return False
-        if job is None:
-            return False
+    def _work(self, job: _Job) -> None:
         wanted = job.wanted()
         if wanted and job.names:
             self._make(job.names.pop(), job.failures)
             if job.names:
-                self._queue.put(job)
-                return True
+                self.submit(job)
+                return
         try:
             if wanted:
                 job.done(job.failures)
         finally:
             with self._lock:
                 self._jobs -= 1
-        return True
-
-    def wakeup(self) -> None:
-        self._queue.put(None)
 
     def _make(self, name: str, failures: Failures) -> None:
         if self._logs.topic(name) is not None:

@@ -11,7 +11,7 @@ import attrs
 
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue, Change, OffsetRow
-from broker.runtime.threads import QueueEmpty, SimpleQueue
+from broker.runtime.worker import Inbox
 
 # Called with None when the change is durable, or else with the reason why it could not be made.
 Done = Callable[[StorageError | None], None]
@@ -49,54 +49,42 @@ class CatalogueWriter:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._inbox: Inbox[_Item] = Inbox()
 
     @property
     def waiting(self) -> int:
         """Changes that it has not begun with. For any thread."""
-        return self._queue.qsize()
+        return len(self._inbox)
 
     def commit(self, group_id: str, offsets: Sequence[OffsetRow], done: Done) -> None:
         """Commit offsets of a group. Commits of the same group that are in the queue together are written as one."""
-        self._queue.put(_Commit(group_id, offsets, done))
+        self._inbox.put(_Commit(group_id, offsets, done))
 
     def change(self, write: Change, done: Done) -> None:
         """Make any other change. It is durable after everything handed in before it and before everything after it."""
-        self._queue.put(_Change(write, done))
+        self._inbox.put(_Change(write, done))
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call ``function`` on this thread once everything handed in before has been written.
 
         For work that would occupy the timer's thread or a processor for too long.
         """
-        self._queue.put(_Call(function))
+        self._inbox.put(_Call(function))
 
     def step(self, timeout: float | None) -> bool:
-        try:
-            first = self._queue.get(timeout != 0, timeout)
-        except QueueEmpty:
-            return False
-        self._write([first, *self._take_waiting()])
-        return first is not None
+        batch = self._inbox.take_all(timeout, _BATCH_MAX)
+        self._write(batch)
+        return bool(batch)
 
     def wakeup(self) -> None:
-        self._queue.put(None)
+        self._inbox.wakeup()
 
     def flush(self) -> None:
         """Write everything that is left. Only after the thread has ended."""
-        while not self._queue.empty():
+        while self._inbox:
             self.step(0)
 
-    def _take_waiting(self) -> list[_Item | None]:
-        waiting: list[_Item | None] = []
-        try:
-            while len(waiting) < _BATCH_MAX:
-                waiting.append(self._queue.get(False))
-        except QueueEmpty:
-            pass
-        return waiting
-
-    def _write(self, batch: list[_Item | None]) -> None:
+    def _write(self, batch: list[_Item]) -> None:
         """Write a batch. A call divides it: what was handed in before the call is durable before it."""
         part: list[_Commit | _Change] = []
         for item in batch:
@@ -104,7 +92,7 @@ class CatalogueWriter:
                 self._write_part(part)
                 part = []
                 item.function()
-            elif item is not None:
+            else:
                 part.append(item)
         self._write_part(part)
 

@@ -20,11 +20,13 @@ Tests: tests/network/test_request_times.py.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Any, Final, Protocol
 
 from broker.metrics import Labels, names
 from broker.metrics.registry import Ranges
+from broker.metrics.tracing import Traces
 
 PARTS: Final = ("queue", "local", "wait", "throttle", "send")
 QUEUE, LOCAL, WAIT, THROTTLE, SEND = range(5)
@@ -96,6 +98,82 @@ class RequestTimes:
             times.observe(QUEUE, taken_at - began, weight)
             times.observe(LOCAL, answered_at - taken_at, weight)
             times.observe(SEND, ended - answered_at, weight)
+
+
+class Timed(Protocol):
+    """What a processor notes of the times of a connection (Clock.monotonic() s)."""
+
+    kind: str  # of its last request; empty for a stream
+    stalled_at: float
+    throttled_at: float
+
+
+class TimedRequest(Protocol):
+    """What a processor notes of the times of a request (Clock.monotonic() s). 0.0: it has not been taken, or handled, yet."""
+
+    kind: str
+    count: int
+    received_at: float
+    taken_at: float
+    handled_at: float
+
+
+class Measuring:
+    """Measures the requests of one processor. Only the processor's thread uses it; any thread may read ``table``.
+
+    The processor sets ``began`` and ``measured`` when its poller reports something, and writes into ``measured`` itself.
+    """
+
+    def __init__(self, number: int, table: RequestTimes, traces: Traces | None, monotonic: Callable[[], float]) -> None:
+        """``number``: the processor's. ``traces``: None if no request is traced."""
+        self.number = number
+        self.table = table
+        self.at_once = table.at_once
+        self.traces = traces
+        self.began = monotonic()  # of the step: when the processor began to work on what was reported
+        # Of each request of this step that was answered at once: its kind, when its handling began, when it was answered.
+        # None: nothing is measured, before ``measure_from``.
+        self.measured: list[Any] | None = []
+        self.measure_from = inf
+        self._monotonic = monotonic
+
+    def end_step(self, measured: Sequence[Any], polled_at: float) -> None:
+        """The step is over in which these requests were measured, and their answers have left."""
+        now = self._monotonic()
+        self.table.answered_at_once(measured, polled_at, now)
+        self.measured = None
+        self.measure_from = now + len(measured) // 3 * GAP_S
+
+    def parked(self, request: TimedRequest) -> None:
+        """A request was handled and is not answered, or not sent."""
+        request.taken_at = self.measured[-1] if self.measured else self.began
+        request.handled_at = self._monotonic()
+
+    def answered(self, connection: Timed, request: TimedRequest | None) -> None:
+        """A request was answered that was parked, or handled by another thread, or whose answer is long."""
+        assert request is not None
+        now = self._monotonic()
+        # A handler that has answered may not have returned yet.
+        taken, handled = request.taken_at or now, request.handled_at or now
+        connection.kind = request.kind
+        self.table.answered_later(request.kind, request.received_at, taken, handled, now, request.count)
+        if self.traces is not None:
+            self.traces.offer(request, self.number, taken, handled, now)
+        if not connection.stalled_at:
+            connection.stalled_at = now
+
+    def sent(self, connection: Timed) -> None:
+        """The socket has taken all that was answered, after it had not."""
+        stalled_at, connection.stalled_at = connection.stalled_at, 0.0
+        if connection.kind:
+            self.table.of(connection.kind).observe(SEND, self._monotonic() - stalled_at)
+
+    def throttle_started(self, connection: Timed) -> None:
+        connection.throttled_at = self._monotonic()
+
+    def throttle_ended(self, connection: Timed) -> None:
+        if connection.kind:  # a stream has no times
+            self.table.of(connection.kind).observe(THROTTLE, self._monotonic() - connection.throttled_at)
 
 
 def requests(tables: Iterable[RequestTimes]) -> dict[Labels, float]:

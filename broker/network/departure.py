@@ -14,18 +14,34 @@ lost, and two pieces of work that one thread has left must stay in their order. 
 
 An heir may go itself, at any time. It then first takes over what it has adopted. Locks are taken in the order in which processors
 go, because an heir is never one that has gone before.
+
+``Departure`` moves the work, and other threads call some of it. ``Moving`` is what the thread of a processor does with its own
+connections before, and with those that it takes over.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import attrs
 
+from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
+from broker.network.connections import ConnectionTable
+from broker.network.expiry import Expiry
 from broker.network.handshakes import Handshake
+from broker.network.mute import CHANNEL_FULL, DRAINING, HANDSHAKING, MEMORY_SHORT
+from broker.network.receiving import Receiving
+from broker.network.sending import Sending
 from broker.network.service import Mailbox, Request, Verb
+from broker.network.turns import Turns
 from broker.runtime.threads import Lock
+
+log = get_logger("network")
+
+# Connections that a processor hands over in one piece, while their heirs and senders wait: about 1 ms.
+_MOVED_AT_ONCE = 64
 
 # An entry of an inbox: a verb and its two arguments.
 Work = tuple[Verb, Any, Any]
@@ -153,6 +169,91 @@ class Departure:
             (taken if chosen(_connection(work[1])) else rest).append(work)
         self._inbox.extendleft(reversed(rest))
         return taken
+
+
+class Moving:
+    """For one processor, on its thread."""
+
+    def __init__(
+        self,
+        departure: Departure,
+        table: ConnectionTable,
+        turns: Turns,
+        sending: Sending,
+        receiving: Receiving,
+        expiry: Expiry,
+    ) -> None:
+        self._departure = departure
+        self._table = table
+        self._turns = turns
+        self._sending = sending
+        self._receiving = receiving
+        self._expiry = expiry
+
+    def take_over_adopted(self) -> None:
+        """Adopt no further connection, and take over those that were adopted before."""
+        for moved in self._departure.begin():
+            self.take_over(moved)
+
+    def take_over(self, moved: Moved, _: None = None) -> None:
+        """Continue a connection of a processor that goes."""
+        self._departure.taken_over(moved)
+        connection, table = moved.connection, self._table
+        table.lent.update(moved.lent)
+        table.all[connection] = None
+        if table.draining:
+            connection.holds |= DRAINING
+        try:
+            table.set_interest(connection, moved.interest)
+        except Exception as error:  # the seam: the system has a bound on these
+            log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
+            table.disconnect(connection)
+            return
+        if connection.outgoing:
+            self._expiry.note_unread(connection)
+        if moved.handshake is not None:
+            table.handshakes.take_over(connection, moved.handshake)
+        dirty, connection.dirty = connection.dirty, False
+        runnable, connection.runnable = connection.runnable, False
+        if dirty:
+            self._sending.mark_dirty(connection)
+        if runnable:
+            self._turns.run_later(connection)
+        if connection.holds & (CHANNEL_FULL | MEMORY_SHORT):
+            self._receiving.wait_again(connection)
+
+    def hand_over_all(self, heirs: Callable[[], Sequence[Heir]]) -> list[Work]:
+        """Divide the connections among the heirs. One that nobody takes is closed. Returns the work that is left, which is
+        about closed connections or the processor."""
+        table, departure = self._table, self._departure
+        lent: dict[Any, dict[Request, bytearray]] = {}
+        for request, buffer in table.lent.items():
+            lent.setdefault(request.connection, {})[request] = buffer
+        while table.all:
+            moving = []
+            others = heirs()
+            for connection in list(islice(table.all, _MOVED_AT_ONCE)):
+                # Where it was in this processor's lists, its flags and holds tell the heir.
+                moved = Moved(
+                    connection,
+                    connection.interest,
+                    lent.get(connection, {}),
+                    departure,
+                    table.handshakes.forget(connection) if connection.holds & HANDSHAKING else None,
+                )
+                table.set_interest(connection, 0)
+                del table.all[connection]
+                moving.append(moved)
+            if others:
+                moving = departure.move([(moved, others[n % len(others)]) for n, moved in enumerate(moving)])
+            for heir in others:  # some of them may be going as well
+                moving = departure.move([(moved, heir) for moved in moving])
+            for moved in moving:
+                table.disconnect(moved.connection)
+        table.keep_lent_of_own()
+        self._sending.dirty.clear()
+        self._turns.runnable.clear()
+        return departure.end()
 
 
 def _connection(target: Any) -> ProcessorConnection | None:

@@ -2,18 +2,19 @@
 
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
 it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
-methods named here, which are `Processor`'s, in the two lists of `waiters.py`, or in `handshakes.py`:
+methods named here, which are those of `receiving.py`, `turns.py`, `sending.py`, `connections.py`, `waiters.py` and
+`handshakes.py`:
 
 | hold | set by | cleared by | reason |
 |---|---|---|---|
-| RESPONSE_PENDING | REQUEST_RECEIVED, `_dispatch` | RESPONSE_SENT, `_answered` | The session takes one request at a time. |
-| RESPONSE_UNSENT | RESPONSE_QUEUED, `send` | RESPONSE_SENT, `_answered` | Its response lies above the high-water mark. |
+| RESPONSE_PENDING | REQUEST_RECEIVED, `dispatch` | RESPONSE_SENT, `answered` | The session takes one request at a time. |
+| RESPONSE_UNSENT | RESPONSE_QUEUED, `send` | RESPONSE_SENT, `answered` | Its response lies above the high-water mark. |
 | THROTTLED | THROTTLE_STARTED, `throttle` | THROTTLE_ENDED, `throttle` | The client has used up a quota. |
 | CHANNEL_FULL | CHANNEL_REFUSED, `ChannelWaiters` | CHANNEL_ACCEPTED, `ChannelWaiters` | A request waits for a handler. |
 | MEMORY_SHORT | MEMORY_REFUSED, `MemoryWaiters` | MEMORY_GRANTED, `MemoryWaiters` | A frame waits for request memory. |
-| UNWRITABLE | HIGH_WATER_PASSED, `_flush` | LOW_WATER_REACHED, `_flush` | The peer does not read what is sent. |
-| DRAINING | DRAIN_STARTED, `_begin_draining` | never | The processor takes no further request. |
-| CLOSING | CLOSE_STARTED, `_start_closing` | never | It is closed, or will be once the queued bytes have left. |
+| UNWRITABLE | HIGH_WATER_PASSED, `flush` | LOW_WATER_REACHED, `flush` | The peer does not read what is sent. |
+| DRAINING | DRAIN_STARTED, `begin_draining` | never | The processor takes no further request. |
+| CLOSING | CLOSE_STARTED, `start_closing` | never | It is closed, or will be once the queued bytes have left. |
 | HANDSHAKING | HANDSHAKE_STARTED, `Handshakes` | HANDSHAKE_ENDED, `Handshakes` | The TLS handshake has not ended. |
 
 RESPONSE_UNSENT is set only beside RESPONSE_PENDING. A service that streams may set UNWRITABLE as well (``Connection.writable``).
@@ -32,7 +33,7 @@ Two of the holds are what Kafka's states tell apart; MUTED is any other reason:
 | yes | yes | any | MUTED_AND_THROTTLED_AND_RESPONSE_PENDING |
 
 A further reason is one more bit and one more row: the code that begins it sets the bit, the code that ends it clears the bit and
-calls ``Processor._run_later``. Nothing else changes.
+calls ``Turns.run_later``. Nothing else changes.
 
 Not holds: ``ProcessorConnection.finished`` (the peer sends nothing more, but what it has sent is still served) and ``closed``
 (CLOSING without bytes left to send; services read it from any thread).

@@ -7,10 +7,10 @@ knows a protocol.
 What other threads may ask of a processor, and nothing else of it: the mailbox in which they leave work.
 
 A verb is never called by others. It goes through ``submit`` with its two arguments, which runs it on the processor's thread.
-The module is below requests and connections, so a verb's arguments have no types here: `Processor` declares them.
+The module is below requests and connections, so a verb's arguments have no types here: the parts of `Processor` declare them.
 
 Tests: tests/network/test_processor.py,
-tests/network/test_socket_server_outbox.py.
+tests/network/test_sending_outbox.py.
 """
 
 from collections.abc import Callable, Sequence

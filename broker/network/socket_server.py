@@ -2,8 +2,6 @@
 
 There are a data plane and an optional control plane. The control plane has its own acceptor, one processor, a small channel and
 one handler, so that health and admin calls work while the data plane is full.
-
-How services answer: any thread submits the answer to the processor that owns the connection.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,58 +12,21 @@ import attrs
 from broker.errors import ConfigError
 from broker.log import get_logger
 from broker.metrics import Registry
+from broker.metrics.tracing import Traces
 from broker.network.acceptor import Endpoint
 from broker.network.memory_pool import MemoryPool
 from broker.network.metrics import NetworkMetrics
-from broker.network.mute import MuteEvent
 from broker.network.new_connection import Attachment
 from broker.network.plane import LEAST_PATIENCE_S, PATIENCE_S, Plane, wait_until
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
-from broker.network.service import Connection, Handover, Part, Request, Service
-from broker.network.tracing import Traces
+from broker.network.sending import ProcessorOutbox
+from broker.network.service import Service
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import ThreadHandle
 from broker.runtime.timers import Timer
 from broker.security.tls_listener import TlsListener
-
-
-class ProcessorOutbox:
-    """The ``Outbox`` of every service. On the connection's own processor the answer takes effect at once."""
-
-    def send(self, request: Request, parts: Sequence[Part]) -> None:
-        processor = request.connection.processor
-        processor.submit(processor.send, request, parts)
-
-    def no_op(self, request: Request) -> None:
-        processor = request.connection.processor
-        processor.submit(processor.no_op, request, None)
-
-    def close(self, request: Request) -> None:
-        processor = request.connection.processor
-        processor.submit(processor.close_connection, request, None)
-
-    def hand_over(self, request: Request, handover: Handover) -> None:
-        processor = request.connection.processor
-        processor.submit(processor.hand_over, request, handover)
-
-    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
-        processor = connection.processor
-        processor.submit(processor.push, connection, parts)
-
-    def call(self, connection: Connection, work: Callable[[], None]) -> None:
-        processor = connection.processor
-        processor.submit(processor.call, connection, work)
-
-    def start_throttling(self, connection: Connection) -> None:
-        processor = connection.processor
-        processor.submit(processor.throttle, connection, MuteEvent.THROTTLE_STARTED)
-
-    def end_throttling(self, connection: Connection) -> None:
-        processor = connection.processor
-        processor.submit(processor.throttle, connection, MuteEvent.THROTTLE_ENDED)
-
 
 log = get_logger("network")
 

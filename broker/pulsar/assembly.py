@@ -1,6 +1,6 @@
 """The Pulsar service put together from the broker's settings, for all its listeners.
 
-Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
+Tests: tests/pulsar/test_assembly.py, tests/server/test_broker_server.py.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,11 @@ from broker.pulsar.subscriptions.locating import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.registry import Creation, TopicDocuments, TopicRegistry
+from broker.pulsar.topics.topic import Topic
 from broker.pulsar.topics.watches import TopicWatches
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.proofs import open_authentication
+from broker.storage.config import TopicInfo
 from broker.storage.log_manager import LogManager
 from broker.web.callers import open_callers
 
@@ -52,126 +54,149 @@ class PulsarPart:
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime = surroundings.config, surroundings.runtime
         self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
-        cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
-        subscriptions = self._subscriptions = Subscriptions(runtime.clock, surroundings.timer, surroundings.catalogue)
-        self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
-        topics = self._topics = TopicRegistry(
-            logs,
-            self._documents,
-            runtime.clock,
-            surroundings.timer,
-            lambda log: EntryReader(log, cache, self._readers),
-            Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
-        )
-        namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
-        topics.has_namespace = namespaces.exists
-        logs.on_topic_gone.append(topics.on_topic_deleted)
-        topics.on_load.append(subscriptions.load)
-        logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
-        watches = TopicWatches(topics, subscriptions.waker.line(), runtime.clock, surroundings.timer)
-        logs.on_topic_changed.append(watches.changed)
-        logs.on_topic_deleted.append(watches.changed)
-        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
+        self._compactions = Compactions(runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large)
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
         )
-        topics.creation = partial(_creation, self._policies, topics.creation(""))
-        topics.topics_max = lambda namespace: self._policies.namespace(namespace).max_topics or 0
-        compactions = self._compactions = Compactions(
-            runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large
-        )
-        subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
-        logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
-        limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
-        topics.on_load.append(lambda topic: setattr(topic, "publish_rate", limits.publish_rate(topic)))
-        self._policies.on_change.append(partial(_limit_subscriptions, topics, limits))
-        limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
-        subscriptions.limits = limits
-        subscriptions.quota = DeliveryQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
-        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
-        self._nonpersistent = NonPersistentTopics(
-            surroundings.catalogue,
-            runtime.clock,
-            surroundings.timer,
-            subscriptions.waker,
-            limits,
-            namespaces.require,
-            on_demand=config.pulsar_auto_create_topics,
-        )
-        self._nonpersistent.quota = subscriptions.quota
-        self._nonpersistent.on_demand = lambda namespace: topics.creation(namespace).on_demand
+        self._limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
+        self._limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
+        self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
+        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._make_topics(surroundings, logs)
+        self._policies.on_change.append(partial(_limit_subscriptions, self._topics, self._limits))
         self._upkeep = Upkeep(
             logs,
-            topics,
-            subscriptions,
+            self._topics,
+            self._subscriptions,
             self._policies,
-            compactions,
+            self._compactions,
             runtime.clock,
             expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
             quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
         )
-        logs.on_topic_gone.append(self._upkeep.inactive.forget)
-        logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
-        logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
-        deduplications = self._deduplications = Deduplications(
-            surroundings.catalogue,
-            subscriptions.store.writer,
-            runtime.clock,
-            surroundings.timer,
-            lambda topic: bool(self._policies.of(topic.name.namespace, topic.log.topic_id).deduplication),
-        )
-        topics.on_unload.append(deduplications.unloaded)
-        logs.on_topic_gone.append(lambda info: deduplications.deleted(info.topic_id))
+        rules = RetentionRules(self._topics, self._subscriptions.store, self._policies, self._compactions)
+        logs.housekeeper.retention_rule = rules.rule
+        watches = TopicWatches(self._topics, self._subscriptions.waker.line(), runtime.clock, surroundings.timer)
+        logs.on_topic_changed.append(watches.changed)
+        logs.on_topic_deleted.append(watches.changed)
+        logs.on_topic_gone.append(self._on_topic_gone)
         self.commands = handlers.load()
-        self.context = PulsarContext(
+        self.context = self._make_context(surroundings, logs, watches)
+        self._show(surroundings)
+
+    def _make_topics(self, surroundings: Surroundings, logs: LogManager) -> None:
+        """The topics of both domains and their subscriptions."""
+        config, catalogue, timer = surroundings.config, surroundings.catalogue, surroundings.timer
+        clock = surroundings.runtime.clock
+        policies, limits, readers, cache = self._policies, self._limits, self._readers, self._cache
+        quota = DeliveryQuota(surroundings.security.quotas, clock, timer)
+        self._subscriptions = Subscriptions(
+            clock,
+            timer,
+            catalogue,
+            limits,
+            quota=quota,
+            compacted=lambda topic: CompactedReader(topic.log, topic.reader, self._compactions, readers),
+        )
+        writer = self._subscriptions.store.writer
+        self._deduplications = Deduplications(
+            catalogue,
+            writer,
+            clock,
+            timer,
+            lambda topic: bool(policies.of(topic.name.namespace, topic.log.topic_id).deduplication),
+        )
+        self._documents = TopicDocuments(catalogue, writer)
+        creation = partial(
+            _creation, policies, Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions)
+        )
+        self._topics = TopicRegistry(
+            logs,
+            self._documents,
+            clock,
+            timer,
+            lambda log: EntryReader(log, cache, readers),
+            creation,
+            lambda namespace: policies.namespace(namespace).max_topics or 0,
+            self._namespaces.exists,
+            on_load=[self._subscriptions.load, partial(_limit_producers, limits)],
+            on_unload=[self._deduplications.unloaded],
+        )
+        self._nonpersistent = NonPersistentTopics(
+            catalogue,
+            clock,
+            timer,
+            self._subscriptions.waker,
+            limits,
+            self._namespaces.require,
+            on_demand=lambda namespace: creation(namespace).on_demand,
+            quota=quota,
+        )
+
+    def _make_context(self, surroundings: Surroundings, logs: LogManager, watches: TopicWatches) -> PulsarContext:
+        config, runtime, security = surroundings.config, surroundings.runtime, surroundings.security
+        clock, timer = runtime.clock, surroundings.timer
+        listeners = {listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"}
+        return PulsarContext(
             config=config,
             live=surroundings.live,
             logs=logs,
             flusher=logs.flusher,
             catalogue=surroundings.catalogue,
-            clock=runtime.clock,
-            timer=surroundings.timer,
+            clock=clock,
+            timer=timer,
             entropy=runtime.entropy,
-            topics=topics,
+            topics=self._topics,
             watches=watches,
-            subscriptions=subscriptions,
+            subscriptions=self._subscriptions,
             schemas=self._schemas,
             policies=self._policies,
-            namespaces=namespaces,
+            namespaces=self._namespaces,
             nonpersistent=self._nonpersistent,
-            limits=limits,
+            limits=self._limits,
             upkeep=self._upkeep,
-            compactions=compactions,
-            deduplications=deduplications,
-            liveness=Liveness(runtime.clock, surroundings.timer),
-            keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
+            compactions=self._compactions,
+            deduplications=self._deduplications,
+            liveness=Liveness(clock, timer),
+            keep_alive=KeepAlive(clock, timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
-            quotas=surroundings.security.quotas,
-            throttling=Throttling(surroundings.timer),
+            quotas=security.quotas,
+            throttling=Throttling(timer),
             metrics=surroundings.metrics,
-            login_counters=surroundings.security.logins,
+            login_counters=security.logins,
             authentications={
-                listener.name: open_authentication(
-                    config, listener, surroundings.security.mechanisms.get(listener.name), runtime.clock
-                )
-                for listener in surroundings.listeners
-                if listener.scheme == "pulsar"
+                name: open_authentication(config, listener, security.mechanisms.get(name), clock)
+                for name, listener in listeners.items()
             },
-            authorizer=surroundings.security.authorizer,
-            listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
+            authorizer=security.authorizer,
+            listeners=listeners,
             endpoints=endpoints(surroundings),
         )
-        PulsarMetrics(self.context, cache).register(surroundings.metrics)
-        asking = [listener for listener in surroundings.listeners if listener.scheme == "pulsar"]
-        callers = open_callers(config, asking, surroundings.security, runtime.clock, realm="pulsar")
-        surroundings.routes.add(
-            *(callers.protected(route) if route.blocking else route for route in admin_routes(self.context))
-        )
 
+    def _show(self, surroundings: Surroundings) -> None:
+        """What there is of it in the metrics and over HTTP."""
+        context = self.context
+        PulsarMetrics(context, self._cache).register(surroundings.metrics)
+        asking = list(context.listeners.values())
+        callers = open_callers(context.config, asking, surroundings.security, context.clock, realm="pulsar")
+        surroundings.routes.add(
+            *(callers.protected(route) if route.blocking else route for route in admin_routes(context))
+        )
         if surroundings.has_http:
-            views = SubscriptionViews(logs, topics, subscriptions, surroundings.callers)
+            views = SubscriptionViews(context.logs, self._topics, self._subscriptions, surroundings.callers)
             surroundings.routes.add(*views.routes())
             surroundings.figures.subscriptions = views.of_topic
+
+    def _on_topic_gone(self, info: TopicInfo) -> None:
+        """A topic of Kafka has been deleted: nothing of it is kept. On the deleting thread, which may block."""
+        self._topics.on_topic_deleted(info)
+        self._subscriptions.topic_deleted(info.topic_id)
+        self._compactions.forget(info.topic_id)
+        self._upkeep.inactive.forget(info)
+        self._schemas.forget(info.topic_id)
+        self._policies.forget(info.topic_id)
+        self._deduplications.deleted(info.topic_id)
 
     def open(self) -> None:
         throttling = self.context.throttling
@@ -218,6 +243,11 @@ def _creation(policies: PolicyStore, otherwise: Creation, namespace: str) -> Cre
     """How topics are made in the namespace that clients ask for; ``otherwise``: as the settings say."""
     own = policies.namespace(namespace).auto_topic_creation
     return otherwise if own is None else Creation(own.allowed, own.partitions)
+
+
+def _limit_producers(limits: PolicyLimits, topic: Topic) -> None:
+    """The topic comes into use."""
+    topic.publish_rate = limits.publish_rate(topic)
 
 
 def _bounds(config: BrokerConfig) -> Bounds:

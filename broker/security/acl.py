@@ -4,7 +4,7 @@ Addresses of clients in one spelling, so that an ACL's host can be compared with
 
 What a principal may do. Services ask an ``Authorizer``; without one, everybody may do everything.
 
-Tests: tests/test_server.py.
+Tests: tests/server/test_broker_server.py.
 """
 
 import ipaddress

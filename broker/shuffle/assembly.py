@@ -1,6 +1,6 @@
 """The shuffle service put together from the broker's settings, for all its listeners.
 
-Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/test_server.py.
+Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/server/test_broker_server.py.
 """
 
 from collections.abc import Sequence

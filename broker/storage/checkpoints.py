@@ -136,10 +136,6 @@ def read_leader_epochs(disk: Disk, directory: str) -> list[tuple[int, int]]:
         raise CorruptCheckpoint(f"{path} has a line that is not an epoch and an offset") from error
 
 
-def leader_epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
-    return text_of(f"{epoch} {start}" for epoch, start in epochs)
-
-
 class PartitionMetadata(NamedTuple):
     """What a partition's directory says about its topic; None if it does not say (Kafka does not write the number of partitions),
     or if the text is illegible."""

@@ -29,7 +29,6 @@ from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from protocol.wire import BytesLike
 
 MAGIC_CRC32C = 0x0E01
-CHECKED = 6  # bytes of magic and checksum
 
 _HEADER = struct.Struct(">HII")  # magic, CRC, metadata size
 _METADATA_SIZE = struct.Struct(">I")

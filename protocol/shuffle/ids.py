@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from protocol.wire import BytesLike
 
-RECEIVER_BYTES = 16
 DATA_SET_BYTES = 16
 PARTITION_ID_BYTES = 60
 

@@ -10,9 +10,8 @@ from unittest import mock
 
 import pytest
 
-from broker.kafka.api import Api
+from broker.kafka.kafka_session import RunFinder
 from broker.kafka.metering import Metered, Metering
-from broker.kafka.producing.runs import RunFinder, RunRequest
 from broker.metrics.registry import render
 from broker.network.mute import THROTTLED
 from broker.network.quota import Throttling
@@ -94,14 +93,15 @@ def test_no_more_requests_are_handled_together_than_the_smallest_quota_allows_at
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch, acks: int
 ) -> None:
     runs = []
-    request = RunFinder.request
+    find = RunFinder.find
 
-    def noted(self: RunFinder, api: Api) -> RunRequest:
-        run = request(self, api)
-        runs.append(run.count)
-        return run
+    def noted(self: RunFinder, data: memoryview, first: int) -> int:
+        size = find(self, data, first)
+        if self.found is not None:
+            runs.append(self.found.count)
+        return size
 
-    monkeypatch.setattr(RunFinder, "request", noted)
+    monkeypatch.setattr(RunFinder, "find", noted)
     topic = kafka.topic()
     frame = produce_frame(topic, acks)
     limit(kafka, Kind.PRODUCE, 3.5 * len(frame) / kafka.inside.quotas.windows.ahead_s)

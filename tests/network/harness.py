@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from broker.network import memory_pool, processor
+from broker.network import memory_pool, receiving
 from broker.network.connection import ProcessorConnection
 from broker.network.expiry import Unsent
 from broker.network.memory_pool import MemoryPool
@@ -22,8 +22,9 @@ from broker.network.new_connection import Attachment, NewConnection
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import Handler, RequestChannel
+from broker.network.sending import ProcessorOutbox
 from broker.network.service import Peer
-from broker.network.socket_server import Binding, ProcessorOutbox, SocketServer, SocketServerSettings
+from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
@@ -50,9 +51,9 @@ def descriptors() -> int:
 def tiny_buffers() -> Iterator[None]:
     """Every size at which a frame changes its path, divided by 256: all paths with frames of a few KiB."""
     with (
-        mock.patch.object(processor, "_RECEIVE_BYTES", 1024),
-        mock.patch.object(processor, "_COPY_BYTES", 64),
-        mock.patch.object(processor, "SMALL_BYTES", 64),
+        mock.patch.object(receiving, "_RECEIVE_BYTES", 1024),
+        mock.patch.object(receiving, "_COPY_BYTES", 64),
+        mock.patch.object(receiving, "SMALL_BYTES", 64),
         mock.patch.object(memory_pool, "SMALL_BYTES", 64),
         mock.patch.object(memory_pool, "_KEEP_FOR_BYTES", 256),
         mock.patch.object(memory_pool, "_GRAIN", 256),

@@ -188,7 +188,9 @@ class ReactorMachine(RuleBasedStateMachine):
                 assert bool(holds & Hold.RESPONSE_PENDING) == (connection.in_flight is not None)
                 assert bool(holds & Hold.CHANNEL_FULL) == (connection.held is not None)
                 assert not holds & Hold.RESPONSE_UNSENT or holds & Hold.RESPONSE_PENDING
-                assert bool(holds & Hold.MEMORY_SHORT) == (connection in bench.processor._memory_waiters.connections)
+                assert bool(holds & Hold.MEMORY_SHORT) == (
+                    connection in bench.processor._receiving.memory_waiters.connections
+                )
                 assert connection.writable == (not holds & Hold.UNWRITABLE)
                 assert connection.processor is bench.processor
 

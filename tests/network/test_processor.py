@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from broker import log
-from broker.network import expiry
-from broker.network import processor as processor_module
+from broker.network import expiry, turns
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import MuteState, mute_state
 from broker.network.quota import ConnectionQuotas
@@ -846,7 +845,7 @@ def test_of_many_that_have_requests_each_gets_a_short_turn(bench: MakeBench) -> 
     while not b.processor.stats.requests:
         b.step()
     # One step: of those that were readable in it, none had a turn as long as if it were alone.
-    assert b.processor.stats.requests <= processor_module._STEP_REQUESTS + 64 * processor_module._LEAST_TURN_REQUESTS
+    assert b.processor.stats.requests <= turns._STEP_REQUESTS + 64 * turns._LEAST_TURN_REQUESTS
     b.until(lambda: all(len(client.frames) == 500 for client in clients))
 
 

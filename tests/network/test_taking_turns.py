@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.network import processor as processor_module
+from broker.network import receiving
 from broker.runtime import system_runtime
-from broker.runtime.run_token import RunToken, TokenHolder
+from broker.runtime.run_token import KEEP_S, LONG_S, RunToken, TokenHolder
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, serving
 from tests.waiting import wait_for
@@ -98,7 +98,7 @@ def test_a_long_frame_is_received_without(bench: Bench) -> None:
 
 
 def test_a_long_frame_that_came_as_a_whole_is_handled_without(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor_module, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(receiving, "LARGE_BYTES", 100)
     client = bench.connect()
     client.send(frame(b"e", bytes(200)))
     bench.until(lambda: client.frames)
@@ -114,7 +114,7 @@ def test_with_work_left_it_gives_it_up_when_its_time_is_over(bench: Bench) -> No
     bell = begin_to_wait(bench)
     bench.step()
     assert held(bench)
-    bench.clock.now += processor_module._KEEP_S
+    bench.clock.now += KEEP_S
     bench.step()
     assert bell.acquire(blocking=False)
     bench.service.token.lock.release()
@@ -131,7 +131,7 @@ def test_if_another_one_waits_it_keeps_it_for_a_moment_as_long_as_there_is_work(
     bench.step(timeout=10.0)  # does not wait
     assert held(bench)
     assert bench.service.had == [True, True]
-    bench.clock.now += processor_module._KEEP_S
+    bench.clock.now += KEEP_S
     client.send(frame(b"e", SMALL))
     bench.step(timeout=10.0)
     assert bell.acquire(blocking=False)  # it was handed over
@@ -174,7 +174,7 @@ def test_in_a_long_step_it_passes_the_token_on_between_two_connections(bench: Be
             wait_for(lambda: token.waiting)
         else:
             assert had_it.is_set() == (len(bench.service.had) == 3)
-            bench.clock.now += 2 * processor_module._LONG_S
+            bench.clock.now += 2 * LONG_S
 
     token.patience_s = 60.0
     bench.service.handle = handles

@@ -88,3 +88,14 @@ def test_the_colours_can_be_chosen_and_stay(open_page: Open) -> None:
     tab.until(f"{ground} === '{dark}'")
     tab.click(".tool")
     tab.until(f"{ground} === '{light}'")
+
+
+def test_current_view_is_visible_in_row_on_phone(open_page: Open) -> None:
+    tab = open_page("settings")
+    tab.resize(390, 844, mobile=True)
+    tab.reload()
+    tab.shows("differ from their defaults")
+    row, link = ("document.querySelector('nav" + end + "').getBoundingClientRect()" for end in ("", " [aria-current]"))
+    tab.until(f"{row}.left <= {link}.left && {link}.right <= {row}.right")
+    tab.press("Tab")
+    assert "Skip to the figures" == tab.run(f"{FOCUSED}.innerText").strip()

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from broker.client import Broker
+from broker.network.sending import ProcessorOutbox
 from broker.network.service import Handover
-from broker.network.socket_server import ProcessorOutbox
 from protocol.kafka.api_keys import ApiKey
 from tests.kafka_connection import KafkaConnection, fetch_fields
 

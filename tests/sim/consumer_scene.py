@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.groups.consumer.rows import assignment_row, decode_member, metadata_row
+from broker.kafka.groups.consumer.rows import assignment_row, decode_member
+from broker.kafka.groups.coordinated import member_row
 from broker.kafka.groups.kinds import KIND, prefix_of
 from tests.sim.clients.consumer import ConsumerMember
 from tests.sim.consumer_ledger import ConsumerLedger, Partition
@@ -59,7 +60,7 @@ class ConsumerScene:
 
     def _stored(self, member_id: str) -> tuple[int, Collection[Partition]] | None:
         documents, prefix = self._host.tables.documents, prefix_of(GROUP)
-        metadata = documents.get((KIND, prefix + metadata_row(member_id)))
+        metadata = documents.get((KIND, prefix + member_row(member_id)))
         assignment = documents.get((KIND, prefix + assignment_row(member_id)))
         if metadata is None or assignment is None:
             return None

@@ -50,8 +50,15 @@ def check_wakeups(world: World, server: Any) -> None:
     bodies = {id(thread.body): thread for thread in threads}
     for processor in server.sockets.processors:
         if id(processor) in bodies and not processor._poller.rung:
-            names = ("_inbox", "_new", "_runnable", "_disconnected", "_room", "_dirty")
-            waiting = [name for name in names if getattr(processor, name)]
+            work = {
+                "inbox": processor._inbox,
+                "new connections": processor._new,
+                "runnable": processor._runnable,
+                "disconnected": processor._table.disconnected,
+                "room": processor._room,
+                "dirty": processor._sending.dirty,
+            }
+            waiting = [name for name, each in work.items() if each]
             if waiting:
                 raise Violation(f"lost wake-up: processor {processor.number} sleeps on {', '.join(waiting)}")
 

@@ -28,12 +28,13 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas, Throttling
+from broker.network.turns import Turns
 from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.dispatch.single_active import SingleActive
 from broker.pulsar.producers.producer import Producer
-from broker.pulsar.subscriptions.cursor_store import CursorStore
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.topic import Tail
 from broker.security.acl_authorizer import AclAuthorizer
@@ -326,7 +327,7 @@ def _answer_lost_with_throttle(right: Any) -> Any:
 
 
 def _resumed_by_nobody(_: Any) -> Any:
-    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+    def throttle(self: Turns, connection: Any, event: MuteEvent) -> None:
         if not connection.closed:
             connection.holds = next_holds(connection.holds, event)
 
@@ -334,7 +335,7 @@ def _resumed_by_nobody(_: Any) -> Any:
 
 
 def _unmuted_by_answer(right: Any) -> Any:
-    def answered(self: Processor, connection: Any) -> None:
+    def answered(self: Turns, connection: Any) -> None:
         connection.holds &= ~int(Hold.THROTTLED)
         right(self, connection)
 
@@ -354,8 +355,8 @@ _ALL = [
     Bug(
         "unmuted_while_throttled",
         "an answer ends the throttle that came with it",
-        Processor,
-        "_answered",
+        Turns,
+        "answered",
         _unmuted_by_answer,
         scene="quotas",
     ),
@@ -370,7 +371,7 @@ _ALL = [
     Bug(
         "throttle_resumes_nobody",
         "a request that came during a throttle is not taken when it ends",
-        Processor,
+        Turns,
         "throttle",
         _resumed_by_nobody,
         scene="quotas",
@@ -433,7 +434,7 @@ _ALL = [
         _commit_before_written,
         scene="groups",
     ),
-    Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_go_on_if_unmuted", _uncounted),
+    Bug("forgotten_unmute", "a connection is unmuted and not resumed", Turns, "run_if_unmuted", _uncounted),
     Bug("lost_wakeup", "work is left in a processor's inbox without ringing", Processor, "submit", _lost_wakeup),
     Bug("append_wakes_nobody", "parked fetches are not told of an append", Watchers, "wake", _uncounted),
     Bug("responses_out_of_order", "requests of a connection run at once", KafkaSession, "in_flight_max", lambda _: 0),
@@ -645,7 +646,7 @@ _ALL = [
     Bug(
         "pulsar_ack_before_saved",
         "an acknowledgement is answered before the cursor is durable",
-        CursorStore,
+        Saving,
         "save",
         planted_pulsar.confirmed_before_saved,
         scene="pulsar",

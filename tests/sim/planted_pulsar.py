@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.pulsar.dispatch.single_active import OnlyOne
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.topics.topic import Tail
 
 
@@ -94,8 +95,9 @@ def always_due(_: Any) -> Any:
 
 
 def confirmed_before_saved(_: Any) -> Any:
-    def save(self: Any, stored: Any, done: Any) -> None:
-        self.changed(stored)
+    def save(self: Saving, done: Any) -> None:
+        with self._lock:
+            self.changed()
         done(None)
 
     return save

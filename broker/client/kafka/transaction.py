@@ -5,21 +5,9 @@ They use Kafka's classic protocol, which every broker serves: partitions are add
 epochs do not change from transaction to transaction. The exception is ``end_together``, which sends EndTxns, an API of
 this project's own broker.
 
-The coordinator learns of a transaction with the first partition or group added to it; only such a transaction
-has to be ended by a request. The states (pure):
-
-======================  ==========  ======================
-state                   event       next state
-======================  ==========  ======================
-NO_TRANSACTION          BEGUN       OPEN
-OPEN                    ADDED       OPEN_AT_COORDINATOR
-OPEN                    ENDED       NO_TRANSACTION
-OPEN_AT_COORDINATOR     ADDED       OPEN_AT_COORDINATOR
-OPEN_AT_COORDINATOR     ENDED       NO_TRANSACTION
-======================  ==========  ======================
-
-Every pair that is not in the table is a bug of the caller (AssertionError). Failure of the producer is not a state
-here: it may fail in every state, and it keeps its error when the transaction ends.
+The coordinator learns of a transaction with the first partition or group added to it; only such a transaction has to be
+ended by a request. ``TABLE`` has the states (pure). Every other pair is a bug of the caller (AssertionError). Failure of
+the producer is not a state here: it may fail in every state, and it keeps its error when the transaction ends.
 
 ``TransactionManager``, named as in Java's client, keeps the producer id and epoch, the sequence numbers and the open
 transaction. Sequence numbers make writes idempotent: a broker recognizes a batch that it already has. One thread uses a
@@ -53,6 +41,7 @@ from broker.client.kafka.routing import GROUP, TRANSACTION, Routing
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 from broker.runtime.entropy import SystemEntropy
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -72,23 +61,18 @@ class TransactionEvent(IntEnum):
     ENDED = 2
 
 
-_S, _E = TransactionState, TransactionEvent
-
-TABLE: dict[tuple[TransactionState, TransactionEvent], TransactionState] = {
-    (_S.NO_TRANSACTION, _E.BEGUN): _S.OPEN,
-    (_S.OPEN, _E.ADDED): _S.OPEN_AT_COORDINATOR,
-    (_S.OPEN, _E.ENDED): _S.NO_TRANSACTION,
-    (_S.OPEN_AT_COORDINATOR, _E.ADDED): _S.OPEN_AT_COORDINATOR,
-    (_S.OPEN_AT_COORDINATOR, _E.ENDED): _S.NO_TRANSACTION,
-}
-
-
-def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    TransactionState,
+    TransactionEvent,
+    """
+    NO_TRANSACTION       BEGUN  OPEN
+    OPEN                 ADDED  OPEN_AT_COORDINATOR
+    OPEN                 ENDED  NO_TRANSACTION
+    OPEN_AT_COORDINATOR  ADDED  OPEN_AT_COORDINATOR
+    OPEN_AT_COORDINATOR  ENDED  NO_TRANSACTION
+    """,
+)
+next_state = TABLE.next
 
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})

@@ -1,30 +1,5 @@
 """The states of a classic consumer group, by Kafka's names, as one table.
 
-====================  ===================  ====================
-state                 event                next state
-====================  ===================  ====================
-EMPTY                 MEMBER_JOINED        PREPARING_REBALANCE
-EMPTY                 GROUP_DELETED        DEAD
-EMPTY                 BROKER_STOPPED       DEAD
-PREPARING_REBALANCE   GENERATION_STARTED   COMPLETING_REBALANCE
-PREPARING_REBALANCE   GENERATION_EMPTY     EMPTY
-PREPARING_REBALANCE   BROKER_STOPPED       DEAD
-COMPLETING_REBALANCE  ASSIGNMENT_SAVED     STABLE
-COMPLETING_REBALANCE  ASSIGNMENT_FAILED    PREPARING_REBALANCE
-COMPLETING_REBALANCE  MEMBER_JOINED        PREPARING_REBALANCE
-COMPLETING_REBALANCE  MEMBER_CHANGED       PREPARING_REBALANCE
-COMPLETING_REBALANCE  MEMBER_LEFT          PREPARING_REBALANCE
-COMPLETING_REBALANCE  SYNC_TIMED_OUT       PREPARING_REBALANCE
-COMPLETING_REBALANCE  BROKER_STOPPED       DEAD
-STABLE                MEMBER_JOINED        PREPARING_REBALANCE
-STABLE                MEMBER_CHANGED       PREPARING_REBALANCE
-STABLE                MEMBER_LEFT          PREPARING_REBALANCE
-STABLE                SYNC_TIMED_OUT       PREPARING_REBALANCE
-STABLE                LIMIT_LOWERED        PREPARING_REBALANCE
-STABLE                BROKER_STOPPED       DEAD
-DEAD                  BROKER_STOPPED       DEAD
-====================  ===================  ====================
-
 MEMBER_JOINED: a member joins that was not in the group.
 MEMBER_CHANGED: a member joins again with other protocols; or the leader of a stable group joins again; or a static member
 comes back under a new member id and there is no generation yet that it could go on in, or it changes the vote.
@@ -41,6 +16,8 @@ broker (AssertionError).
 """
 
 from enum import Enum, auto
+
+from broker.transitions import Transitions
 
 
 class ClassicGroupState(Enum):
@@ -67,35 +44,30 @@ class ClassicGroupEvent(Enum):
     BROKER_STOPPED = auto()
 
 
-_S, _E = ClassicGroupState, ClassicGroupEvent
-
-TABLE: dict[tuple[ClassicGroupState, ClassicGroupEvent], ClassicGroupState] = {
-    (_S.EMPTY, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
-    (_S.EMPTY, _E.GROUP_DELETED): _S.DEAD,
-    (_S.EMPTY, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.PREPARING_REBALANCE, _E.GENERATION_STARTED): _S.COMPLETING_REBALANCE,
-    (_S.PREPARING_REBALANCE, _E.GENERATION_EMPTY): _S.EMPTY,
-    (_S.PREPARING_REBALANCE, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.COMPLETING_REBALANCE, _E.ASSIGNMENT_SAVED): _S.STABLE,
-    (_S.COMPLETING_REBALANCE, _E.ASSIGNMENT_FAILED): _S.PREPARING_REBALANCE,
-    (_S.COMPLETING_REBALANCE, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
-    (_S.COMPLETING_REBALANCE, _E.MEMBER_CHANGED): _S.PREPARING_REBALANCE,
-    (_S.COMPLETING_REBALANCE, _E.MEMBER_LEFT): _S.PREPARING_REBALANCE,
-    (_S.COMPLETING_REBALANCE, _E.SYNC_TIMED_OUT): _S.PREPARING_REBALANCE,
-    (_S.COMPLETING_REBALANCE, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.STABLE, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
-    (_S.STABLE, _E.MEMBER_CHANGED): _S.PREPARING_REBALANCE,
-    (_S.STABLE, _E.MEMBER_LEFT): _S.PREPARING_REBALANCE,
-    (_S.STABLE, _E.SYNC_TIMED_OUT): _S.PREPARING_REBALANCE,
-    (_S.STABLE, _E.LIMIT_LOWERED): _S.PREPARING_REBALANCE,
-    (_S.STABLE, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.DEAD, _E.BROKER_STOPPED): _S.DEAD,
-}
-
-
-def next_state(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroupState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    ClassicGroupState,
+    ClassicGroupEvent,
+    """
+    EMPTY                 MEMBER_JOINED       PREPARING_REBALANCE
+    EMPTY                 GROUP_DELETED       DEAD
+    EMPTY                 BROKER_STOPPED      DEAD
+    PREPARING_REBALANCE   GENERATION_STARTED  COMPLETING_REBALANCE
+    PREPARING_REBALANCE   GENERATION_EMPTY    EMPTY
+    PREPARING_REBALANCE   BROKER_STOPPED      DEAD
+    COMPLETING_REBALANCE  ASSIGNMENT_SAVED    STABLE
+    COMPLETING_REBALANCE  ASSIGNMENT_FAILED   PREPARING_REBALANCE
+    COMPLETING_REBALANCE  MEMBER_JOINED       PREPARING_REBALANCE
+    COMPLETING_REBALANCE  MEMBER_CHANGED      PREPARING_REBALANCE
+    COMPLETING_REBALANCE  MEMBER_LEFT         PREPARING_REBALANCE
+    COMPLETING_REBALANCE  SYNC_TIMED_OUT      PREPARING_REBALANCE
+    COMPLETING_REBALANCE  BROKER_STOPPED      DEAD
+    STABLE                MEMBER_JOINED       PREPARING_REBALANCE
+    STABLE                MEMBER_CHANGED      PREPARING_REBALANCE
+    STABLE                MEMBER_LEFT         PREPARING_REBALANCE
+    STABLE                SYNC_TIMED_OUT      PREPARING_REBALANCE
+    STABLE                LIMIT_LOWERED       PREPARING_REBALANCE
+    STABLE                BROKER_STOPPED      DEAD
+    DEAD                  BROKER_STOPPED      DEAD
+    """,
+)
+next_state = TABLE.next

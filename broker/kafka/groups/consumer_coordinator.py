@@ -21,8 +21,6 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     BecomeClassic,
     ConsumerGroupDescription,
@@ -33,6 +31,7 @@ from broker.kafka.groups.consumer.values import (
     TopicsImage,
     compile_regex,
 )
+from broker.kafka.groups.coordinated import JOIN_EPOCH, LEAVE_EPOCH
 from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.group_worker import GroupWorker, Task
 from broker.kafka.groups.kinds import classic_limits, consumer_limits
@@ -89,8 +88,6 @@ def _invalid(group_id: str, request: HeartbeatRequest, version: int) -> str | No
 # Of these topics, those that may be described on behalf of what a request had as its ``context``. None: nobody knows that now.
 Visible = Callable[[object, frozenset[str]], frozenset[str] | None]
 _TAKE_TURNS = "Let its members leave first, or set group.protocol to classic in this client, as it is in theirs."
-# Groups that are told of changed topics before commits may pass.
-_PART = 100
 
 
 class ConsumerCoordinator:
@@ -214,7 +211,7 @@ class ConsumerCoordinator:
 
         group = entry.group
         assert isinstance(group, ConsumerGroup)
-        done = partial(self._worked, entry, group, lambda now: group.assignment_computed(task, now))
+        done = partial(self._registry.step, entry, group, lambda now: group.assignment_computed(task, now))
         self._worker.submit(Task(group.group_id, task.cost, run, done))
         return ()
 
@@ -224,7 +221,7 @@ class ConsumerCoordinator:
 
         def done() -> None:
             self._hide(task)
-            self._worked(entry, group, lambda now: group.regexes_resolved(task, now))
+            self._registry.step(entry, group, lambda now: group.regexes_resolved(task, now))
 
         cost = len(task.patterns) * len(task.topics.by_name)
         self._worker.submit(Task(group.group_id, cost, task.run_slice, done))
@@ -240,33 +237,18 @@ class ConsumerCoordinator:
         else:
             task.matches = {pattern: names & visible for pattern, names in task.matches.items()}
 
-    def _worked(self, entry: GroupEntry, group: ConsumerGroup, take: Callable[[float], None]) -> None:
-        """On the worker's thread: the group takes the result."""
-        with entry.lock:
-            if entry.group is not group or entry.is_removed:
-                return
-            take(self._registry.clock.monotonic())
-            answers = self._registry.settle(entry)
-        send(answers)
-
     # Changes of topics and settings -----------------------------------------------------------------------------------
 
     def _topics_changed(self, names: frozenset[str]) -> None:
         """On the catalogue writer's thread. Heartbeats see the new topics as well; this is for them to come sooner."""
-        entries = [entry for entry in self._registry.entries() if entry.group.type is GroupType.CONSUMER]
-        self._tell(entries, names)
 
-    def _tell(self, entries: list[GroupEntry], names: frozenset[str]) -> None:
-        for entry in entries[:_PART]:
-            with entry.lock:
-                group = entry.group
-                if not isinstance(group, ConsumerGroup) or entry.is_removed or not group.may_read(names):
-                    continue
-                group.topics_changed(self._topics.now, self._registry.clock.monotonic())
-                answers = self._registry.settle(entry)
-            send(answers)
-        if len(entries) > _PART and self._registry.is_active:
-            self._registry.writer.call_soon(partial(self._tell, entries[_PART:], names))
+        def change(group: Group, now: float) -> bool:
+            if not isinstance(group, ConsumerGroup) or not group.may_read(names):
+                return False
+            group.topics_changed(self._topics.now, now)
+            return True
+
+        self._registry.tell(self._registry.entries(GroupType.CONSUMER), change)
 
     def _configs_changed(self, group_id: str) -> None:
         entry = self._registry.get(group_id)

@@ -14,8 +14,9 @@ import attrs
 
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.threads import Event, QueueEmpty, SimpleQueue
+from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
+from broker.runtime.worker import Inbox
 
 log = get_logger("groups")
 
@@ -54,7 +55,7 @@ class GroupWorker:
         self._clock = clock
         self._timer = timer
         self._pause = pause
-        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._inbox: Inbox[Task] = Inbox()
         self._heap: list[tuple[float, int, Task]] = []
         self._number = 0
         self._worked_s = 0.0
@@ -64,22 +65,14 @@ class GroupWorker:
     @property
     def waiting(self) -> int:
         """Tasks that wait. For any thread."""
-        return self._queue.qsize() + len(self._heap)
+        return len(self._inbox) + len(self._heap)
 
     def submit(self, task: Task) -> None:
-        self._queue.put(task)
+        self._inbox.put(task)
 
     def step(self, timeout: float | None) -> bool:
-        if not self._heap:
-            try:
-                self._take(self._queue.get(timeout != 0, timeout))
-            except QueueEmpty:
-                return False
-        try:
-            while True:
-                self._take(self._queue.get(False))
-        except QueueEmpty:
-            pass
+        for task in self._inbox.take_all(0 if self._heap else timeout):
+            self._take(task)
         if not self._heap:
             return False
         order, _, task = heappop(self._heap)
@@ -87,15 +80,13 @@ class GroupWorker:
         return True
 
     def wakeup(self) -> None:
-        self._queue.put(None)
+        self._inbox.wakeup()
 
-    def _take(self, task: Task | None) -> None:
-        if task is None:
-            return
+    def _take(self, task: Task) -> None:
         now = self._clock.monotonic()
         due = self._not_before.get(task.key, 0.0)
         if due > now:
-            self._timer.at(due, lambda: self._queue.put(task))
+            self._timer.at(due, lambda: self._inbox.put(task))
         else:
             self._push(now + task.cost * _UNIT_S, task)
 

@@ -15,7 +15,6 @@ tests/kafka/groups/test_consumer_coordinator.py.
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import attrs
 
@@ -25,6 +24,7 @@ from broker.kafka.configs.group_settings import GroupConfigs
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import ConsumerGroup
 from broker.kafka.groups.consumer.values import ConsumerGroupLimits, MigrationPolicy
+from broker.kafka.groups.coordinated import GROUP_ROW, decode_row, encode_row
 from broker.kafka.groups.group import Group, GroupKind, GroupType
 from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.share.share_group import ShareGroup
@@ -33,8 +33,6 @@ from broker.kafka.groups.values import GroupSnapshot, MemberSnapshot
 from broker.metadata.catalogue import Catalogue
 
 KIND = "group-rows"
-# The row of the group itself.
-GROUP = ""
 SINCE = "empty-since-ms"
 
 Rows = Mapping[str, bytes]
@@ -58,7 +56,7 @@ def by_group(documents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, dict
 def type_of(group_id: str, rows: Rows) -> GroupType:
     """The kind of group that these rows are of. Raises StorageError if they do not say, or name a kind that is not known."""
     try:
-        return GroupType(json.loads(rows[GROUP])["type"])
+        return GroupType(json.loads(rows[GROUP_ROW])["type"])
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"the rows of group {group_id!r} do not name a kind of group: {error!r}") from error
 
@@ -167,9 +165,6 @@ def _share(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
     return GroupKind(GroupType.SHARE, make, restore)
 
 
-_VERSION = 1
-
-
 @attrs.frozen
 class StoredGroup:
     snapshot: GroupSnapshot
@@ -191,7 +186,6 @@ def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:
         for member in snapshot.members
     ]
     value = {
-        "version": _VERSION,
         "protocol_type": snapshot.protocol_type,
         "generation": snapshot.generation,
         "protocol_name": snapshot.protocol_name,
@@ -199,15 +193,13 @@ def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:
         "since_ms": since_ms,
         "members": members,
     }
-    return json.dumps(value, separators=(",", ":")).encode()
+    return encode_row(value)
 
 
 def decode(group_id: str, stored: bytes) -> StoredGroup:
     """Raises StorageError if the bytes are not what ``encode`` made."""
     try:
-        value: dict[str, Any] = json.loads(stored)
-        if value["version"] != _VERSION:
-            raise ValueError(f"version {value['version']}")
+        value = decode_row(stored)
         members = tuple(
             MemberSnapshot(
                 member["member_id"],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -41,10 +41,14 @@ log = get_logger("groups")
 
 # An answer that is ready to be sent.
 Send = Callable[[], None]
+R = TypeVar("R")
 
 # How many members or partitions of one request are processed under a group's lock at a time, which takes some ms. Heartbeats and
 # commits take that lock on processors, which must not wait for a request that names a million.
 LOCKED_MAX = 5000
+
+# Groups that are told of a change before commits may pass.
+_PART = 100
 
 # That there is no memory left is logged at most once in this time.
 _COMPLAIN_EVERY_S = 60.0
@@ -202,9 +206,11 @@ class GroupRegistry:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def entries(self) -> list[GroupEntry]:
+    def entries(self, type: GroupType | None = None) -> list[GroupEntry]:
+        """All of them, or those of one kind of group."""
         with self._lock:
-            return list(self._entries.values())
+            entries = list(self._entries.values())
+        return entries if type is None else [entry for entry in entries if entry.group.type is type]
 
     @contextmanager
     def locked(self, group_id: str, type: GroupType = GroupType.CLASSIC) -> Iterator[GroupEntry]:
@@ -378,6 +384,29 @@ class GroupRegistry:
         return ()
 
     # Later ------------------------------------------------------------------------------------------------------------
+
+    def step(self, entry: GroupEntry, group: Group, take: Callable[[float], R]) -> R | None:
+        """Work that was done for the group without its lock goes on, or has ended: call ``take`` with the time, and do what the
+        group then asks for. None if the group is not the entry's any more. Any thread, with no lock held."""
+        with entry.lock:
+            if entry.group is not group or entry.is_removed:
+                return None
+            result = take(self.clock.monotonic())
+            answers = self.settle(entry)
+        send(answers)
+        return result
+
+    def tell(self, entries: list[GroupEntry], change: Callable[[Group, float], bool]) -> None:
+        """Something has changed that may concern these groups. ``change`` gets each of them, with its lock held, and the time; it
+        returns False if the group is not concerned. On the catalogue writer's thread, where commits pass in between."""
+        for entry in entries[:_PART]:
+            with entry.lock:
+                if entry.is_removed or not change(entry.group, self.clock.monotonic()):
+                    continue
+                answers = self.settle(entry)
+            send(answers)
+        if len(entries) > _PART and self.is_active:
+            self.writer.call_soon(partial(self.tell, entries[_PART:], change))
 
     def _saved(
         self,

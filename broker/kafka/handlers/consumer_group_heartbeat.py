@@ -14,7 +14,8 @@ from broker.kafka.authorization import denied, require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import GROUP_VERSION
-from broker.kafka.groups.consumer.values import JOIN_EPOCH, HeartbeatRequest, HeartbeatResult
+from broker.kafka.groups.consumer.values import HeartbeatRequest, HeartbeatResult
+from broker.kafka.groups.coordinated import JOIN_EPOCH
 from broker.network.service import Connection, Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX
 from broker.security.acl import Operation, ResourceType

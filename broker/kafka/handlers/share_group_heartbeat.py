@@ -13,7 +13,8 @@ from broker.kafka.authorization import denied, refusal, require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.kafka.features import SHARE_VERSION
-from broker.kafka.groups.share.values import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResult
+from broker.kafka.groups.coordinated import JOIN_EPOCH, LEAVE_EPOCH
+from broker.kafka.groups.share.values import HeartbeatRequest, HeartbeatResult
 from broker.kafka.handlers.share_fetch import check_group_id
 from broker.network.service import Connection, Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX

@@ -1,38 +1,39 @@
-"""One record batch of a Produce request to the log of its partition: the checks that are Kafka's, and the result for the answer.
+"""The batches of a Produce request to the logs of their partitions: the checks that are Kafka's, and the results for the answer.
 
-On the connection's processor, or on a handler thread. From version 13 on a request names topics by their ids, as 16 bytes, and
-everything here looks up by what the request says. So records for a topic that was deleted never get into a new topic under the
-old name.
+``handlers/produce.py`` brings every request to ``produce``, as groups of batches for one partition each. Nearly all requests are
+runs, and nearly all of their batches are usual: ``Appender.append_run`` writes those of a group at once. The first one that is
+not, and those behind it, are appended one by one, as if each had come alone; so is each batch of a request that is not a run.
 
-How Produce requests with ``acks=all`` wait for an fsync, without a thread.
+On the connection's processor, or on a handler thread. With ``acks=all`` the request waits for an fsync without a thread: the
+answer comes on the thread that has synced the last log, or on the timer's if the request times out.
 
-Begun on the thread that has appended; the answer comes on the one that has synced the log, or on the timer's if the request times
-out.
+From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
+records for a topic that was deleted never get into a new topic under the old name.
 
 Tests: tests/kafka/handlers/test_produce.py,
-tests/kafka/test_ack_deadlines.py.
+tests/kafka/handlers/test_produce_runs.py,
+tests/kafka/handlers/test_time_outs.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, StorageError
-from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.ack_deadlines import AwaitedFlush, Undurable, Written
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FIRST_VERSION
-from broker.network.tracing import LogCall
-from broker.runtime.threads import Lock
+from broker.metrics.tracing import LogCall
+from broker.network.service import Outbox
 from broker.storage.log.append import AppendInfo
 from broker.storage.log.log import Log
 from broker.storage.refusals import InvalidTimestamp, InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import produce
-from protocol.kafka.messages.produce import PartitionResult
+from protocol.kafka.messages.produce import PartitionResult, Template, response
 from protocol.kafka.records.batch import COMPRESSION_MASK, TRANSACTIONAL, read_header
 from protocol.kafka.records.compression import ZSTD
 
@@ -42,105 +43,260 @@ SLOW_FOR_S = 1.0
 _ZSTD_SINCE = 7
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
-_FIRST_BY_ID = produce.FIRST_WITH_TOPIC_ID
 # Since then clients know that a transaction can be aborted and the producer go on.
 _ABORTABLE_SINCE = 11
-Partitions = Mapping[tuple[Any, int], Log]  # by the name of the topic, or by its id
+# The errors of partitions to which a request must not append, by topic and partition as the request calls them.
+Refusals = Mapping[tuple[str | bytes, int], ErrorCode]
 
 
-def partitions_of(context: KafkaContext, request: KafkaRequest) -> Partitions:
-    """All logs, by what requests of this version call their topics."""
-    return context.logs.partitions if request.api_version < _FIRST_BY_ID else context.logs.partitions_by_id
+class Group(NamedTuple):
+    """The batches of a request for one partition."""
+
+    topic: str | bytes  # its name, or from version 13 on its id
+    partition: int
+    log: Log | None  # None: there is no such partition
+    indexes: Sequence[int]  # of the batches' results among those of the request
+    records: Sequence[memoryview]  # writable; empty where the request has none
+    # Only of a run: what packs the usual responses, and the correlation ids for them.
+    template: Template | None
+    correlation_ids: Sequence[int]
 
 
-def is_transactional(records: memoryview | None) -> bool:
-    return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & TRANSACTIONAL)
+class Batches(NamedTuple):
+    """What a request wants to have stored."""
+
+    groups: Sequence[Group]
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None
 
 
-def append(
+class RunRequest(KafkaRequest):
+    """Several Produce requests that are handled together, of one batch each. They have a response each. ``correlation_id`` is
+    that of the last one."""
+
+    __slots__ = ("batches", "correlation_ids", "count")
+
+    count: int
+    # None since it is handled: while it waits for an fsync, the memory of its records is used again.
+    batches: Batches | None
+    correlation_ids: Sequence[int]
+
+
+def is_transactional(records: memoryview) -> bool:
+    return len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & TRANSACTIONAL)
+
+
+def produce(context: KafkaContext, request: KafkaRequest, outbox: Outbox, batches: Batches, refused: Refusals) -> None:
+    """Append the batches, but for those of partitions that are ``refused``, and answer: with ``acks=all`` when all is durable."""
+    groups, acks, timeout_ms, _ = batches
+    written: list[Written] = []
+    results: Any  # of a run the answers' bytes, else PartitionResults
+    if type(request) is not RunRequest:
+        results = [_store_one(context, request, batches, group, 0, refused, written) for group in groups]
+    elif len(groups) == 1:
+        results = _store_run(context, request, batches, groups[0], refused, written)
+    else:
+        results = [b""] * request.count
+        for group in groups:
+            stored = _store_run(context, request, batches, group, refused, written)
+            for index, result in zip(group.indexes, stored, strict=True):
+                results[index] = result
+    if acks == 0:
+        # With acks=0 an error can only be shown by closing the connection: the client then asks for metadata again.
+        if any(result.error for result in results):
+            outbox.close(request)
+        else:
+            outbox.no_op(request)
+    elif written:
+        answer = partial(_answer, context, request, outbox, results)
+        deadline = request.received_at + timeout_ms / 1000
+        AwaitedFlush(context.ack_deadlines, deadline, answer).begin(context.flusher, written)
+    else:
+        _answer(context, request, outbox, results, ())
+
+
+def _store_run(
+    context: KafkaContext,
+    request: RunRequest,
+    batches: Batches,
+    group: Group,
+    refused: Refusals,
+    written: list[Written],
+) -> list[bytes]:
+    """Append the batches of one partition. Returns the responses, and adds to ``written`` what has to become durable first."""
+    topic, partition, log, indexes, records, template, correlation_ids = group
+    assert template is not None
+    acks = batches.acks
+    responses: list[bytes] = []
+    if (
+        log is not None
+        and (acks == 1 or log.config.min_insync_replicas <= 1)
+        and not (refused and (topic, partition) in refused)
+    ):
+        try:
+            base_offsets, start_offset = log.append_run(records, now_ms=context.clock.time_ms())
+        except StorageError as error:
+            failed = _failed(context, topic, log, error)
+            for _ in indexes:
+                context.errors.add(request.api.label, failed.error)
+            return [_response(request, index, failed) for index in indexes]
+        responses = template.answers(correlation_ids, base_offsets, start_offset)
+        if log.state.slow_until > context.appends_slow_until:
+            context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
+        stored = len(responses)
+        if acks == -1 and stored:
+            written.append(Written(indexes[:stored], topic, log))
+    for number in range(len(responses), len(records)):  # those that `append_run` has left
+        result = _store_one(context, request, batches, group, number, refused, written)
+        responses.append(_response(request, indexes[number], result))
+    return responses
+
+
+def _store_one(
     context: KafkaContext,
     request: KafkaRequest,
+    batches: Batches,
+    group: Group,
+    number: int,
+    refused: Refusals,
+    written: list[Written],
+) -> PartitionResult:
+    """The same for one batch, whatever it is like: the one with this number in its group."""
+    topic, partition, log, indexes, all_records, template, _ = group
+    acks, records = batches.acks, all_records[number]
+    error = refused.get((topic, partition)) if refused else None
+    if template is not None and context.authorizer is not None and is_transactional(records):
+        # It needs the right to a transactional id, which the requests of a run do not have.
+        error = ErrorCode.transactional_id_authorization_failed
+    if error is None:
+        result = _append(context, request, batches, topic, partition, log, records)
+    else:
+        result = PartitionResult(topic, partition, error)
+    if result.error:
+        if acks:
+            context.errors.add(request.api.label, result.error)
+    elif acks == -1:
+        assert log is not None
+        written.append(Written((indexes[number],), topic, log))
+    return result
+
+
+def _response(request: RunRequest, index: int, result: PartitionResult) -> bytes:
+    """The response to one of the requests of a run."""
+    return response(request.correlation_ids[index], request.api_version, [result], 0)
+
+
+def _answer(
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    results: list[Any],
+    undurable: Iterable[Undurable],
+) -> None:
+    """Send the results; of a run, the responses. What was written is durable, but for ``undurable``."""
+    for (indexes, topic, log), error, message in undurable:
+        failed = PartitionResult(topic, log.partition, error, -1, -1, log.log_start_offset, message)
+        for index in indexes:
+            context.errors.add(request.api.label, error)
+            results[index] = _response(request, index, failed) if type(request) is RunRequest else failed
+    if type(request) is RunRequest:
+        outbox.send(request, [b"".join(results)])
+    else:
+        outbox.send(request, [response(request.correlation_id, request.api_version, results, 0)])
+
+
+def _failed(context: KafkaContext, topic: str | bytes, log: Log, error: StorageError) -> PartitionResult:
+    context.complain("append_failed", log.topic, log.partition, error)
+    return PartitionResult(topic, log.partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error))
+
+
+def _append(
+    context: KafkaContext,
+    request: KafkaRequest,
+    batches: Batches,
     topic: str | bytes,
     partition: int,
-    records: memoryview | None,
-    acks: int,
-    transactional_id: str | None,
-) -> tuple[produce.PartitionResult, Log | None]:
-    """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
-    target = partitions_of(context, request).get((topic, partition))
-    if target is None:
+    log: Log | None,
+    records: memoryview,
+) -> PartitionResult:
+    """Append one batch, or say why not."""
+    if log is None:
         is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
         absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
-        return produce.PartitionResult(topic, partition, absent), None
-    if acks not in (0, 1, -1):
-        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
-    if records is None or not len(records):
-        message = "a produce request without records"
-        return produce.PartitionResult(topic, partition, ErrorCode.invalid_record, -1, -1, -1, message), None
-    if acks == -1 and target.config.min_insync_replicas > 1:
-        message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
-        return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
-    if (
-        request.api_version < _ZSTD_SINCE
-        and len(records) > _ATTRIBUTES
-        and records[_ATTRIBUTES] & COMPRESSION_MASK == ZSTD
-    ):
-        return produce.PartitionResult(topic, partition, ErrorCode.unsupported_compression_type), None
-    if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
-        refused = _refuse(context, request, target, records, transactional_id)
-        if refused:
-            return produce.PartitionResult(topic, partition, refused), None
+        return PartitionResult(topic, partition, absent)
+    refused = _refused(context, request, batches, log, records)
+    if refused is not None:
+        return PartitionResult(topic, partition, refused[0], -1, -1, -1, refused[1])
     try:
         if context.traces is None:
-            info = target.append(records, now_ms=context.clock.time_ms())
+            info = log.append(records, now_ms=context.clock.time_ms())
         else:
-            info = _append_traced(context, request, target, records)
+            info = _append_traced(context, request, log, records)
     except Refusal as error:
         code = code_of(error)
+        transactional_id = batches.transactional_id
         if isinstance(error, InvalidTransactionState) and transactional_id is not None:
             # The log knows no more than that the producer may not; the coordinator knows why.
             header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
             if code == ErrorCode.invalid_txn_state and request.api_version >= _ABORTABLE_SINCE:
                 code = ErrorCode.transaction_abortable
-        return produce.PartitionResult(
-            topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
-        ), None
+        start_offset = log.log_start_offset
+        numbers = _record_errors(log, error)
+        return PartitionResult(topic, partition, code, -1, -1, start_offset, error.message, numbers)
     except StorageError as error:
-        context.complain("append_failed", target.topic, partition, error)
-        return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
-    if target.state.slow_until > context.appends_slow_until:
+        return _failed(context, topic, log, error)
+    if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
-    return (
-        produce.PartitionResult(
-            topic, partition, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset, None
-        ),
-        target,
-    )
+    base_offset, _, append_time_ms, start_offset, _ = info
+    return PartitionResult(topic, partition, 0, base_offset, append_time_ms, start_offset)
 
 
-def _append_traced(context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview) -> AppendInfo:
+def _refused(
+    context: KafkaContext, request: KafkaRequest, batches: Batches, log: Log, records: memoryview
+) -> tuple[ErrorCode, str | None] | None:
+    """The error, with a message, of a batch that Kafka's rules keep from the log; None: it may be appended."""
+    acks = batches.acks
+    if acks not in (0, 1, -1):
+        return ErrorCode.invalid_required_acks, None
+    if not len(records):
+        return ErrorCode.invalid_record, "a produce request without records"
+    if acks == -1 and log.config.min_insync_replicas > 1:
+        least = log.config.min_insync_replicas
+        return ErrorCode.not_enough_replicas, f"min.insync.replicas is {least}; this broker is the only replica"
+    if len(records) > _ATTRIBUTES:
+        attributes = records[_ATTRIBUTES]
+        if attributes & COMPRESSION_MASK == ZSTD and request.api_version < _ZSTD_SINCE:
+            return ErrorCode.unsupported_compression_type, None
+        if attributes & TRANSACTIONAL:
+            error = _transaction_error(context, request, log, records, batches.transactional_id)
+            return (error, None) if error else None
+    return None
+
+
+def _append_traced(context: KafkaContext, request: KafkaRequest, log: Log, records: memoryview) -> AppendInfo:
     """Append, and note when on the request."""
     began = context.clock.monotonic()
-    info = target.append(records, now_ms=context.clock.time_ms())
+    info = log.append(records, now_ms=context.clock.time_ms())
     ended = context.clock.monotonic()
-    request.note_log_call(LogCall("append", target.topic, target.partition, info.base_offset, began, ended))
+    request.note_log_call(LogCall("append", log.topic, log.partition, info.base_offset, began, ended))
     return info
 
 
-def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
+def _record_errors(log: Log, error: Refusal) -> Sequence[tuple[int, str]]:
     """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
     if isinstance(error, InvalidTimestamp):
         return [(number, error.message) for number in error.numbers]
     if not isinstance(error, KeylessRecords):
         return ()
-    where = f"{target.topic}-{target.partition}"
+    where = f"{log.topic}-{log.partition}"
     message = f"Compacted topic cannot accept message without key in topic partition {where}."
     return [(number, message) for number in error.numbers]
 
 
-def _refuse(
-    context: KafkaContext, request: KafkaRequest, target: Log, records: memoryview, transactional_id: str | None
+def _transaction_error(
+    context: KafkaContext, request: KafkaRequest, log: Log, records: memoryview, transactional_id: str | None
 ) -> ErrorCode:
     """The error of a transaction's batch whose producer does not have the transactional id of the request, or whose predecessor
     is not in the log.
@@ -155,101 +311,5 @@ def _refuse(
         return ErrorCode.none  # the append refuses the batch and says why
     refused = context.transactions.may_write(transactional_id, header.producer_id)
     if not refused and header.base_sequence and request.api_version >= FIRST_VERSION:
-        return ErrorCode.none if target.knows_producer(header.producer_id) else ErrorCode.out_of_order_sequence_number
+        return ErrorCode.none if log.knows_producer(header.producer_id) else ErrorCode.out_of_order_sequence_number
     return refused
-
-
-# Results that take the place of those that were due if the records had become durable in time, by their index.
-Failed = Mapping[int, PartitionResult]
-
-# Called with an error and a message for the client, which are None if the records are durable.
-Answer = Callable[[ErrorCode | None, str | None], None]
-
-
-class Written(NamedTuple):
-    """What was appended to one log: the indexes of the results, and the topic as the request calls it."""
-
-    indexes: Sequence[int]
-    topic: str | bytes
-    log: Log
-
-
-class AwaitedAppend:
-    """A request that has appended to one log, as nearly all do. ``answer`` is called once: by whoever has removed this from the
-    deadlines."""
-
-    __slots__ = ("_answer", "_deadlines", "deadline")
-
-    def __init__(self, deadlines: AckDeadlines, answer: Answer) -> None:
-        self._deadlines = deadlines
-        self._answer = answer
-        self.deadline = 0.0
-
-    def begin(self, context: KafkaContext, request: KafkaRequest, log: Log, timeout_ms: int) -> None:
-        """The log is to become durable as far as it goes now."""
-        self.deadline = request.received_at + timeout_ms / 1000
-        self._deadlines.add(self)
-        context.flusher.wait_durable(log, log.log_end_offset, self._flushed)
-
-    def _flushed(self, error: StorageError | None) -> None:
-        if self._deadlines.remove(self):
-            if error is None:
-                self._answer(None, None)
-            else:
-                self._answer(ErrorCode.kafka_storage_error, str(error))
-
-    def expire(self) -> None:
-        """The request has timed out. As in Kafka, the records may become durable all the same."""
-        self._answer(ErrorCode.request_timed_out, None)
-
-
-class AwaitedFlush:
-    """A request of several partitions, or several requests that are answered together: ``send`` is called once."""
-
-    def __init__(self, context: KafkaContext, request: KafkaRequest, send: Callable[[Failed], None]) -> None:
-        self._context = context
-        self._received_at = request.received_at
-        self._send = send
-        self._lock = Lock()
-        self._failed: dict[int, PartitionResult] = {}
-        self._unflushed: list[Written] = []
-        self._answered = False
-        self.deadline = 0.0
-
-    def begin(self, written: Sequence[Written], timeout_ms: int) -> None:
-        self._unflushed = list(written)
-        self.deadline = self._received_at + timeout_ms / 1000
-        self._context.ack_deadlines.add(self)
-        for one in written:
-            self._context.flusher.wait_durable(one.log, one.log.log_end_offset, partial(self._flushed, one))
-
-    def _flushed(self, one: Written, error: StorageError | None) -> None:
-        with self._lock:
-            if self._answered:
-                return
-            if error is not None:
-                self._fail(one, ErrorCode.kafka_storage_error, str(error))
-            self._unflushed = [other for other in self._unflushed if other is not one]
-            if self._unflushed:
-                return
-            self._answered = True
-        self._context.ack_deadlines.remove(self)
-        self._send(self._failed)
-
-    def expire(self) -> None:
-        """The request has timed out. As in Kafka, the records may become durable all the same."""
-        with self._lock:
-            if self._answered:
-                return
-            self._answered = True
-            for one in self._unflushed:
-                self._fail(one, ErrorCode.request_timed_out, None)
-        self._send(self._failed)
-
-    def _fail(self, one: Written, error: ErrorCode, message: str | None) -> None:
-        self._failed.update(dict.fromkeys(one.indexes, failure(one.log, one.topic, error, message)))
-
-
-def failure(log: Log, topic: str | bytes, error: ErrorCode, message: str | None) -> PartitionResult:
-    """``topic``: as the request calls it."""
-    return PartitionResult(topic, log.partition, error, -1, -1, log.log_start_offset, message)

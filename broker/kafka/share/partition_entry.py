@@ -303,9 +303,6 @@ class PartitionEntry:
         """What it holds goes to others."""
         self._event(lambda partition: partition.member_left(member_id))
 
-    def log_start_moved(self) -> None:
-        self._event(lambda partition: partition.move_start(self.log.log_start_offset))
-
     def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
         """What has just been acquired is not sent."""
         with self.lock:
@@ -363,14 +360,18 @@ class PartitionEntry:
             version, state = self.partition.version, state_of(self.partition)
         return version, state.encode()
 
-    def saved(self, version: int, state: bytes) -> None:
+    def saved(self, version: int, state: bytes) -> bool:
         with self.lock:
             self.stored = state
             self._saved_version = version
             unused = self.is_unused
         if unused:
             self._unload(self)
+        return True  # whatever has changed meanwhile has been reported
+
+    def settle(self, done: "Done") -> None:
+        done(None)  # nothing of it is kept
 
 
 def ignore(_: StorageError | None) -> None:
-    """``ShareStore`` has logged it and tries again."""
+    """The store has logged it and tries again."""

@@ -18,7 +18,7 @@ from broker.kafka.groups.values import SHARE_PARTITION_BYTES, CoordinatorMemory
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import DEFAULTS, SharePartition, ShareSettings
 from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
-from broker.kafka.share.share_store import KIND, Key, ShareStore, decode, delete_now, load, restored, state_of
+from broker.kafka.share.share_store import KIND, Key, decode, delete_now, load, restored, share_store, state_of
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
@@ -73,7 +73,7 @@ class ShareService:
         self._has_memory_for = has_memory_for
         self._is_group = is_group
         self._memory = CoordinatorMemory(0) if memory is None else memory
-        self.store = ShareStore(writer, clock, timer)
+        self.store = share_store(writer, clock, timer)
         self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
         self._beginning = Lock()  # held while it is found out where groups begin
@@ -143,7 +143,7 @@ class ShareService:
         key = Key(group_id, *partition)
         entry = self._entries.get(key)
         if entry is None or entry.log is not log:
-            self.store.spare(key)
+            self.store.spare(key, even_queued=False)
             stored = self._rows.pop(key, None)
             entry = PartitionEntry(key, log, self._clock, self._timer, self.store, stored, self._unload)
             self._entries[key] = entry

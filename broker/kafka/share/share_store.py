@@ -1,32 +1,23 @@
-"""Keeps the state of share partitions in the catalogue, as documents of the kind ``share-partition``.
+"""What is stored of a share partition: a document of the kind ``share-partition``, written by ``broker/metadata/state_store.py``.
 
-Whoever has changed a share partition calls ``save`` and is told when that is durable, or ``changed``, and it is written within a
-second. The thread ``catalogue-writer`` asks for the state when it writes, so all acknowledgements of a share partition that
-arrive during one fsync become one row, and those of many share partitions one transaction, together with committed offsets and
-groups. A state that could not be written stays changed: it is tried again every second, and with the next ``save``.
-
-Any thread. The lock guards the tables; nothing is called under it.
-
-What is stored of a share partition, as bytes: its start offset, what is done with above it, and failed deliveries. Pure.
-
-The head is fixed; then come two lists of numbers, each relative to the one before: the ranges that are done with (hole, length),
-and the ranges in flight with failed deliveries (hole, length, count). Each number takes as many bytes as the largest needs. A
-share partition with the usual bound of 2,000 records takes 30 bytes as a rule, and 10 KB if every other record is done with.
+It has the start offset, what is done with above it, and failed deliveries. The head is fixed; then come two lists of numbers,
+each relative to the one before: the ranges that are done with (hole, length), and the ranges in flight with failed deliveries
+(hole, length, count). Each number takes as many bytes as the largest needs. A share partition with the usual bound of 2,000
+records takes 30 bytes as a rule, and 10 KB if every other record is done with.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from struct import Struct, error, pack, unpack_from
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.errors import StorageError
 from broker.kafka.share.share_partition import SharePartition, ShareSettings
-from broker.log import EventLimit, get_logger
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
-from broker.metadata.writer import CatalogueWriter, Done
+from broker.metadata.state_store import StateStore
+from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
-from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 
 _VERSION = 1
@@ -105,7 +96,6 @@ def restored(state: ShareState, settings: ShareSettings, log_end: int) -> ShareP
 log = get_logger("kafka")
 
 KIND = "share-partition"
-INTERVAL_S = 1.0
 
 
 class Key(NamedTuple):
@@ -124,155 +114,24 @@ class Key(NamedTuple):
         return cls(group_id, bytes.fromhex(topic_id), int(partition))
 
 
-class Stored(Protocol):
-    """A share partition as it is stored."""
-
-    @property
-    def key(self) -> Key: ...
-
-    def state(self) -> tuple[int, bytes] | None:
-        """The version of the state and its bytes; None: it is forgotten."""
-
-    def saved(self, version: int, state: bytes) -> None:
-        """The state of this version is durable."""
+ShareStore = StateStore[Key]
 
 
-class ShareStore:
-    def __init__(self, writer: CatalogueWriter, clock: Clock, timer: Timer) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._timer = timer
-        self._lock = Lock()
-        self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
-        self._changed: dict[Stored, None] = {}  # to be written at the next tick
-        self._deleting: Counter[Key] = Counter()  # to be deleted by what is in the writer's queue
-        self._doomed: dict[Key, None] = {}  # to be deleted at the next tick, because it has failed
-        self._ticking = False
-        self._failures = EventLimit()
-        self.written = 0  # rows
-
-    def save(self, stored: Stored, done: Done) -> None:
-        """Write it now, and call ``done`` on the writer's thread when what it has at this moment is durable, or could not be
-        written."""
-        with self._lock:
-            self._changed.pop(stored, None)
-            waiting = self._waiting.get(stored)
-            if waiting is not None:
-                waiting.append(done)
-                return
-            self._waiting[stored] = [done]
-        self._enqueue(stored)
-
-    def changed(self, stored: Stored) -> None:
-        """Write it within a second."""
-        with self._lock:
-            self._changed[stored] = None
-        self._tick_later()
-
-    def delete(self, keys: Iterable[Key], done: Done) -> None:
-        """Remove these rows; their ``state`` is None from now on. A deletion that has failed is tried again every second, too."""
-        keys = list(keys)
-        with self._lock:
-            self._deleting.update(keys)
-
-        def delete(catalogue: Catalogue) -> None:
-            catalogue.alter_documents([(KIND, key.text, None) for key in keys])
-
-        def deleted(error: StorageError | None) -> None:
-            with self._lock:
-                self._deleting.subtract(keys)
-                for key in keys:
-                    if not self._deleting[key]:
-                        del self._deleting[key]
-            if error is not None:
-                self._note(error)
-                with self._lock:
-                    self._doomed.update(dict.fromkeys(keys))
-                self._tick_later()
-            done(error)
-
-        self._writer.change(delete, deleted)
-
-    def is_being_deleted(self, key: Key) -> bool:
-        """A row of this key that is written now, not by the writer, would be deleted as well."""
-        return key in self._deleting
-
-    def spare(self, key: Key) -> None:
-        """There is a new share partition of this key: an older deletion that has failed is not tried again."""
-        if self._doomed:
-            with self._lock:
-                self._doomed.pop(key, None)
-
-    def flush(self) -> None:
-        """Hand everything that is left to the writer, which then has to be flushed."""
-        self._tick()
-
-    def _tick_later(self) -> None:
-        with self._lock:
-            if self._ticking:
-                return
-            self._ticking = True
-        self._timer.at(self._clock.monotonic() + INTERVAL_S, self._tick)
-
-    def _tick(self) -> None:
-        with self._lock:
-            self._ticking = False
-            due = [stored for stored in self._changed if stored not in self._waiting]
-            self._changed.clear()
-            self._waiting.update({stored: [] for stored in due})
-            doomed, self._doomed = self._doomed, {}
-        if doomed:
-            self.delete(doomed, _ignore)
-        for stored in due:
-            self._enqueue(stored)
-
-    def _enqueue(self, stored: Stored) -> None:
-        write = _Write(self, stored)
-        self._writer.change(write, write.done)
-
-    def _take_waiting(self, stored: Stored) -> list[Done]:
-        """The state is about to be asked for: who comes later waits for the next time."""
-        with self._lock:
-            return self._waiting.pop(stored, [])
-
-    def _note(self, error: StorageError) -> None:
-        left_out = self._failures.take(self._clock.monotonic())
-        if left_out is not None:
-            log.error("share_state_not_saved", error=str(error), unlogged_before=left_out)
-
-    def _failed(self, stored: Stored, error: StorageError) -> None:
-        self._note(error)
-        self.changed(stored)
+def share_store(writer: CatalogueWriter, clock: Clock, timer: Timer) -> ShareStore:
+    return StateStore(writer, clock, timer, _write, delete_now, _report)
 
 
-class _Write:
-    """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
+def _write(catalogue: Catalogue, key: Key, state: bytes) -> None:
+    catalogue.alter_documents([(KIND, key.text, state)])
 
-    __slots__ = ("_asked", "_state", "_store", "_stored", "_waiting")
 
-    def __init__(self, store: ShareStore, stored: Stored) -> None:
-        self._store = store
-        self._stored = stored
-        self._waiting: list[Done] = []
-        self._asked = False
-        self._state: tuple[int, bytes] | None = None
+def delete_now(catalogue: Catalogue, keys: Iterable[Key]) -> None:
+    """Raises StorageError."""
+    catalogue.alter_documents([(KIND, key.text, None) for key in keys])
 
-    def __call__(self, catalogue: Catalogue) -> None:
-        if not self._asked:
-            self._asked = True
-            self._waiting = self._store._take_waiting(self._stored)
-            self._state = self._stored.state()
-        if self._state is not None:
-            catalogue.alter_documents([(KIND, self._stored.key.text, self._state[1])])
 
-    def done(self, error: StorageError | None) -> None:
-        if error is not None:
-            self._store._failed(self._stored, error)
-        elif self._state is not None:
-            self._store.written += 1
-            self._stored.saved(*self._state)
-        for done in self._waiting:
-            done(error)
+def _report(_: Key, error: StorageError, unlogged_before: int) -> None:
+    log.error("share_state_not_saved", error=str(error), unlogged_before=unlogged_before)
 
 
 def load(catalogue: Catalogue) -> dict[Key, bytes]:
@@ -284,12 +143,3 @@ def load(catalogue: Catalogue) -> dict[Key, bytes]:
         except ValueError:
             log.error("share_state_unreadable", key=text)
     return rows
-
-
-def delete_now(catalogue: Catalogue, keys: Iterable[Key]) -> None:
-    """Remove rows at the start. Raises StorageError."""
-    catalogue.alter_documents([(KIND, key.text, None) for key in keys])
-
-
-def _ignore(_: StorageError | None) -> None:
-    """The next tick finds out."""

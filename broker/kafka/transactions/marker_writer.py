@@ -16,7 +16,8 @@ from broker.errors import Refusal, StorageError
 from broker.kafka.transactions.transaction import Partition
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
+from broker.runtime.threads import Lock
+from broker.runtime.worker import Worker
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -42,29 +43,17 @@ class Markers:
     if_open: bool = False
 
 
-class MarkerWriter:
+class MarkerWriter(Worker["_Writing"]):
     """The body of the ``marker-writer`` thread. Any thread may call ``write``."""
 
     def __init__(self, clock: Clock, logs: LogManager, flusher: Flusher) -> None:
+        super().__init__(self._write_part)
         self._clock = clock
         self._logs = logs
         self._flusher = flusher
-        self._queue: SimpleQueue[_Writing | None] = SimpleQueue()
 
     def write(self, markers: Markers) -> None:
-        self._queue.put(_Writing(markers, self._queue.put))
-
-    def step(self, timeout: float | None) -> bool:
-        try:
-            writing = self._queue.get(timeout != 0, timeout)
-        except QueueEmpty:
-            return False
-        if writing is not None:
-            self._write_part(writing)
-        return writing is not None
-
-    def wakeup(self) -> None:
-        self._queue.put(None)
+        self.submit(_Writing(markers, self.submit))
 
     def _write_part(self, writing: "_Writing") -> None:
         markers = writing.markers

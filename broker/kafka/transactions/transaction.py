@@ -27,35 +27,12 @@ it was before that end is taken for one whose answer was lost:
 | as it was       | CompleteAbort  | PRODUCER_FENCED       | none: it has ended so, or has timed out  |
 | as it was       | any other      | PRODUCER_FENCED       | PRODUCER_FENCED                          |
 
-The phases of a transactional id, by the names of Kafka's TransactionState, as one table.
-
-| phase          | event             | next phase     | and                                                        |
-|----------------|-------------------|----------------|------------------------------------------------------------|
-| Empty          | PRODUCER_INIT     | Empty          | the next epoch; after the last one, a new producer id      |
-| CompleteCommit | PRODUCER_INIT     | Empty          | the same                                                   |
-| CompleteAbort  | PRODUCER_INIT     | Empty          | the same                                                   |
-| Ongoing        | PRODUCER_INIT     | PrepareAbort   | the next epoch, which nobody gets: init has to come again  |
-| Empty          | PARTICIPANT_ADDED | Ongoing        | a transaction begins                                       |
-| CompleteCommit | PARTICIPANT_ADDED | Ongoing        | a transaction begins                                       |
-| CompleteAbort  | PARTICIPANT_ADDED | Ongoing        | a transaction begins                                       |
-| Ongoing        | PARTICIPANT_ADDED | Ongoing        | the transaction grows                                      |
-| Ongoing        | COMMIT_DECIDED    | PrepareCommit  | the producer commits                                       |
-| Ongoing        | ABORT_DECIDED     | PrepareAbort   | the producer aborts                                        |
-| Empty          | ABORT_DECIDED     | PrepareAbort   | version 2: late batches of the producer are fenced         |
-| CompleteCommit | ABORT_DECIDED     | PrepareAbort   | the same                                                   |
-| CompleteAbort  | ABORT_DECIDED     | PrepareAbort   | the same                                                   |
-| Ongoing        | TIMED_OUT         | PrepareAbort   | the next epoch: a producer that still writes is fenced     |
-| Ongoing        | OPERATOR_ABORTED  | PrepareAbort   | the same                                                   |
-| PrepareCommit  | MARKERS_WRITTEN   | CompleteCommit | group offsets are committed                                |
-| PrepareAbort   | MARKERS_WRITTEN   | CompleteAbort  | group offsets are dropped                                  |
-| Empty          | ID_EXPIRED        | Dead           | the transactional id was unused for long and is forgotten  |
-| CompleteCommit | ID_EXPIRED        | Dead           | the same                                                   |
-| CompleteAbort  | ID_EXPIRED        | Dead           | the same                                                   |
+The phases of a transactional id, by the names of Kafka's TransactionState, as one table (``TABLE``).
 
 A participant is a partition that gets records, or a group whose offsets are committed. A producer of transactions version 2
 (KIP-890) gets the next epoch with each end, and may abort where nothing is open, because it cannot know whether a batch that it
-sent has begun the transaction. Requests that do not fit the phase are
-refused (``transaction.py``); a pair that is not in the table and gets here is a bug in the broker (AssertionError).
+sent has begun the transaction. Requests that do not fit the phase are refused; a pair that is not in the table is a bug in the
+broker (AssertionError).
 """
 
 from collections.abc import Collection, Iterable
@@ -63,6 +40,7 @@ from enum import Enum, auto
 
 import attrs
 
+from broker.transitions import Transitions
 from protocol.kafka.errors import ErrorCode
 
 
@@ -94,38 +72,34 @@ PREPARED = (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT)
 # No transaction is open or being ended.
 AT_REST = (Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT)
 
-_P, _E = Phase, TransactionEvent
 
-TABLE: dict[tuple[Phase, TransactionEvent], Phase] = {
-    (_P.EMPTY, _E.PRODUCER_INIT): _P.EMPTY,
-    (_P.COMPLETE_COMMIT, _E.PRODUCER_INIT): _P.EMPTY,
-    (_P.COMPLETE_ABORT, _E.PRODUCER_INIT): _P.EMPTY,
-    (_P.ONGOING, _E.PRODUCER_INIT): _P.PREPARE_ABORT,
-    (_P.EMPTY, _E.PARTICIPANT_ADDED): _P.ONGOING,
-    (_P.COMPLETE_COMMIT, _E.PARTICIPANT_ADDED): _P.ONGOING,
-    (_P.COMPLETE_ABORT, _E.PARTICIPANT_ADDED): _P.ONGOING,
-    (_P.ONGOING, _E.PARTICIPANT_ADDED): _P.ONGOING,
-    (_P.ONGOING, _E.COMMIT_DECIDED): _P.PREPARE_COMMIT,
-    (_P.ONGOING, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
-    (_P.EMPTY, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
-    (_P.COMPLETE_COMMIT, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
-    (_P.COMPLETE_ABORT, _E.ABORT_DECIDED): _P.PREPARE_ABORT,
-    (_P.ONGOING, _E.TIMED_OUT): _P.PREPARE_ABORT,
-    (_P.ONGOING, _E.OPERATOR_ABORTED): _P.PREPARE_ABORT,
-    (_P.PREPARE_COMMIT, _E.MARKERS_WRITTEN): _P.COMPLETE_COMMIT,
-    (_P.PREPARE_ABORT, _E.MARKERS_WRITTEN): _P.COMPLETE_ABORT,
-    (_P.EMPTY, _E.ID_EXPIRED): _P.DEAD,
-    (_P.COMPLETE_COMMIT, _E.ID_EXPIRED): _P.DEAD,
-    (_P.COMPLETE_ABORT, _E.ID_EXPIRED): _P.DEAD,
-}
-
-
-def next_phase(phase: Phase, event: TransactionEvent) -> Phase:
-    """The table. AssertionError for an event that cannot happen in that phase."""
-    after = TABLE.get((phase, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in phase {phase.name}")
-    return after
+TABLE = Transitions(
+    Phase,
+    TransactionEvent,
+    """
+    EMPTY            PRODUCER_INIT      EMPTY            the next epoch; after the last one, a new producer id
+    COMPLETE_COMMIT  PRODUCER_INIT      EMPTY            the same
+    COMPLETE_ABORT   PRODUCER_INIT      EMPTY            the same
+    ONGOING          PRODUCER_INIT      PREPARE_ABORT    the next epoch, which nobody gets: init has to come again
+    EMPTY            PARTICIPANT_ADDED  ONGOING          a transaction begins
+    COMPLETE_COMMIT  PARTICIPANT_ADDED  ONGOING          a transaction begins
+    COMPLETE_ABORT   PARTICIPANT_ADDED  ONGOING          a transaction begins
+    ONGOING          PARTICIPANT_ADDED  ONGOING          the transaction grows
+    ONGOING          COMMIT_DECIDED     PREPARE_COMMIT   the producer commits
+    ONGOING          ABORT_DECIDED      PREPARE_ABORT    the producer aborts
+    EMPTY            ABORT_DECIDED      PREPARE_ABORT    version 2: late batches of the producer are fenced
+    COMPLETE_COMMIT  ABORT_DECIDED      PREPARE_ABORT    the same
+    COMPLETE_ABORT   ABORT_DECIDED      PREPARE_ABORT    the same
+    ONGOING          TIMED_OUT          PREPARE_ABORT    the next epoch: a producer that still writes is fenced
+    ONGOING          OPERATOR_ABORTED   PREPARE_ABORT    the same
+    PREPARE_COMMIT   MARKERS_WRITTEN    COMPLETE_COMMIT  group offsets are committed
+    PREPARE_ABORT    MARKERS_WRITTEN    COMPLETE_ABORT   group offsets are dropped
+    EMPTY            ID_EXPIRED         DEAD             the transactional id was unused for long and is forgotten
+    COMPLETE_COMMIT  ID_EXPIRED         DEAD             the same
+    COMPLETE_ABORT   ID_EXPIRED         DEAD             the same
+    """,
+)
+next_phase = TABLE.next
 
 
 Partition = tuple[str, int]

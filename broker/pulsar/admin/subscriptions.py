@@ -204,7 +204,7 @@ class Subscriptions:
                 if subscription in topic.subscriptions:
                     continue
                 made.append(context.subscriptions.make(topic, subscription, start))
-                made[-1].changed()
+                made[-1].saving.changed()
         if not made:
             raise HttpError(409, "Subscription already exists for topic")
         for each in made:
@@ -401,7 +401,7 @@ class Subscriptions:
         for each in found:
             with each.lock:
                 each.cursor.set_properties(body)
-                each.changed()
+                each.saving.changed()
             _save(call, each)
         return NO_CONTENT
 
@@ -442,13 +442,13 @@ def parse_number(text: str, what: str) -> int:
 
 def move(call: Call, subscription: Subscription, offset: int) -> None:
     """Everything before the offset is acknowledged."""
-    subscription.acknowledge_until(None, min(offset, subscription.topic.reader.end))
+    subscription.acknowledgements.add_until(None, min(offset, subscription.topic.reader.end))
     _save(call, subscription)
 
 
 def _save(call: Call, subscription: Subscription) -> None:
     """What it has is durable then. Raises StorageError."""
-    _done(call, subscription.save)
+    _done(call, subscription.saving.save)
 
 
 def _done(call: Call, start: Callable[[Callable[[Any], None]], object]) -> None:

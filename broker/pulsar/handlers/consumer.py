@@ -232,8 +232,8 @@ def _attach_once(call: Call, enter: Enter) -> None:
             subscription.leave(connected)
         success_when_saved(call, error)
 
-    if subscription.never_saved:
-        subscription.save(saved)
+    if subscription.saving.never_saved:
+        subscription.saving.save(saved)
     else:
         call.success()
 
@@ -315,7 +315,7 @@ def handle_ack(call: Call) -> None:
             if error is not None:
                 respond(error)
             else:
-                subscription.save(respond)
+                subscription.saving.save(respond)
         call.done()
 
     Acknowledging(subscription, connected, ack, taken).start()
@@ -390,7 +390,7 @@ def _reset(
         subscription.reset(found.offset)
     else:
         subscription.reset(found.offset, (found.offset, found.messages, ack_set))
-    subscription.save(partial(success_when_saved, call))
+    subscription.saving.save(partial(success_when_saved, call))
 
 
 # To find a time, a batch may have to be decompressed.

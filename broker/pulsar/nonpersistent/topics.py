@@ -51,18 +51,19 @@ class NonPersistentTopics:
         limits: PolicyLimits,
         require_namespace: Callable[[str], None],
         *,
-        on_demand: bool,
+        on_demand: Callable[[str], bool],
+        quota: DeliveryQuota | None = None,
     ) -> None:
-        """``require_namespace`` raises TopicNotFound. ``on_demand``: topics are made by whoever asks for them."""
+        """``require_namespace`` raises TopicNotFound. ``on_demand``: whether clients make topics in this namespace, given as
+        tenant/namespace. ``quota``: of clients; None: they have none."""
         self._catalogue = catalogue
         self._clock = clock
         self._timer = timer
         self._waker = waker
         self._limits = limits
         self._require_namespace = require_namespace
-        # Whether clients make topics in this namespace, given as tenant/namespace.
-        self.on_demand: Callable[[str], bool] = lambda _: on_demand
-        self.quota: DeliveryQuota | None = None  # of clients; None: they have none
+        self._on_demand = on_demand
+        self._quota = quota
         self._topics: dict[TopicName, NonPersistentTopic] = {}
         self._partitions: dict[TopicName, int] = {}
         self._lock = Lock()
@@ -128,7 +129,7 @@ class NonPersistentTopics:
             raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
         if name.partition >= self._partitions.get(name.whole, name.partition + 1):
             raise TopicNotFound(f"Topic {name.whole} has {self._partitions[name.whole]} partitions")
-        if not self.exists(name) and not (create and self.on_demand(name.namespace)):
+        if not self.exists(name) and not (create and self._on_demand(name.namespace)):
             raise TopicNotFound(f"Topic {name} does not exist")
         return self.make(name)
 
@@ -272,7 +273,7 @@ class NonPersistentTopics:
                 consumers = sum(one.consumer_count for one in topic.subscriptions.values())
                 if consumers >= bounds.consumers_of_topic:
                     raise ConsumerBusy("Topic reached max consumers limit")
-            connected = subscription.join(connection, join, settings, self.quota, self._clock.time_ms())
+            connected = subscription.join(connection, join, settings, self._quota, self._clock.time_ms())
             if known is None:
                 topic.add(subscription)
             return connected

@@ -175,7 +175,7 @@ def _evict_to(behind: Sequence[Subscription], target: int, found: Entry | Except
     if found is not None:
         target = min(target, found.offset)
     for subscription in behind:
-        subscription.acknowledge_until(None, target)
+        subscription.acknowledgements.add_until(None, target)
 
 
 class Seen(NamedTuple):
@@ -394,9 +394,9 @@ class Upkeep:
         limit_s = (policies.subscription_expiration_minutes or 0) * 60
         for subscription in durable_subscriptions(topic):
             if subscription.has_consumers:
-                self._unused_since.pop(subscription.key, None)
-            elif now - self._unused_since.setdefault(subscription.key, now) >= limit_s:
-                del self._unused_since[subscription.key]
+                self._unused_since.pop(subscription.saving.key, None)
+            elif now - self._unused_since.setdefault(subscription.saving.key, now) >= limit_s:
+                del self._unused_since[subscription.saving.key]
                 log.info("subscription_expired", topic=str(topic.name), subscription=subscription.name)
                 self._subscriptions.remove(subscription, lambda error: None)
 

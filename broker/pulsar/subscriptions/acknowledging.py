@@ -12,10 +12,11 @@ from functools import partial
 
 from broker.errors import Refusal, StorageError
 from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.acknowledgements import AckedEntry
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.dispatchers import SINGLE_ACTIVE
 from broker.pulsar.subscriptions.locating import locate
-from broker.pulsar.subscriptions.subscription import AckedEntry, Subscription
+from broker.pulsar.subscriptions.subscription import Subscription
 from protocol.pulsar.acks import Ack
 
 # Ids for which the subscription's lock is taken once: about 2 ms.
@@ -59,14 +60,14 @@ class Acknowledging:
             if max(whole) >= end:
                 whole = [entry for entry in whole if entry < end]
             for at in range(0, len(whole), _AT_ONCE):
-                unknown = subscription.acknowledge_whole(self._connected, whole[at : at + _AT_ONCE])
+                unknown = subscription.acknowledgements.add_whole(self._connected, whole[at : at + _AT_ONCE])
                 self._unknown += [(entry, None) for entry in unknown]
         # Of another generation of the topic, or not written yet: these mean nothing.
         acked: list[AckedEntry] = [
             (entry, ack_set or None) for of_ledger, entry, ack_set in ids if of_ledger == ledger and entry < end
         ]
         for at in range(0, len(acked), _AT_ONCE):
-            self._unknown += subscription.acknowledge(self._connected, acked[at : at + _AT_ONCE])
+            self._unknown += subscription.acknowledgements.add(self._connected, acked[at : at + _AT_ONCE])
         return not self._unknown or self._resolve()
 
     def _resolve(self) -> bool:
@@ -100,7 +101,7 @@ class Acknowledging:
 
     def _apply(self, asked: Sequence[AckedEntry], found: Sequence[Entry]) -> None:
         messages = {entry.offset: entry.messages for entry in found}
-        self._subscription.acknowledge_known(
+        self._subscription.acknowledgements.add_known(
             self._connected,
             [(entry, messages[entry], ack_set) for entry, ack_set in asked if entry in messages],
         )
@@ -116,7 +117,7 @@ class Acknowledging:
         ledger, entry, ack_set = ids[0]
         if ledger != topic.ledger or entry >= topic.log.log_end_offset:
             return True
-        end = subscription.end_of(entry, whole=not ack_set)
+        end = subscription.acknowledgements.end_of(entry, whole=not ack_set)
         if end is None:
             locate(topic, entry, partial(self._located, entry, ack_set or None))
             return False
@@ -140,6 +141,6 @@ class Acknowledging:
 
     def _until(self, entry: int, end: int, ack_set: Sequence[int] | None) -> None:
         if ack_set is None:
-            self._subscription.acknowledge_until(self._connected, end)
+            self._subscription.acknowledgements.add_until(self._connected, end)
         else:
-            self._subscription.acknowledge_until(self._connected, entry, (entry, end - entry, ack_set))
+            self._subscription.acknowledgements.add_until(self._connected, entry, (entry, end - entry, ack_set))

@@ -1,23 +1,20 @@
-"""Keeps the cursors of durable subscriptions in the catalogue.
-
-Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable.
-The writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that
-arrive during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays
-changed: it is tried again every second, and with the next ``save``.
+"""The cursors of durable subscriptions in the catalogue. ``rows`` writes them (``broker/metadata/state_store.py``), on the thread
+``cursor-writer``.
 
 The states of topics that nobody uses lie here as bytes, as they were loaded or as the topic has left them.
 
-Any thread. The lock guards the tables; it is taken below a subscription's, and nothing is called under it.
+Any thread. The lock guards the tables of topics; it is taken below a subscription's, and nothing is called under it.
 """
 
 import uuid
-from collections.abc import Callable, Container, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Container, Iterable
+from typing import NamedTuple
 
 from broker.errors import StorageError
-from broker.log import EventLimit, get_logger
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, CursorRow
-from broker.metadata.writer import CatalogueWriter
+from broker.metadata.state_store import StateStore, Stored
+from broker.metadata.writer import CatalogueWriter, Done
 from broker.pulsar.subscriptions.cursor import CursorSnapshot
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
@@ -25,27 +22,7 @@ from broker.runtime.timers import Timer
 
 log = get_logger("pulsar")
 
-# Acknowledgements whose clients do not wait for an answer are durable after this time.
-_INTERVAL_S = 1.0
-
 Key = tuple[uuid.UUID, int, str]  # topic id, partition, subscription
-Done = Callable[[StorageError | None], None]
-
-
-class Stored(Protocol):
-    """A durable subscription as it is stored."""
-
-    @property
-    def key(self) -> Key: ...
-
-    def state(self) -> tuple[int, bytes] | None:
-        """The version of its cursor and the bytes; None: it has been deleted, or has left."""
-
-    def saved(self, version: int) -> bool:
-        """The state of this version is durable. Whether it is the present one."""
-
-    def settle(self, done: Done) -> None:
-        """Its state is None: call ``done`` when the last one that it had is durable; at once if it has been deleted."""
 
 
 class LastState:
@@ -79,22 +56,13 @@ class TakenState(NamedTuple):
 
 
 class CursorStore:
-    def __init__(self, catalogue: Catalogue, clock: Clock, timer: Timer, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, catalogue: Catalogue, clock: Clock, timer: Timer) -> None:
         self._catalogue = catalogue
-        self._clock = clock
-        self._timer = timer
-        self._interval_s = interval_s
         self.writer = CatalogueWriter(catalogue)  # the body of `cursor-writer`
+        self.rows: StateStore[Key] = StateStore(self.writer, clock, timer, _write, _delete, _report)
         self._lock = Lock()
-        self._changed: dict[Stored, None] = {}  # to be written at the next tick
-        self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
-        self._ticking = False
-        self._doomed: dict[Key, _Doomed] = {}  # deleted, and still in the catalogue
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
         self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
-        self._failures = EventLimit()
-
-    # -- topics --------------------------------------------------------------------------------------------------------
 
     def open(self, topic_ids: Container[uuid.UUID]) -> None:
         """Load all cursors. Those of other topics than these are deleted: the broker died between the two deletions."""
@@ -132,10 +100,11 @@ class CursorStore:
             found = self._unused.pop((topic_id, partition), {})
             for unused in found.values():
                 unused.taken = True
-                self._changed.pop(unused, None)
+        for unused in found.values():
+            self.rows.unchanged(unused)
         return {name: TakenState(unused.encoded, unused.is_saved) for name, unused in found.items()}
 
-    def leave(self, stored: Stored, state: CursorSnapshot, is_saved: bool, last: LastState) -> None:
+    def leave(self, stored: Stored[Key], state: CursorSnapshot, is_saved: bool, last: LastState) -> None:
         """Its topic is not used any more. Its ``state`` is None from now on; this is the last one, which is written before
         anything that is saved from now on, so before the states of whoever takes it over. ``last`` is told. It is encoded
         when it is written, or asked for: locks may be held here."""
@@ -143,15 +112,14 @@ class CursorStore:
         topic_id, partition, name = stored.key
         with self._lock:
             self._unused.setdefault((topic_id, partition), {})[name] = unused
-            self._changed.pop(stored, None)
-            waiting = self._waiting.pop(stored, ())
-        for done in waiting:
+        self.rows.unchanged(stored)
+        for done in self.rows.take_waiting(stored):
             last.wait(done)
         if is_saved:
             last.written(None)
         else:
-            self._spare(stored.key)
-            write = _LastWrite(self, unused, last)
+            self.rows.spare(stored.key, even_queued=True)
+            write = _LastWrite(self.rows, unused, last)
             self.writer.change(write, write.done)
 
     def topics_deleted(self, topic_ids: Iterable[uuid.UUID]) -> None:
@@ -164,120 +132,28 @@ class CursorStore:
                     unused.taken = True
         self.writer.change(lambda catalogue: catalogue.delete_topic_cursors(topic_ids), _ignore)
 
-    # -- cursors -------------------------------------------------------------------------------------------------------
-
-    def changed(self, stored: Stored) -> None:
-        """Write it within a second."""
-        with self._lock:
-            self._changed[stored] = None
-            if self._ticking:
-                return
-        self._tick_later()
-
-    def _tick_later(self) -> None:
-        with self._lock:
-            if self._ticking:
-                return
-            self._ticking = True
-        self._timer.at(self._clock.monotonic() + self._interval_s, self._tick)
-
-    def save(self, stored: Stored, done: Done) -> None:
-        """Write it now, and call ``done`` on the writer's thread, with no lock held, when what the cursor has at this moment is
-        durable, or could not be written."""
-        with self._lock:
-            self._changed.pop(stored, None)
-            waiting = self._waiting.get(stored)
-            if waiting is not None:
-                waiting.append(done)
-                return
-            self._waiting[stored] = [done]
-        self._enqueue(stored)
-
-    def delete(self, stored: Stored, done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has
-        failed is tried again every second as well."""
-        doomed = _Doomed(stored.key)
-        with self._lock:
-            self._changed.pop(stored, None)
-            self._doomed[stored.key] = doomed
-        self._enqueue_deletion(doomed, done)
-
-    def _enqueue_deletion(self, doomed: "_Doomed", done: Done) -> None:
-        doomed.queued = True
-
-        def delete(catalogue: Catalogue) -> None:
-            if not doomed.spared:
-                catalogue.delete_cursors([doomed.key])
-
-        def deleted(error: StorageError | None) -> None:
-            with self._lock:
-                doomed.queued = False
-                if error is None and self._doomed.get(doomed.key) is doomed:
-                    del self._doomed[doomed.key]
-            if error is not None:
-                self._note(doomed.key, error)
-                self._tick_later()
-            done(error)
-
-        self.writer.change(delete, deleted)
+    def delete(self, stored: Stored[Key], done: Done) -> None:
+        """The subscription is deleted: its ``state`` is None from now on. ``done`` is called on the writer's thread, with no lock
+        held, when that is durable, or could not be stored; then it is tried again every second."""
+        self.rows.unchanged(stored)
+        self.rows.delete([stored.key], done)
 
     def flush(self) -> None:
         """Write what is left. Only after the writer's thread has ended."""
-        self._tick()
+        self.rows.flush()
         self.writer.flush()
 
-    def _tick(self) -> None:
-        """On the timer's thread."""
-        with self._lock:
-            self._ticking = False
-            due, self._changed = self._changed, {}
-            for stored in due.keys() & self._waiting.keys():
-                del due[stored]  # it is in the queue already, and is asked for its state only then
-            for stored in due:
-                self._waiting[stored] = []
-            doomed = [one for one in self._doomed.values() if not one.queued]
-        for one in doomed:
-            self._enqueue_deletion(one, _ignore)
-        for stored in due:
-            self._enqueue(stored)
 
-    def _enqueue(self, stored: Stored) -> None:
-        if stored.key in self._doomed and stored.state() is not None:
-            self._spare(stored.key)
-        write = _Write(self, stored)
-        self.writer.change(write, write.done)
-
-    def _spare(self, key: Key) -> None:
-        """There is a new subscription of the same name as one that was to be deleted."""
-        with self._lock:
-            doomed = self._doomed.pop(key, None)
-        if doomed is not None:
-            doomed.spared = True
-
-    def _take_waiting(self, stored: Stored) -> list[Done]:
-        """The state is about to be asked for: who comes later waits for the next time."""
-        with self._lock:
-            return self._waiting.pop(stored, [])
-
-    def _failed(self, stored: Stored, error: StorageError) -> None:
-        self._note(stored.key, error)
-        self.changed(stored)
-
-    def _note(self, key: Key, error: StorageError) -> None:
-        left_out = self._failures.take(self._clock.monotonic())
-        if left_out is not None:
-            log.error("cursor_not_saved", subscription=key[2], error=str(error), unlogged_before=left_out)
+def _write(catalogue: Catalogue, key: Key, state: bytes) -> None:
+    catalogue.save_cursors([CursorRow(*key, state)])
 
 
-class _Doomed:
-    """A deletion that is not in the catalogue yet."""
+def _delete(catalogue: Catalogue, keys: Iterable[Key]) -> None:
+    catalogue.delete_cursors(keys)
 
-    __slots__ = ("key", "queued", "spared")
 
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.queued = False
-        self.spared = False
+def _report(key: Key, error: StorageError, unlogged_before: int) -> None:
+    log.error("cursor_not_saved", subscription=key[2], error=str(error), unlogged_before=unlogged_before)
 
 
 class _Unused:
@@ -302,7 +178,7 @@ class _Unused:
     def state(self) -> tuple[int, bytes] | None:
         return None if self.taken else (0, self.encoded)
 
-    def saved(self, version: int) -> bool:
+    def saved(self, version: int, state: bytes) -> bool:
         self.is_saved = True
         return True
 
@@ -311,59 +187,24 @@ class _Unused:
 
 
 class _LastWrite:
-    """A last state on its way into the catalogue."""
+    """A last state on its way into the catalogue. It is written even if the topic is in use again: ``last`` waits for it."""
 
-    __slots__ = ("_last", "_store", "_unused")
+    __slots__ = ("_last", "_rows", "_unused")
 
-    def __init__(self, store: CursorStore, unused: _Unused, last: LastState) -> None:
-        self._store = store
+    def __init__(self, rows: StateStore[Key], unused: _Unused, last: LastState) -> None:
+        self._rows = rows
         self._unused = unused
         self._last = last
 
     def __call__(self, catalogue: Catalogue) -> None:
-        topic_id, partition, subscription = self._unused.key
-        catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._unused.encoded)])
+        _write(catalogue, self._unused.key, self._unused.encoded)
 
     def done(self, error: StorageError | None) -> None:
         if error is None:
             self._unused.is_saved = True
         else:
-            self._store._failed(self._unused, error)
+            self._rows.failed(self._unused, error)
         self._last.written(error)
-
-
-class _Write:
-    """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
-
-    __slots__ = ("_asked", "_state", "_store", "_stored", "_waiting")
-
-    def __init__(self, store: CursorStore, stored: Stored) -> None:
-        self._store = store
-        self._stored = stored
-        self._waiting: list[Done] | None = None
-        self._asked = False
-        self._state: tuple[int, bytes] | None = None
-
-    def __call__(self, catalogue: Catalogue) -> None:
-        if self._waiting is None:
-            self._waiting = self._store._take_waiting(self._stored)
-        if not self._asked:
-            self._state = self._stored.state()  # raises StorageError for one that cannot be stored
-            self._asked = True
-        if self._state is not None:
-            topic_id, partition, subscription = self._stored.key
-            catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._state[1])])
-
-    def done(self, error: StorageError | None) -> None:
-        if error is not None:
-            self._store._failed(self._stored, error)
-        elif self._state is not None and not self._stored.saved(self._state[0]):
-            self._store.changed(self._stored)
-        for done in self._waiting or ():
-            if error is None and self._state is None:
-                self._stored.settle(done)
-            else:
-                done(error)
 
 
 def _ignore(_: StorageError | None) -> None:

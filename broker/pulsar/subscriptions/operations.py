@@ -109,7 +109,7 @@ def consumer_figures(connected: ConnectedConsumer) -> ConsumerFigures:
 
 def clear(subscription: Subscription) -> None:
     """Acknowledge everything that is there."""
-    subscription.acknowledge_until(None, subscription.topic.reader.end)
+    subscription.acknowledgements.add_until(None, subscription.topic.reader.end)
 
 
 def skip(subscription: Subscription, messages: int, done: Done) -> None:
@@ -136,7 +136,7 @@ def _skip_to(subscription: Subscription, target: int, done: Done, found: Entry |
         return
     if found is not None and found.offset < target:
         target = found.offset + found.messages
-    subscription.acknowledge_until(None, target)
+    subscription.acknowledgements.add_until(None, target)
     done(None)
 
 
@@ -148,7 +148,7 @@ def expire(subscription: Subscription, before_ms: int) -> int:
         if offset <= cursor.acknowledged_before:
             return 0
         expired = cursor.backlog(subscription.topic.reader.end)
-    subscription.acknowledge_until(None, offset)
+    subscription.acknowledgements.add_until(None, offset)
     with subscription.lock:
         expired -= cursor.backlog(subscription.topic.reader.end)
         expired = max(0, expired)
@@ -171,7 +171,7 @@ def _reset_to(subscription: Subscription, offset: int, done: Done, found: Entry 
         done(found)
         return
     subscription.reset(offset if found is None else min(offset, found.offset))
-    subscription.save(done)
+    subscription.saving.save(done)
 
 
 def peek(subscription: Subscription, position: int, done: Peeked) -> None:

@@ -23,8 +23,10 @@ from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.dispatch.dispatcher import Dispatcher, Effect, Now, Read, Replay
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.acknowledgements import Acknowledgements
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Lock
 
@@ -44,6 +46,8 @@ class Reads(Protocol):
     dispatcher: Dispatcher | None
     compacted: CompactedReader | None
     connected: dict[ConnectedConsumer, None]
+    acknowledgements: Acknowledgements
+    saving: Saving
 
     @property
     def reader(self) -> EntryReader: ...
@@ -56,10 +60,6 @@ class Reads(Protocol):
     def now(self) -> Now: ...
 
     def carry_out(self, effects: Sequence[Effect], now: Now) -> None: ...
-
-    def catch_up_with_start(self, now: Now) -> list[Effect]: ...
-
-    def changed(self) -> None: ...
 
     def expect_entries(self, expects: bool) -> None: ...
 
@@ -154,7 +154,7 @@ class Reading:
         effects: Sequence[Effect] = ()
         start = subscription.first_offset
         if cursor.acknowledged_before < start:
-            effects = subscription.catch_up_with_start(now)
+            effects = subscription.acknowledgements.catch_up_with_start(now)
         if self._cannot_send():
             subscription.expect_entries(False)
             self._read = read
@@ -215,13 +215,13 @@ class Reading:
             self._empty = (offset, end)
             if subscription.reader.end <= offset:
                 subscription.cursor.skip(offset, end)
-                subscription.changed()
+                subscription.saving.changed()
             return [read]
         expected = offset
         for entry in entries:
             if entry.offset > expected:
                 subscription.cursor.skip(expected, entry.offset)
-                subscription.changed()
+                subscription.saving.changed()
             expected = entry.offset + entry.messages
         assert subscription.dispatcher is not None
         return subscription.dispatcher.read_done(read, entries, now)

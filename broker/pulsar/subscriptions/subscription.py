@@ -8,6 +8,9 @@ and then goes on by way of the waker's thread.
 
 At the end of the log the read waits in the log's tail (``pulsar/topics/topic.py``).
 
+This has the consumers and what is delivered to them. What is acknowledged is in ``acknowledgements.py``, and what of it the
+catalogue has in ``saving.py``.
+
 Locks: a topic's, then a subscription's, then those of tail, store, connection, log. Never two subscriptions'.
 """
 
@@ -18,14 +21,12 @@ from itertools import islice
 
 import attrs
 
-from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
 from broker.log import EventLimit, get_logger
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.dispatch.dispatcher import (
     Activate,
     CancelRead,
-    Consumer,
     Deliver,
     Discard,
     Dispatcher,
@@ -38,14 +39,13 @@ from broker.pulsar.dispatch.dispatcher import (
 )
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.entries.reader import EntryReader
-from broker.pulsar.entry import Entry
-from broker.pulsar.refusals import ConsumerNotFound
+from broker.pulsar.subscriptions.acknowledgements import Acknowledgements
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.cursor_store import CursorStore, Done, LastState
-from broker.pulsar.subscriptions.delivered import Delivered
+from broker.pulsar.subscriptions.cursor_store import CursorStore
 from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.reading import Reading
+from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.clock import Clock
@@ -62,8 +62,6 @@ _EXPECTED_AT_MOST = 1000
 _COMES_BACK_S = 60.0
 _KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
 
-AckedEntry = tuple[int, Sequence[int] | None]  # offset, ack set
-
 
 @attrs.frozen
 class SubscriptionSurroundings:
@@ -79,22 +77,17 @@ class Subscription:
     __slots__ = (
         "_around",
         "_is_expecting",
-        "_last",
-        "_reading",
-        "_saved_version",
         "_timer",
         "_timer_at",
+        "acknowledgements",
         "bytes_out_before",
         "closed",
         "compacted",
         "connected",
         "cursor",
-        "delivered",
         "dispatcher",
         "durable",
         "expired",
-        "gone",
-        "key",
         "kind",
         "line",
         "lock",
@@ -102,6 +95,8 @@ class Subscription:
         "messages_out_before",
         "name",
         "policy",
+        "reading",
+        "saving",
         "topic",
     )
 
@@ -121,8 +116,10 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.durable = durable
-        self.key = (topic.log.topic_id, topic.log.partition, name)
         self.lock = Lock()
+        key = (topic.log.topic_id, topic.log.partition, name)
+        self.saving = Saving(around.store, key, cursor, self.lock, durable=durable)
+        self.acknowledgements = Acknowledgements(self)
         # What serves its consumers. None until the first one has come, whose type decides.
         self.dispatcher: Dispatcher | None = None
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
@@ -131,16 +128,12 @@ class Subscription:
         # What consumers were sent that have left.
         self.messages_out_before = 0
         self.bytes_out_before = 0
-        self.delivered: Delivered | None = None  # while there are consumers
         # What is read instead of the log, by consumers that read compacted. Changes only while there are none.
         self.compacted: CompactedReader | None = None
         self.closed = False  # unloaded or deleted: no consumer may come any more
-        self.gone = False  # its state must not be written any more
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
-        self._saved_version = -1
-        self._last: LastState | None = None  # once its topic is unloaded
-        self._reading: Reading | None = None  # once there were consumers
+        self.reading: Reading | None = None  # once there were consumers
         self._is_expecting = False
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
@@ -167,9 +160,9 @@ class Subscription:
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
         assert not self.connected
-        if self._reading is None:
-            self._reading = Reading(self, self._around.failures)
-        self._reading.forget()
+        if self.reading is None:
+            self.reading = Reading(self, self._around.failures)
+        self.reading.forget()
         self._forget_timer()
         self.dispatcher, self.kind, self.policy = dispatcher, kind, policy
         self.cursor.rewind()
@@ -180,14 +173,13 @@ class Subscription:
         assert self.dispatcher is not None
         now = self.now()
         if not self.connected:
-            self.catch_up_with_start(now)
+            self.acknowledgements.catch_up_with_start(now)
         effects = self.dispatcher.add(connected.consumer, now)
-        if self.delivered is None:
-            self.delivered = Delivered()
+        self.acknowledgements.consumer_came()
         self.expect_entries(True)
         self.connected[connected] = None
-        assert self._reading is not None
-        self.carry_out([*self._reading.consumer_came(), *effects], now)
+        assert self.reading is not None
+        self.carry_out([*self.reading.consumer_came(), *effects], now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
         """A consumer has left. Unknown: nothing."""
@@ -200,7 +192,7 @@ class Subscription:
             self._drop()
         else:
             # Who closes a consumer, and then perhaps the broker, expects to go on here.
-            self.save(_ignore)
+            self.saving.save(_ignore)
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         for connected in leaving:
@@ -214,9 +206,9 @@ class Subscription:
             now = self.now()
             self.carry_out(self.dispatcher.remove(connected.consumer, now), now)
             if not self.connected:
-                assert self._reading is not None
-                self._reading.forget()
-                self.delivered = None
+                assert self.reading is not None
+                self.reading.forget()
+                self.acknowledgements.last_consumer_left()
                 self.expect_entries(False)
 
     def expect_entries(self, expects: bool) -> None:
@@ -264,7 +256,7 @@ class Subscription:
                 if epoch is not None:
                     connected.epoch = epoch
                 # What a consumer holds, Shared knows; where one is served at a time, it has all that was delivered.
-                self._expect_again(entries or connected.consumer.held or self.delivered or ())
+                self._expect_again(entries or connected.consumer.held or self.acknowledgements.delivered or ())
                 now = self.now()
                 self.carry_out(self.dispatcher.redeliver(connected.consumer, entries, now), now)
 
@@ -281,8 +273,8 @@ class Subscription:
             connected.go_on()
             self.expect_entries(True)
             now = self.now()
-            assert self._reading is not None
-            waiting = self._reading.take_up_read()
+            assert self.reading is not None
+            waiting = self.reading.take_up_read()
             self.carry_out([*waiting, *self.dispatcher.writable(connected.consumer, now)], now)
 
     def limit(self, settings: DispatchSettings) -> None:
@@ -295,7 +287,7 @@ class Subscription:
     def more(self) -> None:
         """There may be entries to read, or it is this subscription's turn again."""
         with self.lock:
-            if self._reading is not None and (effects := self._reading.take_up()):
+            if self.reading is not None and (effects := self.reading.take_up()):
                 self.carry_out(effects, self.now())
 
     def tick(self) -> None:
@@ -307,212 +299,6 @@ class Subscription:
                 now = self.now()
                 self.carry_out(self.dispatcher.tick(now), now)
 
-    # -- acknowledgements ---------------------------------------------------------------------------------------------------
-
-    def acknowledge(self, connected: ConnectedConsumer, acked: Iterable[AckedEntry]) -> list[AckedEntry]:
-        """Acknowledge entries one by one. Returns those of which it is not known how many messages they have. Raises
-        TooManyHoles; then those before have been acknowledged. Raises ConsumerNotFound: nothing has been."""
-        unknown: list[AckedEntry] = []
-        with self.lock:
-            self._check_connected(connected)
-            delivered, cursor = self.delivered, self.cursor
-            assert delivered is not None
-            now = self.now()
-            effects: list[Effect] = []
-            try:
-                for entry, ack_set in acked:
-                    messages = delivered.messages(entry)
-                    if messages is None:
-                        if not cursor.is_acknowledged(entry):
-                            unknown.append((entry, ack_set))
-                        continue
-                    self._acknowledge(connected.consumer, entry, messages, ack_set, now, effects)
-            finally:
-                self._acknowledged(effects, now)
-        return unknown
-
-    def acknowledge_whole(self, connected: ConnectedConsumer, entries: Sequence[int]) -> list[int]:
-        """The same for whole entries: those that follow each other are one range for the cursor."""
-        with self.lock:
-            self._check_connected(connected)
-            delivered, cursor, dispatcher = self.delivered, self.cursor, self.dispatcher
-            assert delivered is not None
-            assert dispatcher is not None
-            now = self.now()
-            effects: list[Effect] = []
-            runs, unknown = delivered.take(entries)
-            done = 0
-            try:
-                for first, end, run in runs:
-                    if cursor.acknowledge(first, end - first):
-                        effects += dispatcher.acknowledged_whole(run, now)
-                    done += 1
-            finally:
-                if done < len(runs):
-                    delivered.put_back(runs[done:])
-                self._acknowledged(effects, now)
-            return [entry for entry in unknown if not cursor.is_acknowledged(entry)] if unknown else unknown
-
-    def acknowledge_known(
-        self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
-    ) -> None:
-        """The same for (offset, messages, ack set), now that they are known."""
-        with self.lock:
-            self._check_connected(connected)
-            now = self.now()
-            effects: list[Effect] = []
-            try:
-                for entry, messages, ack_set in acked:
-                    self._acknowledge(connected.consumer, entry, messages, ack_set, now, effects)
-            finally:
-                self._acknowledged(effects, now)
-
-    def _check_connected(self, connected: ConnectedConsumer) -> None:
-        """An acknowledgement that came too late must not be answered as if it counted."""
-        if connected not in self.connected:
-            raise ConsumerNotFound(f"Consumer {connected.id} has been closed")
-
-    def _acknowledge(
-        self,
-        consumer: Consumer | None,
-        entry: int,
-        messages: int,
-        ack_set: Sequence[int] | None,
-        now: Now,
-        effects: list[Effect],
-    ) -> None:
-        cursor = self.cursor
-        newly = cursor.acknowledge(entry, messages, ack_set)
-        if newly:
-            whole = ack_set is None or cursor.is_acknowledged(entry + messages - 1)
-            if whole and self.delivered is not None:
-                self.delivered.remove(entry)
-            assert self.dispatcher is not None
-            effects += self.dispatcher.acknowledged(consumer, entry, newly, whole, now)
-
-    def _acknowledged(self, effects: list[Effect], now: Now) -> None:
-        self.changed()
-        if self._reading is not None:
-            effects += self._reading.acknowledged()
-        if effects:
-            self.carry_out(effects, now)
-        if self.topic.terminated:
-            self.tell_end_of_topic()
-
-    def end_of(self, entry: int, *, whole: bool) -> int | None:
-        """The offset after the entry with this id, or, of a ``whole`` one, with this offset in it. None: it has to be read."""
-        with self.lock:
-            delivered, before = self.delivered, self.cursor.acknowledged_before
-            if entry < before:
-                return before
-            if delivered is None:
-                return None
-            messages = delivered.messages(entry)
-            if messages is not None:
-                return entry + messages
-            return entry + 1 if whole and entry + 1 in delivered else None
-
-    def acknowledge_until(
-        self, connected: ConnectedConsumer | None, offset: int, last: tuple[int, int, Sequence[int]] | None = None
-    ) -> None:
-        """Everything before the offset is acknowledged, and of the entry after that (offset, messages, ack set), if it is
-        given, what its ack set does not have. ``connected`` None: by the broker."""
-        with self.lock:
-            if connected is not None:
-                self._check_connected(connected)
-            self._acknowledge_until(offset, last, connected.consumer if connected else None)
-
-    def _acknowledge_until(
-        self, offset: int, last: tuple[int, int, Sequence[int]] | None, consumer: Consumer | None
-    ) -> None:
-        now = self.now()
-        effects: list[Effect] = []
-        try:
-            if self.cursor.acknowledge_until(offset):
-                effects += self._moved(now)
-            if last is not None and self.dispatcher is not None:
-                self._acknowledge(consumer, *last, now, effects)
-        finally:
-            self._acknowledged(effects, now)
-
-    def _moved(self, now: Now) -> list[Effect]:
-        """``acknowledged_before`` has passed entries that were not acknowledged one by one."""
-        before = self.cursor.acknowledged_before
-        if self.delivered is not None:
-            self.delivered.remove_before(before)
-        return self.dispatcher.marked_deleted(before, now) if self.dispatcher is not None else []
-
-    def catch_up_with_start(self, now: Now) -> list[Effect]:
-        """What the log has deleted cannot be consumed any more."""
-        start = self.first_offset
-        if not self.cursor.acknowledge_until(start):
-            return []
-        self.changed()
-        return self._moved(now)
-
-    @property
-    def first_offset(self) -> int:
-        """Before it there is nothing to read."""
-        return self.topic.log.log_start_offset if self.compacted is None else self.compacted.first
-
-    def trim(self) -> None:
-        """The log may have deleted old entries."""
-        if self.cursor.acknowledged_before < self.first_offset:
-            with self.lock:
-                now = self.now()
-                self.carry_out(self.catch_up_with_start(now), now)
-
-    # -- the state in the catalogue -----------------------------------------------------------------------------------------
-
-    def changed(self) -> None:
-        """The cursor has changed: it is written within a second. ``lock`` is held."""
-        if self.durable and self.cursor.version != self._saved_version:
-            self._around.store.changed(self)
-
-    def save(self, done: Done) -> None:
-        """Call ``done`` when what is acknowledged now is durable, or could not be made so; at once if it is."""
-        if self.durable:
-            with self.lock:
-                gone, saved = self.gone, self.cursor.version == self._saved_version
-            if gone:
-                self.settle(done)
-                return
-            if not saved:
-                self._around.store.save(self, done)
-                return
-        done(None)
-
-    def settle(self, done: Done) -> None:
-        """``gone``: call ``done`` when the last state is durable; at once if there is none, because this is deleted."""
-        if self._last is None:
-            done(None)
-        else:
-            self._last.wait(done)
-
-    @property
-    def never_saved(self) -> bool:
-        """It is new, and the catalogue does not have it yet."""
-        return self.durable and self._saved_version < 0
-
-    def state(self) -> tuple[int, bytes] | None:
-        with self.lock:
-            if self.gone:
-                return None
-            version, snapshot = self.cursor.version, self.cursor.snapshot()
-        return version, snapshot.encode()
-
-    def saved(self, version: int) -> bool:
-        with self.lock:
-            self._saved_version = version
-            return self.gone or self.cursor.version == version
-
-    def loaded(self, saved: bool) -> None:
-        """The cursor is as it was stored; ``saved``: the catalogue has it."""
-        if saved:
-            self._saved_version = self.cursor.version
-        else:
-            self.changed()
-
     # -- the end, and starting over -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -523,26 +309,15 @@ class Subscription:
             self.closed = True
             self.disconnect_consumers()
             self._forget_timer()
-            if self.durable:
-                snapshot, is_saved = self.cursor.snapshot(), self.cursor.version == self._saved_version
-                self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
-                self.gone = True
-        if self.durable:
-            self._around.store.leave(self, snapshot, is_saved, last)
+            hand_over = self.saving.leave()
+        hand_over()
 
     def deleted(self) -> None:
         """The topic is gone, or somebody has unsubscribed: so is this."""
         with self.lock:
-            self.closed = self.gone = True
+            self.closed = self.saving.gone = True
             self.disconnect_consumers()
             self._forget_timer()
-
-    def delete_state(self, done: Done) -> None:
-        """After ``deleted``: remove it from the catalogue."""
-        if self.durable:
-            self._around.store.delete(self, done)
-        else:
-            done(None)
 
     def reset(self, offset: int, last: tuple[int, int, Sequence[int]] | None = None) -> None:
         """Seek: go on at this offset, whatever was acknowledged. The consumers have to subscribe again.
@@ -553,9 +328,9 @@ class Subscription:
             self.cursor.reset(offset)
             if last is not None:
                 self.cursor.acknowledge(*last)
-            if self._reading is not None:
-                self._reading.restart()
-            self.changed()
+            if self.reading is not None:
+                self.reading.restart()
+            self.saving.changed()
         if not self.durable:
             # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
             clock, timer = self._around.clock, self._around.timer
@@ -570,7 +345,7 @@ class Subscription:
     def carry_out(self, effects: Sequence[Effect], now: Now) -> None:
         if not effects:
             return
-        reading = self._reading
+        reading = self.reading
         assert reading is not None
         work, turns = deque(effects), _READS_AT_ONCE
         while work:
@@ -600,28 +375,18 @@ class Subscription:
                 effect.consumer.owner.tell_active(effect.active)  # type: ignore[union-attr]
             else:
                 assert type(effect) is Discard
-                work.extend(self._discard(effect.entries, now))
+                work.extend(self.acknowledgements.discard(effect.entries, now))
 
     def _deliver(self, effect: Deliver) -> None:
         consumer, deliveries = effect.consumer, effect.deliveries
-        delivered = self.delivered
+        delivered = self.acknowledgements.delivered
         if delivered is None:
             return  # the last one is just leaving
         delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
-        if consumer.owner.paused and self._reading is not None and self._reading.all_paused():
+        if consumer.owner.paused and self.reading is not None and self.reading.all_paused():
             # Perhaps for a long time: nothing is kept for it meanwhile. What is old when it goes on is read from the log.
             self.expect_entries(False)
-
-    def _discard(self, entries: Sequence[Entry], now: Now) -> list[Effect]:
-        effects: list[Effect] = []
-        for entry in entries:
-            try:
-                self._acknowledge(None, entry.offset, entry.messages, None, now, effects)
-            except TooManyHoles:
-                break  # it is discarded again when it is read again
-        self.changed()
-        return effects
 
     def _forget_timer(self) -> None:
         if self._timer is not None:
@@ -640,6 +405,11 @@ class Subscription:
         if self.cursor.acknowledged_before >= self.topic.log.log_end_offset:
             for connected in self.connected:
                 connected.tell_end_of_topic()
+
+    @property
+    def first_offset(self) -> int:
+        """Before it there is nothing to read."""
+        return self.topic.log.log_start_offset if self.compacted is None else self.compacted.first
 
     # -- questions ----------------------------------------------------------------------------------------------------------
 

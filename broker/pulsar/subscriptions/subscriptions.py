@@ -12,6 +12,7 @@ import attrs
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import Done
 from broker.network.quota import DeliveryQuota
 from broker.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
@@ -22,7 +23,7 @@ from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
+from broker.pulsar.subscriptions.cursor_store import CursorStore
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
 from broker.pulsar.subscriptions.waker import Waker
@@ -74,26 +75,6 @@ class Limits(Protocol):
     def rate_limit(self, topic: Topic, subscription: str) -> RateLimit: ...
 
 
-@attrs.frozen
-class SameLimits:
-    """The same for all topics."""
-
-    of_all: Bounds = attrs.field(factory=Bounds)
-    dispatch: DispatchSettings = attrs.field(factory=DispatchSettings)
-
-    def bounds(self, topic: Topic) -> Bounds:
-        return self.of_all
-
-    def settings(self, topic: Topic) -> DispatchSettings:
-        return self.dispatch
-
-    def delays(self, topic: Topic) -> bool:
-        return True
-
-    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
-        return RateLimit()
-
-
 class Busy(ConsumerBusy):
     """An exclusive subscription has a consumer. It may be one whose connection is dead."""
 
@@ -112,16 +93,20 @@ class Subscriptions:
         clock: Clock,
         timer: Timer,
         catalogue: Catalogue,
-        limits: Limits | None = None,
+        limits: Limits,
+        *,
+        quota: DeliveryQuota | None = None,
+        compacted: Callable[[Topic], CompactedReader] | None = None,
     ) -> None:
+        """``quota``: of clients; None: they have none. ``compacted``: what a consumer that reads compacted reads a topic
+        through."""
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store)
-        # What a consumer that reads compacted reads a topic through.
-        self.compacted: Callable[[Topic], CompactedReader] | None = None
-        self.limits: Limits = limits or SameLimits()
-        self.quota: DeliveryQuota | None = None  # of clients; None: they have none
+        self.limits = limits
+        self.quota = quota
+        self._compacted = compacted
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -153,7 +138,7 @@ class Subscriptions:
                 cursor = Cursor(topic.log.log_start_offset)
             subscription = Subscription(self._around, topic, line, name, cursor, durable=True)
             topic.subscriptions[name] = subscription
-            subscription.loaded(saved)
+            subscription.saving.loaded(saved)
 
     def find(self, topic: Topic, name: str) -> Subscription | None:
         subscription = topic.subscriptions.get(name)
@@ -182,12 +167,12 @@ class Subscriptions:
         """A durable subscription without consumers, unless there is one; then ``done``, when it is durable. Raises a Refusal."""
         with topic.lock:
             subscription = self.make(topic, name, start, properties=properties)
-        subscription.save(done)
+        subscription.saving.save(done)
 
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
         """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
         worth a second try."""
-        compacted = self.compacted(topic) if join.read_compacted and self.compacted is not None else None
+        compacted = self._compacted(topic) if join.read_compacted and self._compacted is not None else None
         if compacted is not None and start == topic.log.log_start_offset:
             start = compacted.first
         with topic.lock:
@@ -206,7 +191,7 @@ class Subscriptions:
                     return self._join(subscription, connection, join)
             except BaseException:
                 if new:
-                    subscription.closed = subscription.gone = True
+                    subscription.closed = subscription.saving.gone = True
                     del topic.subscriptions[join.subscription]
                 raise
 
@@ -272,4 +257,4 @@ class Subscriptions:
             if topic.subscriptions.get(subscription.name) is subscription:
                 del topic.subscriptions[subscription.name]
             subscription.deleted()
-        subscription.delete_state(done)
+        subscription.saving.delete(done)

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.log import get_logger
-from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
+from broker.runtime.threads import Lock
+from broker.runtime.worker import Worker
 
 log = get_logger("pulsar")
 
@@ -36,10 +37,13 @@ class Line:
         self._waker.put(self, work)
 
 
-class Waker:
+class Waker(Worker[Line]):
+    """Its inbox has the lines with work, each once."""
+
     def __init__(self) -> None:
+        # One subscription must not stop the others.
+        super().__init__(self._turn, lambda error: log.error("subscription_failed", exc_info=error))
         self._lock = Lock()
-        self._ready: SimpleQueue[Line | None] = SimpleQueue()
 
     def line(self) -> Line:
         """A new one."""
@@ -51,25 +55,12 @@ class Waker:
             if line.ready:
                 return
             line.ready = True
-        self._ready.put(line)
+        self.submit(line)
 
-    def step(self, timeout: float | None) -> bool:
-        try:
-            line = self._ready.get(timeout != 0, timeout)
-        except QueueEmpty:
-            return False
-        if line is None:
-            return False
+    def _turn(self, line: Line) -> None:
         with self._lock:
             work = line.works.popleft()
             line.ready = bool(line.works)
             if line.ready:
-                self._ready.put(line)
-        try:
-            work()
-        except Exception as error:  # one subscription must not stop the others
-            log.error("subscription_failed", exc_info=error)
-        return True
-
-    def wakeup(self) -> None:
-        self._ready.put(None)
+                self.submit(line)
+        work()

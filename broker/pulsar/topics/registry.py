@@ -18,7 +18,7 @@ for moments. What is there is changed by the writer's thread only, so that docum
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 import attrs
@@ -188,26 +188,33 @@ class TopicRegistry:
         clock: Clock,
         timer: Timer,
         open_reader: Callable[[Log], EntryReader],
-        creation: Creation,
+        creation: Callable[[str], Creation],
+        topics_max: Callable[[str], int],
+        has_namespace: Callable[[str], bool],
+        *,
+        on_load: Iterable[Callable[[Topic], None]],
+        on_unload: Iterable[Callable[[Topic], None]],
     ) -> None:
+        """Asked with a namespace, given as tenant/namespace: ``creation``, how clients make topics in it; ``topics_max``, how
+        many there may be (0: any number); ``has_namespace``, whether there is such a namespace.
+
+        ``on_load`` are called with each topic that comes into use, before anybody else sees it: its subscriptions are put into
+        it. They may block. ``on_unload`` are called with each topic that has gone out of use; its producers and consumers have
+        been told. They must not block."""
         self._logs = logs
         self._documents = documents
         self._clock = clock
         self._timer = timer
         self._open_reader = open_reader
-        # How clients make topics in this namespace, given as tenant/namespace, and how many there may be (0: any number).
-        self.creation: Callable[[str], Creation] = lambda _: creation
-        self.topics_max: Callable[[str], int] = lambda _: 0
+        self.creation = creation
+        self.topics_max = topics_max
+        self.has_namespace = has_namespace
+        self.on_load = list(on_load)
+        self.on_unload = list(on_unload)
         self._topics: dict[TopicName, Topic] = {}
         self._lock = Lock()
         self._making = Lock()
         self._sweeping = False
-        # Whether there is such a namespace, given as tenant/namespace.
-        self.has_namespace: Callable[[str], bool] = lambda _: True
-        # Called with each topic that comes into use, before anybody else sees it: its subscriptions are put into it. May block.
-        self.on_load: list[Callable[[Topic], None]] = []
-        # Called with each topic that has gone out of use; its producers and consumers have been told. Must not block.
-        self.on_unload: list[Callable[[Topic], None]] = []
 
     # -- looking up: never blocks ----------------------------------------------------------------------------------------
 

@@ -2,29 +2,6 @@
 
 ``ResultPartition.life`` holds the state; it is guarded by the partition's lock.
 
-=========  =================  =========
-state      event              next state
-=========  =================  =========
-OPEN       FINISH_REQUESTED   FINISHING
-OPEN       STORED             FINISHED
-OPEN       PRODUCER_FAILED    FAILED
-OPEN       RELEASE_REQUESTED  RELEASED
-OPEN       READERS_LEFT       CANCELLED
-OPEN       READ_TO_END        CONSUMED
-FINISHING  STORED             FINISHED
-FINISHING  PRODUCER_FAILED    FAILED
-FINISHING  RELEASE_REQUESTED  RELEASED
-FINISHING  READERS_LEFT       CANCELLED
-FINISHING  READ_TO_END        CONSUMED
-FINISHED   PRODUCER_FAILED    FAILED
-FINISHED   RELEASE_REQUESTED  RELEASED
-FINISHED   READERS_LEFT       CANCELLED
-FINISHED   READ_TO_END        CONSUMED
-FAILED     RELEASE_REQUESTED  RELEASED
-FAILED     READERS_LEFT       CANCELLED
-FAILED     READ_TO_END        CONSUMED
-=========  =================  =========
-
 OPEN: a writer may open the partition and push to it. FINISHING: its writer has said that it has pushed everything; a BLOCKING
 partition is being stored. FINISHED: it is complete, and durable if it is BLOCKING. FAILED: the producer has failed, and readers
 are told so. The other three are final, and the data is dropped: RELEASED by a request, by its time to live, by another attempt
@@ -37,6 +14,7 @@ bug in the broker (AssertionError).
 
 from enum import IntEnum
 
+from broker.transitions import Transitions
 from protocol.shuffle.writer_frames import PartitionState
 
 
@@ -59,30 +37,31 @@ class LifeEvent(IntEnum):
     READ_TO_END = 5
 
 
-_S, _E = LifeState, LifeEvent
-
-TABLE: dict[tuple[LifeState, LifeEvent], LifeState] = {
-    (_S.OPEN, _E.FINISH_REQUESTED): _S.FINISHING,
-    (_S.OPEN, _E.STORED): _S.FINISHED,
-    (_S.OPEN, _E.PRODUCER_FAILED): _S.FAILED,
-    (_S.OPEN, _E.RELEASE_REQUESTED): _S.RELEASED,
-    (_S.OPEN, _E.READERS_LEFT): _S.CANCELLED,
-    (_S.OPEN, _E.READ_TO_END): _S.CONSUMED,
-    (_S.FINISHING, _E.STORED): _S.FINISHED,
-    (_S.FINISHING, _E.PRODUCER_FAILED): _S.FAILED,
-    (_S.FINISHING, _E.RELEASE_REQUESTED): _S.RELEASED,
-    (_S.FINISHING, _E.READERS_LEFT): _S.CANCELLED,
-    (_S.FINISHING, _E.READ_TO_END): _S.CONSUMED,
-    (_S.FINISHED, _E.PRODUCER_FAILED): _S.FAILED,
-    (_S.FINISHED, _E.RELEASE_REQUESTED): _S.RELEASED,
-    (_S.FINISHED, _E.READERS_LEFT): _S.CANCELLED,
-    (_S.FINISHED, _E.READ_TO_END): _S.CONSUMED,
-    (_S.FAILED, _E.RELEASE_REQUESTED): _S.RELEASED,
-    (_S.FAILED, _E.READERS_LEFT): _S.CANCELLED,
-    (_S.FAILED, _E.READ_TO_END): _S.CONSUMED,
-}
-
-_NEXT: list[list[LifeState | None]] = [[TABLE.get((state, event)) for event in LifeEvent] for state in LifeState]
+TABLE = Transitions(
+    LifeState,
+    LifeEvent,
+    """
+    OPEN       FINISH_REQUESTED   FINISHING
+    OPEN       STORED             FINISHED
+    OPEN       PRODUCER_FAILED    FAILED
+    OPEN       RELEASE_REQUESTED  RELEASED
+    OPEN       READERS_LEFT       CANCELLED
+    OPEN       READ_TO_END        CONSUMED
+    FINISHING  STORED             FINISHED
+    FINISHING  PRODUCER_FAILED    FAILED
+    FINISHING  RELEASE_REQUESTED  RELEASED
+    FINISHING  READERS_LEFT       CANCELLED
+    FINISHING  READ_TO_END        CONSUMED
+    FINISHED   PRODUCER_FAILED    FAILED
+    FINISHED   RELEASE_REQUESTED  RELEASED
+    FINISHED   READERS_LEFT       CANCELLED
+    FINISHED   READ_TO_END        CONSUMED
+    FAILED     RELEASE_REQUESTED  RELEASED
+    FAILED     READERS_LEFT       CANCELLED
+    FAILED     READ_TO_END        CONSUMED
+    """,
+)
+next_state = TABLE.next
 
 # What the writer protocol calls each state.
 WIRE_STATE: list[PartitionState] = [
@@ -94,11 +73,3 @@ WIRE_STATE: list[PartitionState] = [
     PartitionState.RELEASED,
     PartitionState.RELEASED,
 ]
-
-
-def next_state(state: LifeState, event: LifeEvent) -> LifeState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = _NEXT[state][event]
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after

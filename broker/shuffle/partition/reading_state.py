@@ -4,27 +4,6 @@
 UNREAD: each can be read once, by one reader. BLOCKING partitions are read as often as somebody wants, and their subpartitions do
 not know their readers.
 
-===========  ==================  ===========
-state        event               next state
-===========  ==================  ===========
-UNREAD       READER_CAME         READING
-UNREAD       READER_LEFT         ABANDONED
-UNREAD       READER_LOST         LOST
-READING      BUFFERS_DROPPED     CONSUMING
-READING      READER_LEFT         ABANDONED
-READING      READER_LOST         LOST
-READING      READER_LOST_AT_END  LOST_AT_END
-CONSUMING    READER_LEFT         ABANDONED
-LOST         READER_CAME         READING
-LOST         READER_LEFT         ABANDONED
-LOST         READER_LOST         LOST
-LOST         WAIT_ENDED          ABANDONED
-LOST_AT_END  READER_CAME         READING
-LOST_AT_END  READER_LEFT         ABANDONED
-LOST_AT_END  READER_LOST         LOST
-LOST_AT_END  WAIT_ENDED          ABANDONED
-===========  ==================  ===========
-
 READING: it has a reader, and every buffer is kept. CONSUMING: it has a reader, and buffers that the reader was sent are dropped,
 so no other reader can begin again. LOST: the reader's connection was lost; everything is kept, and another reader may begin
 again. LOST_AT_END: the same, when the reader had been sent everything: if no other one comes, the first one may have got it all.
@@ -36,6 +15,8 @@ in the broker (AssertionError).
 """
 
 from enum import IntEnum
+
+from broker.transitions import Transitions
 
 
 class ReadingState(IntEnum):
@@ -56,35 +37,26 @@ class ReadingEvent(IntEnum):
     WAIT_ENDED = 5
 
 
-_S, _E = ReadingState, ReadingEvent
-
-TABLE: dict[tuple[ReadingState, ReadingEvent], ReadingState] = {
-    (_S.UNREAD, _E.READER_CAME): _S.READING,
-    (_S.UNREAD, _E.READER_LEFT): _S.ABANDONED,
-    (_S.UNREAD, _E.READER_LOST): _S.LOST,
-    (_S.READING, _E.BUFFERS_DROPPED): _S.CONSUMING,
-    (_S.READING, _E.READER_LEFT): _S.ABANDONED,
-    (_S.READING, _E.READER_LOST): _S.LOST,
-    (_S.READING, _E.READER_LOST_AT_END): _S.LOST_AT_END,
-    (_S.CONSUMING, _E.READER_LEFT): _S.ABANDONED,
-    (_S.LOST, _E.READER_CAME): _S.READING,
-    (_S.LOST, _E.READER_LEFT): _S.ABANDONED,
-    (_S.LOST, _E.READER_LOST): _S.LOST,
-    (_S.LOST, _E.WAIT_ENDED): _S.ABANDONED,
-    (_S.LOST_AT_END, _E.READER_CAME): _S.READING,
-    (_S.LOST_AT_END, _E.READER_LEFT): _S.ABANDONED,
-    (_S.LOST_AT_END, _E.READER_LOST): _S.LOST,
-    (_S.LOST_AT_END, _E.WAIT_ENDED): _S.ABANDONED,
-}
-
-_NEXT: list[list[ReadingState | None]] = [
-    [TABLE.get((state, event)) for event in ReadingEvent] for state in ReadingState
-]
-
-
-def next_state(state: ReadingState, event: ReadingEvent) -> ReadingState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = _NEXT[state][event]
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    ReadingState,
+    ReadingEvent,
+    """
+    UNREAD       READER_CAME         READING
+    UNREAD       READER_LEFT         ABANDONED
+    UNREAD       READER_LOST         LOST
+    READING      BUFFERS_DROPPED     CONSUMING
+    READING      READER_LEFT         ABANDONED
+    READING      READER_LOST         LOST
+    READING      READER_LOST_AT_END  LOST_AT_END
+    CONSUMING    READER_LEFT         ABANDONED
+    LOST         READER_CAME         READING
+    LOST         READER_LEFT         ABANDONED
+    LOST         READER_LOST         LOST
+    LOST         WAIT_ENDED          ABANDONED
+    LOST_AT_END  READER_CAME         READING
+    LOST_AT_END  READER_LEFT         ABANDONED
+    LOST_AT_END  READER_LOST         LOST
+    LOST_AT_END  WAIT_ENDED          ABANDONED
+    """,
+)
+next_state = TABLE.next

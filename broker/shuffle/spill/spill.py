@@ -1,27 +1,8 @@
 """What the spiller knows of one partition beside what the partition holds.
 
-What the spiller does with one partition, as one table.
+What the spiller does with one partition, as one table (``TABLE``).
 
 ``Spill.state`` holds the state; it is guarded by the partition's lock.
-
-==============  ==============  ==============
-state           event           next state
-==============  ==============  ==============
-IDLE            GARBAGE_FOUND   UNTIDY
-IDLE            FINISH_ASKED    FINISHING
-IDLE            REMOVE_ASKED    RELEASED
-UNTIDY          FILE_REWRITTEN  IDLE
-UNTIDY          REWRITE_FAILED  LEFT_UNTIDY
-UNTIDY          REMOVE_ASKED    RELEASED
-LEFT_UNTIDY     PIECE_WRITTEN   IDLE
-LEFT_UNTIDY     REMOVE_ASKED    RELEASED
-FINISHING       STORE_DONE      STORED
-FINISHING       STORE_FAILED    NOT_STORED
-FINISHING       REMOVE_ASKED    RELEASED
-STORED          REMOVE_ASKED    RELEASED
-NOT_STORED      REMOVE_ASKED    RELEASED
-RELEASED        FILES_REMOVED   REMOVED
-==============  ==============  ==============
 
 IDLE: a piece of its memory is moved to its file when memory is scarce, or, of a blocking partition, when much of it is in
 memory; that happens in the other states before RELEASED as well. UNTIDY (pipelined only): most of its file belongs to buffers
@@ -47,6 +28,7 @@ from broker.runtime.disk import File
 from broker.runtime.open_files import CachedFile
 from broker.shuffle.partition.holdings import FileRun, Run
 from broker.shuffle.partition.result_partition import ResultPartition
+from broker.transitions import Transitions
 
 
 class SpillState(IntEnum):
@@ -72,32 +54,27 @@ class SpillEvent(IntEnum):
     FILES_REMOVED = 8
 
 
-_S, _E = SpillState, SpillEvent
-
-TABLE: dict[tuple[SpillState, SpillEvent], SpillState] = {
-    (_S.IDLE, _E.GARBAGE_FOUND): _S.UNTIDY,
-    (_S.IDLE, _E.FINISH_ASKED): _S.FINISHING,
-    (_S.IDLE, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.UNTIDY, _E.FILE_REWRITTEN): _S.IDLE,
-    (_S.UNTIDY, _E.REWRITE_FAILED): _S.LEFT_UNTIDY,
-    (_S.UNTIDY, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.LEFT_UNTIDY, _E.PIECE_WRITTEN): _S.IDLE,
-    (_S.LEFT_UNTIDY, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.FINISHING, _E.STORE_DONE): _S.STORED,
-    (_S.FINISHING, _E.STORE_FAILED): _S.NOT_STORED,
-    (_S.FINISHING, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.STORED, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.NOT_STORED, _E.REMOVE_ASKED): _S.RELEASED,
-    (_S.RELEASED, _E.FILES_REMOVED): _S.REMOVED,
-}
-
-
-def next_state(state: SpillState, event: SpillEvent) -> SpillState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    SpillState,
+    SpillEvent,
+    """
+    IDLE         GARBAGE_FOUND   UNTIDY
+    IDLE         FINISH_ASKED    FINISHING
+    IDLE         REMOVE_ASKED    RELEASED
+    UNTIDY       FILE_REWRITTEN  IDLE
+    UNTIDY       REWRITE_FAILED  LEFT_UNTIDY
+    UNTIDY       REMOVE_ASKED    RELEASED
+    LEFT_UNTIDY  PIECE_WRITTEN   IDLE
+    LEFT_UNTIDY  REMOVE_ASKED    RELEASED
+    FINISHING    STORE_DONE      STORED
+    FINISHING    STORE_FAILED    NOT_STORED
+    FINISHING    REMOVE_ASKED    RELEASED
+    STORED       REMOVE_ASKED    RELEASED
+    NOT_STORED   REMOVE_ASKED    RELEASED
+    RELEASED     FILES_REMOVED   REMOVED
+    """,
+)
+next_state = TABLE.next
 
 
 class Spill:

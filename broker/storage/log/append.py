@@ -13,7 +13,7 @@ from broker.errors import Refusal
 from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.storage.log import append_rules
-from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL, is_shaped
+from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.state import LogState, Watchers
 from broker.storage.log.transactions import Transactions
@@ -31,6 +31,7 @@ from broker.storage.segments.segment import (
 )
 from protocol.frames import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SEQUENCES, TRANSACTIONAL
+from protocol.kafka.records.record_scan import is_shaped
 from protocol.kafka.records.records import SMALLEST_RECORD
 
 # A write to the page cache takes microseconds. Two in a row that took this long, or one that took ten times as long, were
@@ -166,7 +167,7 @@ class Appender:
                 and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
                 and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
                 and crc32c(records[21:]) == crc
-                and is_shaped(records, attributes & 7, count)
+                and is_shaped(records[HEADER_SIZE:], attributes & 7, count)
             )
         ):
             if entries:
@@ -279,7 +280,7 @@ class Appender:
                 and earliest <= base_ts <= latest
                 and earliest <= max_ts <= latest
                 and crc32c(records[21:]) == crc
-                and is_shaped(records, attributes & 7, count)
+                and is_shaped(records[HEADER_SIZE:], attributes & 7, count)
             ):
                 break
             if producer_id >= 0:

@@ -180,14 +180,6 @@ def _untimely(header: BatchHeader, body: memoryview, config: LogConfig, now_ms: 
     return found
 
 
-def is_shaped(batch: memoryview, codec: int, count: int) -> bool:
-    try:
-        check_shape(batch[HEADER_SIZE:], codec, count)
-    except ProtocolError:
-        return False
-    return True
-
-
 def most_records(codec: int, size: int) -> int:
     """How many records ``size`` bytes can hold, given the best ratio of the codec; 0 for a codec that does not exist."""
     if codec > LARGEST_CODEC:

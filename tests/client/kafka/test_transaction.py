@@ -3,9 +3,8 @@
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.client.kafka import transaction
 from broker.client.kafka.transaction import TABLE, TransactionEvent, TransactionState, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = TransactionState, TransactionEvent
 
@@ -24,10 +23,6 @@ def expected(state: TransactionState, event: TransactionEvent) -> TransactionSta
 
 def test_every_pair_does_what_the_booleans_say() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(transaction.__doc__, TABLE, S, E)
 
 
 class TransactionMachine(RuleBasedStateMachine):

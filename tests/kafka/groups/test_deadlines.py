@@ -1,11 +1,11 @@
-"""Deadlines against a plain dictionary, and what they cost."""
+"""Deadlines against a plain dictionary, what they cost, and which of a group's deadlines it is woken for."""
 
 from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.kafka.groups.deadlines import Deadlines
+from broker.kafka.groups.deadlines import Deadlines, Schedule
 
 KEYS = st.sampled_from("abcdefgh")
 STEPS = st.lists(
@@ -56,3 +56,38 @@ def test_deadlines_that_are_put_off_or_removed_many_times_do_not_fill_the_heap()
         deadlines.remove(str(n))
         assert len(deadlines._heap) <= 2 * len(deadlines) + 64
     assert len(deadlines) == 2
+
+
+# The schedule of a classic group ---------------------------------------------------------------------------------
+
+
+def test_without_deadlines_there_is_nothing_to_wake_for() -> None:
+    schedule = Schedule()
+    assert (schedule.next(), schedule.wake) == (inf, inf)
+
+
+def test_the_first_of_all_kinds_counts() -> None:
+    schedule = Schedule()
+    schedule.set_sync(30.0)
+    schedule.set_join(20.0)
+    schedule.set_member("m", 10.0)
+    assert (schedule.next(), schedule.wake) == (10.0, 10.0)
+    schedule.members.remove("m")
+    assert schedule.next() == 20.0
+    schedule.join_deadline = None
+    assert schedule.next() == 30.0
+
+
+def test_a_deadline_that_moves_back_does_not_move_the_time_to_wake() -> None:
+    schedule = Schedule()
+    schedule.set_member("m", 10.0)
+    schedule.set_member("m", 15.0)
+    assert (schedule.next(), schedule.wake) == (15.0, 10.0)
+
+
+def test_a_cleared_schedule_is_as_new() -> None:
+    schedule = Schedule()
+    schedule.set_join(20.0)
+    schedule.set_member("m", 10.0)
+    schedule.clear()
+    assert (schedule.next(), schedule.wake, len(schedule.members)) == (inf, inf, 0)

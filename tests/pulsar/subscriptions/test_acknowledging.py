@@ -268,15 +268,15 @@ def test_entries_that_cannot_be_read_are_not_acknowledged(stage: Stage) -> None:
 def test_the_table_of_delivered_entries_is_bounded(stage: Stage) -> None:
     stage.produce(300)
     member = stage.client().subscribe()
-    assert member.subscription.delivered is not None
-    member.subscription.delivered.most = 100
+    assert member.subscription.acknowledgements.delivered is not None
+    member.subscription.acknowledgements.delivered.most = 100
     member.flow(1000)
     stage.run()
-    assert 80 <= len(member.subscription.delivered) <= 100
+    assert 80 <= len(member.subscription.acknowledgements.delivered) <= 100
     member.ack(*range(300))
     stage.run()
     assert 0 == member.subscription.backlog
-    assert 0 == len(member.subscription.delivered)
+    assert 0 == len(member.subscription.acknowledgements.delivered)
 
 
 @settings(deadline=None, max_examples=60)
@@ -344,7 +344,7 @@ def test_whole_entries_are_acknowledged_as_far_as_there_is_room(stage: Stage) ->
     subscription.cursor.acknowledged.ranges_max = 2
     assert isinstance(member.ack(1, 3, 5, 6), TooManyHoles)
     assert [True, True, False, False] == [subscription.cursor.is_acknowledged(entry) for entry in (1, 3, 5, 6)]
-    assert subscription.delivered is not None
-    assert {5: 1, 6: 1} == {entry: subscription.delivered.messages(entry) for entry in (5, 6)}
+    assert subscription.acknowledgements.delivered is not None
+    assert {5: 1, 6: 1} == {entry: subscription.acknowledgements.delivered.messages(entry) for entry in (5, 6)}
     assert None is member.ack(0, 2, 5, 6)
     assert (4, 2) == (subscription.cursor.acknowledged_before, subscription.backlog)

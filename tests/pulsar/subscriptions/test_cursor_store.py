@@ -18,7 +18,7 @@ def subscribed(stage: Stage, name: str = "s", **fields: Any) -> Member:
 
 def saved(stage: Stage, member: Member) -> list[Any]:
     answers: list[Any] = []
-    member.subscription.save(answers.append)
+    member.subscription.saving.save(answers.append)
     return answers
 
 
@@ -186,15 +186,15 @@ def test_who_was_about_to_be_answered_when_the_topic_was_unloaded_waits_for_the_
     member = subscribed(stage)
     member.ack(0, 2)
     answers = saved(stage, member)
-    store = stage.subscriptions.store
-    take = store._take_waiting
+    rows = stage.subscriptions.store.rows
+    take = rows.take_waiting
 
     def unloaded_meanwhile(stored: Any) -> Any:
         waiting = take(stored)
         member.subscription.close()
         return waiting
 
-    monkeypatch.setattr(store, "_take_waiting", unloaded_meanwhile)
+    monkeypatch.setattr(rows, "take_waiting", unloaded_meanwhile)
     assert stage.run_writer()
     monkeypatch.undo()
     assert [] == answers  # nothing is in the catalogue yet

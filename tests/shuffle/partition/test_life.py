@@ -5,10 +5,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.shuffle.partition import life
 from broker.shuffle.partition.life import TABLE, WIRE_STATE, LifeEvent, LifeState, next_state
 from protocol.shuffle.writer_frames import PartitionState
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = LifeState, LifeEvent
 
@@ -30,10 +29,6 @@ def expected(state: LifeState, event: LifeEvent) -> LifeState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(life.__doc__, TABLE, S, E)
 
 
 def test_every_state_has_a_name_in_the_writer_protocol() -> None:

@@ -3,11 +3,10 @@
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.shuffle.partition import reading_state
 from broker.shuffle.partition.reading_state import TABLE, ReadingEvent, ReadingState, next_state
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = ReadingState, ReadingEvent
 
@@ -35,10 +34,6 @@ def expected(state: ReadingState, event: ReadingEvent) -> ReadingState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(reading_state.__doc__, TABLE, S, E)
 
 
 class Reader:

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.shuffle.spill import spill
 from broker.shuffle.spill.spill import TABLE, SpillEvent, SpillState, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = SpillState, SpillEvent
 
@@ -34,10 +33,6 @@ def expected(state: SpillState, event: SpillEvent) -> SpillState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(spill.__doc__, TABLE, S, E)
 
 
 class SpillMachine(RuleBasedStateMachine):

@@ -3,8 +3,8 @@
 Tests: tests/cli/test_topics.py, tests/cli/test_groups.py.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import RETRIABLE, BrokerAnswerError, RetriableError, code_name
@@ -12,11 +12,7 @@ from broker.client.kafka.routing import Routing
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-T = TypeVar("T")
 Versions = tuple[int, int]
-
-# The most entries in one request: an answer for more could exceed the broker's largest frame.
-PER_REQUEST = 1000
 
 
 def ask(connection: Connection, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
@@ -61,11 +57,6 @@ def ask_node(routing: Routing, node_id: int, key: ApiKey, versions: Versions, fi
 def has(connection: Connection, key: ApiKey, lowest: int = 0) -> bool:
     """Whether the broker serves this API in version ``lowest`` or later."""
     return connection.ranges.get(key, (0, -1))[1] >= lowest
-
-
-def in_parts(entries: list[T], attempt: Callable[[list[T]], None]) -> None:
-    for start in range(0, len(entries), PER_REQUEST):
-        attempt(entries[start : start + PER_REQUEST])
 
 
 def refused(code: int, message: str | None, what: str) -> NoReturn:

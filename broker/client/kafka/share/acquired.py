@@ -2,32 +2,7 @@
 
 An answer to ShareFetch names ranges of offsets that were acquired together. An ``AcquiredRange`` has a byte for the
 state of each offset of a range, so that a batch of records is accepted, sent and settled by a few operations on bytes.
-``Holdings`` has all ranges that one broker has locked, by partition.
-
-| state | event | next state |
-|---|---|---|
-| BUFFERED | DELIVER | DELIVERED |
-| BUFFERED | RELEASE | PENDING_RELEASE |
-| DELIVERED | ACCEPT | PENDING_ACCEPT |
-| DELIVERED | RELEASE | PENDING_RELEASE |
-| DELIVERED | REJECT | PENDING_REJECT |
-| PENDING_ACCEPT | ACCEPT | PENDING_ACCEPT |
-| PENDING_ACCEPT | RELEASE | PENDING_RELEASE |
-| PENDING_ACCEPT | REJECT | PENDING_REJECT |
-| PENDING_RELEASE | ACCEPT | PENDING_ACCEPT |
-| PENDING_RELEASE | RELEASE | PENDING_RELEASE |
-| PENDING_RELEASE | REJECT | PENDING_REJECT |
-| PENDING_REJECT | ACCEPT | PENDING_ACCEPT |
-| PENDING_REJECT | RELEASE | PENDING_RELEASE |
-| PENDING_REJECT | REJECT | PENDING_REJECT |
-| PENDING_GAP | SEND | SENT_GAP |
-| PENDING_ACCEPT | SEND | SENT_ACCEPT |
-| PENDING_RELEASE | SEND | SENT_RELEASE |
-| PENDING_REJECT | SEND | SENT_REJECT |
-| SENT_GAP | SETTLE | SETTLED |
-| SENT_ACCEPT | SETTLE | SETTLED |
-| SENT_RELEASE | SETTLE | SETTLED |
-| SENT_REJECT | SETTLE | SETTLED |
+``Holdings`` has all ranges that one broker has locked, by partition. ``TABLE`` has the states.
 
 LOSE makes every state except the SENT states SETTLED: the lock is over, or the broker has delivered the record to this
 consumer again.
@@ -46,6 +21,8 @@ from math import inf
 from uuid import UUID
 
 import attrs
+
+from broker.transitions import Transitions
 
 TopicIdPartition = tuple[UUID, int]
 # First and last offset (inclusive) and their types: a single type for all, or a type for each.
@@ -81,20 +58,41 @@ class RecordEvent(IntEnum):
 
 
 _S, _E = RecordState, RecordEvent
-_DECISIONS = {_E.ACCEPT: _S.PENDING_ACCEPT, _E.RELEASE: _S.PENDING_RELEASE, _E.REJECT: _S.PENDING_REJECT}
 
-TABLE: dict[tuple[RecordState, RecordEvent], RecordState] = {
-    (_S.BUFFERED, _E.DELIVER): _S.DELIVERED,
-    (_S.BUFFERED, _E.RELEASE): _S.PENDING_RELEASE,
-    **{
-        (state, event): after
-        for state in (_S.DELIVERED, _S.PENDING_ACCEPT, _S.PENDING_RELEASE, _S.PENDING_REJECT)
-        for event, after in _DECISIONS.items()
-    },
-    **{(_S(number), _E.SEND): _S(0x10 | number) for number in (GAP, ACCEPT, RELEASE, REJECT)},
-    **{(_S(0x10 | number), _E.SETTLE): _S.SETTLED for number in (GAP, ACCEPT, RELEASE, REJECT)},
-    **{(state, _E.LOSE): _S.SETTLED for state in (_S.BUFFERED, _S.DELIVERED, *map(_S, (GAP, ACCEPT, RELEASE, REJECT)))},
-}
+TABLE = Transitions(
+    RecordState,
+    RecordEvent,
+    """
+    BUFFERED         DELIVER  DELIVERED
+    BUFFERED         RELEASE  PENDING_RELEASE
+    DELIVERED        ACCEPT   PENDING_ACCEPT
+    DELIVERED        RELEASE  PENDING_RELEASE
+    DELIVERED        REJECT   PENDING_REJECT
+    PENDING_ACCEPT   ACCEPT   PENDING_ACCEPT
+    PENDING_ACCEPT   RELEASE  PENDING_RELEASE
+    PENDING_ACCEPT   REJECT   PENDING_REJECT
+    PENDING_RELEASE  ACCEPT   PENDING_ACCEPT
+    PENDING_RELEASE  RELEASE  PENDING_RELEASE
+    PENDING_RELEASE  REJECT   PENDING_REJECT
+    PENDING_REJECT   ACCEPT   PENDING_ACCEPT
+    PENDING_REJECT   RELEASE  PENDING_RELEASE
+    PENDING_REJECT   REJECT   PENDING_REJECT
+    PENDING_GAP      SEND     SENT_GAP
+    PENDING_ACCEPT   SEND     SENT_ACCEPT
+    PENDING_RELEASE  SEND     SENT_RELEASE
+    PENDING_REJECT   SEND     SENT_REJECT
+    SENT_GAP         SETTLE   SETTLED
+    SENT_ACCEPT      SETTLE   SETTLED
+    SENT_RELEASE     SETTLE   SETTLED
+    SENT_REJECT      SETTLE   SETTLED
+    BUFFERED         LOSE     SETTLED
+    DELIVERED        LOSE     SETTLED
+    PENDING_GAP      LOSE     SETTLED
+    PENDING_ACCEPT   LOSE     SETTLED
+    PENDING_RELEASE  LOSE     SETTLED
+    PENDING_REJECT   LOSE     SETTLED
+    """,
+)
 
 BUFFERED, _DELIVERED, _SETTLED = int(_S.BUFFERED), int(_S.DELIVERED), int(_S.SETTLED)
 _MAY_DECIDE = frozenset(int(state) for state, event in TABLE if event is _E.ACCEPT)

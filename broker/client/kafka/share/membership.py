@@ -1,23 +1,7 @@
 """The consumer's membership in its share group: when to send heartbeats, and which partitions are assigned. Pure.
 
 The group's coordinator assigns partitions in its answers to heartbeats. A member keeps its id for life, and its epoch counts the
-assignments; epoch 0 joins, -1 leaves.
-
-| state | event | next state |
-|---|---|---|
-| JOINING | ACCEPTED | STABLE |
-| JOINING | FENCED | JOINING |
-| JOINING | REFUSED | FAILED |
-| JOINING | LEAVE | LEAVING |
-| JOINING | WITHDRAW | LEFT |
-| STABLE | ACCEPTED | STABLE |
-| STABLE | FENCED | JOINING |
-| STABLE | REFUSED | FAILED |
-| STABLE | LEAVE | LEAVING |
-| FAILED | LEAVE | LEFT |
-| LEAVING | ACCEPTED | LEFT |
-| LEAVING | FENCED | LEFT |
-| LEAVING | REFUSED | LEFT |
+assignments; epoch 0 joins, -1 leaves. ``TABLE`` has the states.
 
 FENCED: the coordinator does not know the member or its epoch (the member was silent for too long), so the member joins
 again with the same id and has no partitions until then. REFUSED: an error that another try would not cure. WITHDRAW:
@@ -33,6 +17,7 @@ import attrs
 
 from broker.client.kafka.errors import RETRIABLE
 from broker.client.kafka.share.acquired import TopicIdPartition
+from broker.transitions import Transitions
 from protocol.kafka.errors import ErrorCode
 
 _FENCED = frozenset({ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id})
@@ -57,31 +42,26 @@ class MembershipEvent(IntEnum):
     WITHDRAW = 4
 
 
-_S, _E = MembershipState, MembershipEvent
-
-TABLE: dict[tuple[MembershipState, MembershipEvent], MembershipState] = {
-    (_S.JOINING, _E.ACCEPTED): _S.STABLE,
-    (_S.JOINING, _E.FENCED): _S.JOINING,
-    (_S.JOINING, _E.REFUSED): _S.FAILED,
-    (_S.JOINING, _E.LEAVE): _S.LEAVING,
-    (_S.JOINING, _E.WITHDRAW): _S.LEFT,
-    (_S.STABLE, _E.ACCEPTED): _S.STABLE,
-    (_S.STABLE, _E.FENCED): _S.JOINING,
-    (_S.STABLE, _E.REFUSED): _S.FAILED,
-    (_S.STABLE, _E.LEAVE): _S.LEAVING,
-    (_S.FAILED, _E.LEAVE): _S.LEFT,
-    (_S.LEAVING, _E.ACCEPTED): _S.LEFT,
-    (_S.LEAVING, _E.FENCED): _S.LEFT,
-    (_S.LEAVING, _E.REFUSED): _S.LEFT,
-}
-
-
-def next_state(state: MembershipState, event: MembershipEvent) -> MembershipState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    MembershipState,
+    MembershipEvent,
+    """
+    JOINING  ACCEPTED  STABLE
+    JOINING  FENCED    JOINING
+    JOINING  REFUSED   FAILED
+    JOINING  LEAVE     LEAVING
+    JOINING  WITHDRAW  LEFT
+    STABLE   ACCEPTED  STABLE
+    STABLE   FENCED    JOINING
+    STABLE   REFUSED   FAILED
+    STABLE   LEAVE     LEAVING
+    FAILED   LEAVE     LEFT
+    LEAVING  ACCEPTED  LEFT
+    LEAVING  FENCED    LEFT
+    LEAVING  REFUSED   LEFT
+    """,
+)
+next_state = TABLE.next
 
 
 @attrs.frozen

@@ -4,20 +4,7 @@ coordinator.
 A ``ShareSession`` decides what may be asked of its broker next. Pure. The broker keeps the partitions that a member
 reads from it, so that requests name only changes. Both sides count the requests: the epoch 0 opens a session, each
 further ShareFetch or ShareAcknowledge has the next epoch, and -1 closes it. So there is one request at a time, and only
-a fetch can open a session. Acknowledgements need an open session.
-
-| state | event | next state |
-|---|---|---|
-| CLOSED | OPEN_SENT | OPENING |
-| OPENING | ANSWERED | OPEN |
-| OPENING | LOST | CLOSED |
-| OPEN | REQUEST_SENT | BUSY |
-| OPEN | CLOSE_SENT | CLOSING |
-| OPEN | LOST | CLOSED |
-| BUSY | ANSWERED | OPEN |
-| BUSY | LOST | CLOSED |
-| CLOSING | ANSWERED | CLOSED |
-| CLOSING | LOST | CLOSED |
+a fetch can open a session. Acknowledgements need an open session. ``TABLE`` has the states.
 
 LOST: the connection broke, or the broker does not know the session (any more) or had no place for it. Every other pair
 is a bug of the caller (AssertionError).
@@ -54,6 +41,7 @@ from broker.client.kafka.share.record import switched_off, unsupported
 from broker.errors import BrokerError
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Condition, SystemThreads, ThreadHandle
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -79,28 +67,23 @@ class SessionEvent(IntEnum):
     LOST = 4
 
 
-_S, _E = SessionState, SessionEvent
-
-TABLE: dict[tuple[SessionState, SessionEvent], SessionState] = {
-    (_S.CLOSED, _E.OPEN_SENT): _S.OPENING,
-    (_S.OPENING, _E.ANSWERED): _S.OPEN,
-    (_S.OPENING, _E.LOST): _S.CLOSED,
-    (_S.OPEN, _E.REQUEST_SENT): _S.BUSY,
-    (_S.OPEN, _E.CLOSE_SENT): _S.CLOSING,
-    (_S.OPEN, _E.LOST): _S.CLOSED,
-    (_S.BUSY, _E.ANSWERED): _S.OPEN,
-    (_S.BUSY, _E.LOST): _S.CLOSED,
-    (_S.CLOSING, _E.ANSWERED): _S.CLOSED,
-    (_S.CLOSING, _E.LOST): _S.CLOSED,
-}
-
-
-def next_state(state: SessionState, event: SessionEvent) -> SessionState:
-    """The table. AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    SessionState,
+    SessionEvent,
+    """
+    CLOSED   OPEN_SENT     OPENING
+    OPENING  ANSWERED      OPEN
+    OPENING  LOST          CLOSED
+    OPEN     REQUEST_SENT  BUSY
+    OPEN     CLOSE_SENT    CLOSING
+    OPEN     LOST          CLOSED
+    BUSY     ANSWERED      OPEN
+    BUSY     LOST          CLOSED
+    CLOSING  ANSWERED      CLOSED
+    CLOSING  LOST          CLOSED
+    """,
+)
+next_state = TABLE.next
 
 
 @attrs.frozen

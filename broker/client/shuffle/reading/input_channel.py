@@ -1,16 +1,5 @@
 """The interface between a gate and its channels: the base class of all channels, the gate as a channel sees it, and the
-table of a channel's states, which are guarded by the gate's lock.
-
-=========  =======  =========
-state      event    next
-=========  =======  =========
-WAITING    START    RUNNING
-WAITING    FAIL     FAILED
-WAITING    RELEASE  RELEASED
-RUNNING    FAIL     FAILED
-RUNNING    RELEASE  RELEASED
-FAILED     RELEASE  RELEASED
-=========  =======  =========
+table (``TABLE``) of a channel's states, which are guarded by the gate's lock.
 
 START is the sender's first message; for a channel within the process, it is the moment at which its partition is found.
 FAIL is the first error: the reader gets the items that were received before it, and then the error. The gate sends
@@ -28,6 +17,7 @@ from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent, Item
 from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.security import Tls
 from broker.runtime.threads import RLock
+from broker.transitions import Transitions
 from protocol.shuffle.ids import Generation, IndexSet, ResultPartitionID
 
 
@@ -44,24 +34,19 @@ class ChannelEvent(IntEnum):
     RELEASE = 2
 
 
-_S, _E = ChannelState, ChannelEvent
-
-TABLE: dict[tuple[ChannelState, ChannelEvent], ChannelState] = {
-    (_S.WAITING, _E.START): _S.RUNNING,
-    (_S.WAITING, _E.FAIL): _S.FAILED,
-    (_S.WAITING, _E.RELEASE): _S.RELEASED,
-    (_S.RUNNING, _E.FAIL): _S.FAILED,
-    (_S.RUNNING, _E.RELEASE): _S.RELEASED,
-    (_S.FAILED, _E.RELEASE): _S.RELEASED,
-}
-
-
-def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
-    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    ChannelState,
+    ChannelEvent,
+    """
+    WAITING  START    RUNNING
+    WAITING  FAIL     FAILED
+    WAITING  RELEASE  RELEASED
+    RUNNING  FAIL     FAILED
+    RUNNING  RELEASE  RELEASED
+    FAILED   RELEASE  RELEASED
+    """,
+)
+next_state = TABLE.next
 
 
 class Gate(Protocol):

@@ -1,7 +1,7 @@
 """A writer's connection to its broker: opens the partition, sends pushes as credit allows, and connects again.
 
 All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``part``, which the user's threads call. The lock of
-``SharedState`` guards the state that they share. The table below has the states of the connection.
+``SharedState`` guards the state that they share. ``TABLE`` has the states of the connection.
 
     event                                    what the link does
     connected                                sends OpenPartition
@@ -17,41 +17,11 @@ All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``par
 The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if
 nothing is left to send. A connection that opens but breaks again before that does not restart the time.
 
-The states of a writer's current connection, guarded by the writer's lock:
-
-============  ============  ============
-state         event         next
-============  ============  ============
-UNCONNECTED   CONNECT       CONNECTING
-CONNECTING    CONNECTED     OPENING
-CONNECTING    LOST          UNCONNECTED
-OPENING       OPENED        OPEN
-OPENING       READERS_LEFT  VOID
-OPENING       LOST          UNCONNECTED
-OPEN          OPEN_AGAIN    OPENING
-OPEN          SEND_FINISH   FINISH_SENT
-OPEN          PART          PARTING
-OPEN          READERS_LEFT  VOID
-OPEN          LOST          UNCONNECTED
-FINISH_SENT   PART          PARTING
-FINISH_SENT   READERS_LEFT  VOID
-FINISH_SENT   LOST          UNCONNECTED
-PARTING       SEND_PARTING  PARTING_SENT
-PARTING       READERS_LEFT  VOID
-PARTING       LOST          UNCONNECTED
-PARTING_SENT  DRAINED       PARTED
-PARTING_SENT  READERS_LEFT  VOID
-PARTING_SENT  LOST          UNCONNECTED
-PARTED        READERS_LEFT  VOID
-PARTED        LOST          UNCONNECTED
-VOID          LOST          UNCONNECTED
-============  ============  ============
-
-In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle
-for the partition is valid; the writer sends pushes only in OPEN. The parting frame is the last frame, FailPartition or
-CloseWriter; in PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At
-OPEN_AGAIN, the writer sends OpenPartition again, because it waits for an acknowledgement that does not come.
-PartitionOpened states what was received.
+The states are guarded by the writer's lock. In OPENING, the writer has sent OpenPartition and the broker has not
+answered. From OPEN to PARTED, the broker's handle for the partition is valid; the writer sends pushes only in OPEN. The
+parting frame is the last frame, FailPartition or CloseWriter; in PARTED, the kernel has taken it. In VOID, all readers
+have left and the writer sends nothing more. At OPEN_AGAIN, the writer sends OpenPartition again, because it waits for
+an acknowledgement that does not come. PartitionOpened states what was received.
 
 LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``resend_window.py``).
 
@@ -79,6 +49,7 @@ from broker.client.shuffle.names import Address
 from broker.client.shuffle.security import Tls
 from broker.client.shuffle.writing.resend_window import SharedState, WriterEvent, WriterState
 from broker.runtime.disk import Buffer
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ServerMessage
 from protocol.shuffle.ids import Generation, ResultPartitionID
@@ -168,41 +139,36 @@ class LinkEvent(IntEnum):
     LOST = 9
 
 
-_S, _E = LinkState, LinkEvent
-
-TABLE: dict[tuple[LinkState, LinkEvent], LinkState] = {
-    (_S.UNCONNECTED, _E.CONNECT): _S.CONNECTING,
-    (_S.CONNECTING, _E.CONNECTED): _S.OPENING,
-    (_S.CONNECTING, _E.LOST): _S.UNCONNECTED,
-    (_S.OPENING, _E.OPENED): _S.OPEN,
-    (_S.OPENING, _E.READERS_LEFT): _S.VOID,
-    (_S.OPENING, _E.LOST): _S.UNCONNECTED,
-    (_S.OPEN, _E.OPEN_AGAIN): _S.OPENING,
-    (_S.OPEN, _E.SEND_FINISH): _S.FINISH_SENT,
-    (_S.OPEN, _E.PART): _S.PARTING,
-    (_S.OPEN, _E.READERS_LEFT): _S.VOID,
-    (_S.OPEN, _E.LOST): _S.UNCONNECTED,
-    (_S.FINISH_SENT, _E.PART): _S.PARTING,
-    (_S.FINISH_SENT, _E.READERS_LEFT): _S.VOID,
-    (_S.FINISH_SENT, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTING, _E.SEND_PARTING): _S.PARTING_SENT,
-    (_S.PARTING, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTING, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTING_SENT, _E.DRAINED): _S.PARTED,
-    (_S.PARTING_SENT, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTING_SENT, _E.LOST): _S.UNCONNECTED,
-    (_S.PARTED, _E.READERS_LEFT): _S.VOID,
-    (_S.PARTED, _E.LOST): _S.UNCONNECTED,
-    (_S.VOID, _E.LOST): _S.UNCONNECTED,
-}
-
-
-def next_state(state: LinkState, event: LinkEvent) -> LinkState:
-    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    LinkState,
+    LinkEvent,
+    """
+    UNCONNECTED   CONNECT       CONNECTING
+    CONNECTING    CONNECTED     OPENING
+    CONNECTING    LOST          UNCONNECTED
+    OPENING       OPENED        OPEN
+    OPENING       READERS_LEFT  VOID
+    OPENING       LOST          UNCONNECTED
+    OPEN          OPEN_AGAIN    OPENING
+    OPEN          SEND_FINISH   FINISH_SENT
+    OPEN          PART          PARTING
+    OPEN          READERS_LEFT  VOID
+    OPEN          LOST          UNCONNECTED
+    FINISH_SENT   PART          PARTING
+    FINISH_SENT   READERS_LEFT  VOID
+    FINISH_SENT   LOST          UNCONNECTED
+    PARTING       SEND_PARTING  PARTING_SENT
+    PARTING       READERS_LEFT  VOID
+    PARTING       LOST          UNCONNECTED
+    PARTING_SENT  DRAINED       PARTED
+    PARTING_SENT  READERS_LEFT  VOID
+    PARTING_SENT  LOST          UNCONNECTED
+    PARTED        READERS_LEFT  VOID
+    PARTED        LOST          UNCONNECTED
+    VOID          LOST          UNCONNECTED
+    """,
+)
+next_state = TABLE.next
 
 
 # How much the connection gets in advance: enough to send without a pause, and little enough that a loss costs little.

@@ -25,36 +25,8 @@ window may never reach. ``unanswered`` is true when the writer waits for an ackn
 because everything was sent and there is credit for more. The writer then opens the partition again on the same
 connection, and PartitionOpened states what the broker has.
 
-``SharedState`` is the state of a writer that the user's threads and the I/O thread share. The states of a writer to a
-broker:
-
-===================  ==================  ===================
-state                event               next
-===================  ==================  ===================
-NEW                  START               WRITING
-NEW                  FAIL                FAILED
-NEW                  CLOSE               CLOSED
-WRITING              FINISH              FINISHING
-WRITING              READERS_LEFT        DISCARDING
-WRITING              FAIL                FAILED
-WRITING              CLOSE               CLOSED
-FINISHING            FINISH              FINISHING
-FINISHING            FINISH_SENT         COMMITTING
-FINISHING            READERS_LEFT        FINISHED
-FINISHING            FAIL                FAILED
-FINISHING            CLOSE               CLOSED
-COMMITTING           FINISH              COMMITTING
-COMMITTING           FINISH_SENT         COMMITTING
-COMMITTING           PARTITION_FINISHED  FINISHED
-COMMITTING           READERS_LEFT        FINISHED
-COMMITTING           FAIL                FAILED
-COMMITTING           CLOSE               CLOSED
-DISCARDING           FINISH              FINISHED
-DISCARDING           FAIL                FAILED
-DISCARDING           CLOSE               CLOSED
-FINISHED             CLOSE               FINISHED_AND_CLOSED
-FAILED               CLOSE               CLOSED
-===================  ==================  ===================
+``SharedState`` is the state of a writer that the user's threads and the I/O thread share; ``changed`` guards all its
+fields. ``TABLE`` has the states of a writer to a broker.
 
 The user causes START (``start``, ``open``), FINISH (``commit``, also when it is called again after a timeout), FAIL (``fail``)
 and CLOSE (``close``). The connection causes FINISH_SENT, once for each connection on which FinishPartition was sent, and FAIL
@@ -77,6 +49,7 @@ from typing import NamedTuple
 from broker.client.shuffle.errors import PartitionLostError
 from broker.runtime.disk import Buffer
 from broker.runtime.threads import Condition
+from broker.transitions import Transitions
 from protocol.errors import ProtocolError
 
 
@@ -104,41 +77,36 @@ class WriterEvent(IntEnum):
     CLOSE = 6
 
 
-_S, _E = WriterState, WriterEvent
-
-TABLE: dict[tuple[WriterState, WriterEvent], WriterState] = {
-    (_S.NEW, _E.START): _S.WRITING,
-    (_S.NEW, _E.FAIL): _S.FAILED,
-    (_S.NEW, _E.CLOSE): _S.CLOSED,
-    (_S.WRITING, _E.FINISH): _S.FINISHING,
-    (_S.WRITING, _E.READERS_LEFT): _S.DISCARDING,
-    (_S.WRITING, _E.FAIL): _S.FAILED,
-    (_S.WRITING, _E.CLOSE): _S.CLOSED,
-    (_S.FINISHING, _E.FINISH): _S.FINISHING,
-    (_S.FINISHING, _E.FINISH_SENT): _S.COMMITTING,
-    (_S.FINISHING, _E.READERS_LEFT): _S.FINISHED,
-    (_S.FINISHING, _E.FAIL): _S.FAILED,
-    (_S.FINISHING, _E.CLOSE): _S.CLOSED,
-    (_S.COMMITTING, _E.FINISH): _S.COMMITTING,
-    (_S.COMMITTING, _E.FINISH_SENT): _S.COMMITTING,
-    (_S.COMMITTING, _E.PARTITION_FINISHED): _S.FINISHED,
-    (_S.COMMITTING, _E.READERS_LEFT): _S.FINISHED,
-    (_S.COMMITTING, _E.FAIL): _S.FAILED,
-    (_S.COMMITTING, _E.CLOSE): _S.CLOSED,
-    (_S.DISCARDING, _E.FINISH): _S.FINISHED,
-    (_S.DISCARDING, _E.FAIL): _S.FAILED,
-    (_S.DISCARDING, _E.CLOSE): _S.CLOSED,
-    (_S.FINISHED, _E.CLOSE): _S.FINISHED_AND_CLOSED,
-    (_S.FAILED, _E.CLOSE): _S.CLOSED,
-}
-
-
-def next_state(state: WriterState, event: WriterEvent) -> WriterState:
-    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+TABLE = Transitions(
+    WriterState,
+    WriterEvent,
+    """
+    NEW         START               WRITING
+    NEW         FAIL                FAILED
+    NEW         CLOSE               CLOSED
+    WRITING     FINISH              FINISHING
+    WRITING     READERS_LEFT        DISCARDING
+    WRITING     FAIL                FAILED
+    WRITING     CLOSE               CLOSED
+    FINISHING   FINISH              FINISHING
+    FINISHING   FINISH_SENT         COMMITTING
+    FINISHING   READERS_LEFT        FINISHED
+    FINISHING   FAIL                FAILED
+    FINISHING   CLOSE               CLOSED
+    COMMITTING  FINISH              COMMITTING
+    COMMITTING  FINISH_SENT         COMMITTING
+    COMMITTING  PARTITION_FINISHED  FINISHED
+    COMMITTING  READERS_LEFT        FINISHED
+    COMMITTING  FAIL                FAILED
+    COMMITTING  CLOSE               CLOSED
+    DISCARDING  FINISH              FINISHED
+    DISCARDING  FAIL                FAILED
+    DISCARDING  CLOSE               CLOSED
+    FINISHED    CLOSE               FINISHED_AND_CLOSED
+    FAILED      CLOSE               CLOSED
+    """,
+)
+next_state = TABLE.next
 
 
 class Lack(Enum):

@@ -25,7 +25,7 @@ function Page() {
     // A new view is announced from its heading; the first one leaves the focus where the browser has it.
     if (seen.current !== null && seen.current !== title) main.current?.querySelector("h1")?.focus();
     seen.current = title;
-    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    showCurrent(document.querySelector("nav"));
   }, [title]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => skip(event, main)}>Skip to the figures</a>
@@ -60,6 +60,13 @@ function useOverview() {
   const live = useLive({});
   const asked = useGet(live.following ? null : "/overview");
   return live.following && live.overview ? { data: live.overview, error: null } : { ...asked, data: asked.data ?? live.overview ?? null };
+}
+
+/** Scrolls the list of views, a row on a phone. Not by `scrollIntoView`, from where some browsers let the Tab key go on. */
+function showCurrent(nav) {
+  const link = nav.querySelector("[aria-current]")?.getBoundingClientRect();
+  const row = nav.getBoundingClientRect();
+  if (link) nav.scrollLeft += link.left + link.width / 2 - (row.left + row.width / 2);
 }
 
 function skip(event, main) {

@@ -30,9 +30,9 @@ import attrs
 from broker.errors import RequestError
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer.members import ClassicMetadata, ConsumerMember, MemberState, Subscription
-from broker.kafka.groups.consumer.membership import Membership, ParkedRequest
-from broker.kafka.groups.consumer.rows import GROUP_ROW, metadata_row
+from broker.kafka.groups.consumer.membership import Membership
 from broker.kafka.groups.consumer.values import Assignment, BecomeClassic, TopicPartitions, TopicsImage
+from broker.kafka.groups.coordinated import GROUP_ROW, ParkedRequest, member_row
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupSnapshot,
@@ -150,7 +150,7 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
                 each.client_id,
                 each.client_host,
                 each.rebalance_timeout_ms,
-                core.members.intern(said.subscription),
+                core.members.subscriptions.intern(said.subscription),
                 None,
                 ClassicMetadata(each.session_timeout_ms, protocols),
                 classic.generation,
@@ -335,7 +335,7 @@ class ClassicRequests:
             self._answer(member, to, said, is_subscription_new, now)
         else:
             finish = partial(self._finish, member, to, said, is_subscription_new)
-            core.parked.park(member.member_id, ParkedRequest(targets.epoch, finish))
+            core.parked.park(member.member_id, ParkedRequest(finish, targets.epoch))
         return False
 
     def _find(self, request: JoinRequest) -> ConsumerMember | None:
@@ -373,7 +373,7 @@ class ClassicRequests:
         growth = ConsumerMember(request.new_member_id, request.group_instance_id, classic=classic).size_bytes
         if member is not None:
             growth -= member.size_bytes
-        if not members.has_subscription(said.subscription):
+        if said.subscription not in members.subscriptions:
             growth += said.subscription.size_bytes
         if growth > 0 and members.size_bytes + growth > self._core.limits.max_bytes:
             raise RequestError(ErrorCode.group_max_size_reached)
@@ -383,7 +383,7 @@ class ClassicRequests:
     def _update(self, member: ConsumerMember, request: JoinRequest, said: ClassicSubscription) -> bool:
         """Take over what the request says of the member. True if it subscribes to something else than before."""
         members = self._core.members
-        subscription = members.intern(said.subscription)
+        subscription = members.subscriptions.intern(said.subscription)
         classic = ClassicMetadata(request.session_timeout_ms, request.protocols)
         before = (
             member.subscription,
@@ -401,7 +401,7 @@ class ClassicRequests:
                 member.rack_id, member.server_assignor = said.rack_id or member.rack_id, None
             member.unchanged = None
             self._core.schedule.revocations.remove(member.member_id)
-            self._core.saver.mark(metadata_row(member.member_id))
+            self._core.saver.mark(member_row(member.member_id))
         return is_subscription_new
 
     def _finish(

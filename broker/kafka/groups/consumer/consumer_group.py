@@ -46,16 +46,13 @@ from broker.kafka.groups.consumer.heartbeats import Heartbeats
 from broker.kafka.groups.consumer.members import ConsumerMember, GroupState, group_state
 from broker.kafka.groups.consumer.membership import ConsumerGroupEffect, Membership
 from broker.kafka.groups.consumer.rows import (
-    GROUP_ROW,
     GroupRow,
     assignment_row,
     decode_group,
     decode_member,
-    metadata_row,
 )
 from broker.kafka.groups.consumer.targets import AssignmentTask
 from broker.kafka.groups.consumer.values import (
-    JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     Assignment,
     BecomeClassic,
@@ -68,6 +65,7 @@ from broker.kafka.groups.consumer.values import (
     RegexTask,
     TopicsImage,
 )
+from broker.kafka.groups.coordinated import GROUP_ROW, JOIN_EPOCH, member_row
 from broker.kafka.groups.group import GroupType, SaveRows
 from broker.kafka.groups.values import (
     JoinAnswer,
@@ -189,7 +187,7 @@ class ConsumerGroup:
     def may_read(self, topics: frozenset[str]) -> bool:
         """Whether a change of one of these topics may concern it."""
         members = self._core.members
-        return bool(members.regexes) or not members.names.isdisjoint(topics)
+        return bool(members.regexes) or not members.subscriptions.names.isdisjoint(topics)
 
     def is_of_consumer_protocol(self, member_id: str) -> bool:
         """False for a member of the classic protocol, and for one that does not exist."""
@@ -407,7 +405,7 @@ def restore_members(core: Membership, rows: Mapping[str, bytes]) -> None:
     members = []
     for row, content in rows.items():
         kind, _, member_id = row.partition("/")
-        metadata, assignment = rows.get(metadata_row(member_id)), rows.get(assignment_row(member_id))
+        metadata, assignment = rows.get(member_row(member_id)), rows.get(assignment_row(member_id))
         if row != GROUP_ROW and (metadata is None or assignment is None):
             core.saver.mark(row)
         elif kind == "m" and assignment is not None:
@@ -417,7 +415,7 @@ def restore_members(core: Membership, rows: Mapping[str, bytes]) -> None:
         if member.instance_id is not None and core.members.static(member.instance_id) is not None:
             core.mark(member)  # the save that deletes it has failed
             continue
-        member.subscription = core.members.intern(member.subscription)
+        member.subscription = core.members.subscriptions.intern(member.subscription)
         core.members.add(member)
         core.ownership.take(member, member.assigned)
         core.ownership.take(member, member.revoking)

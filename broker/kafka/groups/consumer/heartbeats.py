@@ -12,10 +12,8 @@ import attrs
 
 from broker.errors import RequestError
 from broker.kafka.groups.consumer.members import NOTHING_SUBSCRIBED, ConsumerMember, Subscription
-from broker.kafka.groups.consumer.membership import Membership, ParkedRequest
-from broker.kafka.groups.consumer.rows import metadata_row
+from broker.kafka.groups.consumer.membership import Membership
 from broker.kafka.groups.consumer.values import (
-    JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     HeartbeatReply,
     HeartbeatRequest,
@@ -25,6 +23,7 @@ from broker.kafka.groups.consumer.values import (
     as_topic_partitions,
     compile_regex,
 )
+from broker.kafka.groups.coordinated import JOIN_EPOCH, ParkedRequest, member_row
 from broker.kafka.groups.group import Answer
 from protocol.kafka.errors import ErrorCode
 
@@ -93,7 +92,7 @@ class Heartbeats:
         is_current = targets.ensure()
         asked = _Asked(request.owned, is_subscription_new, _is_full(request))
         if not is_current and (request.member_epoch == JOIN_EPOCH or is_subscription_new):
-            core.parked.park(member.member_id, ParkedRequest(targets.epoch, partial(self._finish, member, to, asked)))
+            core.parked.park(member.member_id, ParkedRequest(partial(self._finish, member, to, asked), targets.epoch))
             return None
         return self._answer(member, to, asked, now)
 
@@ -177,7 +176,7 @@ class Heartbeats:
         """Refuse a member that is too large for the group, or for the broker."""
         members = self._core.members
         growth = _new_member(request).size_bytes if member is None else _growth(member, request)
-        if not members.has_subscription(subscription):
+        if subscription not in members.subscriptions:
             growth += subscription.size_bytes
         max_bytes = self._core.limits.max_bytes
         if growth and members.size_bytes + growth > max_bytes:
@@ -199,7 +198,7 @@ class Heartbeats:
         after = Subscription(
             before.names if names is None else frozenset(names), before.regex if regex is None else regex
         )
-        return self._core.members.intern(after)
+        return self._core.members.subscriptions.intern(after)
 
     def _update(self, member: ConsumerMember, request: HeartbeatRequest, subscription: Subscription) -> bool:
         """Take over what the request says of the member. True if it subscribes to something else than before."""
@@ -226,7 +225,7 @@ class Heartbeats:
             member.subscription, member.classic = subscription, None
         self._core.schedule.joins.remove(member.member_id)
         self._core.schedule.syncs.remove(member.member_id)
-        self._core.saver.mark(metadata_row(member.member_id))
+        self._core.saver.mark(member_row(member.member_id))
         return is_subscription_new
 
     # Answers --------------------------------------------------------------------------------------------------------

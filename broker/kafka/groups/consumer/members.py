@@ -4,27 +4,10 @@ to.
 Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. It also keeps what is counted over all members, so that no
 heartbeat has to look at all of them: subscriptions, assignors, classic protocols, bytes.
 
-The states of a consumer group's member and of the group, by Kafka's names, as two tables.
+The states of a consumer group's member and of the group, by Kafka's names: ``TABLE``, and the table below.
 
-A member is *reconciled* towards the target assignment: at each of its heartbeats it goes as far as it can.
-
-====================  ===================  ====================  ============
-member                event                next state            member epoch
-====================  ===================  ====================  ============
-STABLE                REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-STABLE                RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-STABLE                TARGET_REACHED       STABLE                target's
-STABLE                SUBSCRIPTION_SHRUNK  STABLE                stays
-UNREVOKED_PARTITIONS  REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNREVOKED_PARTITIONS  RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNREVOKED_PARTITIONS  TARGET_REACHED       STABLE                target's
-UNRELEASED_PARTITIONS REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNRELEASED_PARTITIONS RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNRELEASED_PARTITIONS TARGET_REACHED       STABLE                target's
-UNKNOWN               REVOCATION_REQUIRED  UNREVOKED_PARTITIONS  stays
-UNKNOWN               RELEASE_AWAITED      UNRELEASED_PARTITIONS target's
-UNKNOWN               TARGET_REACHED       STABLE                target's
-====================  ===================  ====================  ============
+A member is *reconciled* towards the target assignment: at each of its heartbeats it goes as far as it can. ``TABLE`` has the
+states, ``ADVANCES`` the events with which its epoch becomes the target's.
 
 REVOCATION_REQUIRED: the member has partitions that the target, or its subscription, takes from it, and its client has not said
 that it has given them up. They stay the member's until it says so. RELEASE_AWAITED: it has nothing to give up, and gets what is
@@ -54,7 +37,7 @@ tests/kafka/groups/consumer/test_consumer_machine.py.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -62,7 +45,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, HeartbeatResult
+from broker.kafka.groups.coordinated import Subscriptions
 from broker.kafka.groups.values import MEMBER_BYTES, PROTOCOL_BYTES, Protocols
+from broker.transitions import Transitions
 
 
 class MemberState(Enum):
@@ -91,23 +76,29 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-_S, _E = MemberState, MemberEvent
+TABLE = Transitions(
+    MemberState,
+    MemberEvent,
+    """
+    STABLE                 REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    STABLE                 RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    STABLE                 TARGET_REACHED       STABLE
+    STABLE                 SUBSCRIPTION_SHRUNK  STABLE
+    UNREVOKED_PARTITIONS   REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNREVOKED_PARTITIONS   RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNREVOKED_PARTITIONS   TARGET_REACHED       STABLE
+    UNRELEASED_PARTITIONS  REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNRELEASED_PARTITIONS  RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNRELEASED_PARTITIONS  TARGET_REACHED       STABLE
+    UNKNOWN                REVOCATION_REQUIRED  UNREVOKED_PARTITIONS
+    UNKNOWN                RELEASE_AWAITED      UNRELEASED_PARTITIONS
+    UNKNOWN                TARGET_REACHED       STABLE
+    """,
+)
+next_state = TABLE.next
 
-# The next state, and whether the member goes on to the target's epoch.
-TABLE: Final[dict[tuple[MemberState, MemberEvent], tuple[MemberState, bool]]] = {
-    (_S.STABLE, _E.SUBSCRIPTION_SHRUNK): (_S.STABLE, False),
-    **{(state, _E.REVOCATION_REQUIRED): (_S.UNREVOKED_PARTITIONS, False) for state in _S},
-    **{(state, _E.RELEASE_AWAITED): (_S.UNRELEASED_PARTITIONS, True) for state in _S},
-    **{(state, _E.TARGET_REACHED): (_S.STABLE, True) for state in _S},
-}
-
-
-def next_state(state: MemberState, event: MemberEvent) -> tuple[MemberState, bool]:
-    """The table. AssertionError for an event that cannot happen in this state."""
-    after = TABLE.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
+# With these the member goes on to the target's epoch; with the others its epoch stays.
+ADVANCES: Final = frozenset({MemberEvent.RELEASE_AWAITED, MemberEvent.TARGET_REACHED})
 
 
 def group_state(members: int, group_epoch: int, assignment_epoch: int, all_reconciled: bool) -> GroupState:
@@ -195,15 +186,13 @@ class ConsumerMembers:
     """Members by id, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
         self.classic = 0  # members of the classic protocol
+        self.subscriptions: Subscriptions[Subscription] = Subscriptions()
         self._members: dict[str, ConsumerMember] = {}
         self._static: dict[str, ConsumerMember] = {}  # by instance id
-        self._subscriptions: Counter[Subscription] = Counter()
-        self._interned: dict[Subscription, Subscription] = {}
         self._assignors: Counter[str] = Counter()
         self._protocols: Counter[str] = Counter()  # classic protocol -> classic members that support it
-        self._names: frozenset[str] | None = None
+        self._member_bytes = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -221,20 +210,13 @@ class ConsumerMembers:
         return self._static.get(instance_id)
 
     @property
-    def subscriptions(self) -> Iterable[tuple[Subscription, int]]:
-        """Each different one, with the number of members that have it."""
-        return self._subscriptions.items()
+    def size_bytes(self) -> int:
+        """About how much memory they take, with what they subscribe to and what is assigned to them."""
+        return self._member_bytes + self.subscriptions.size_bytes
 
     @property
     def regexes(self) -> frozenset[str]:
-        return frozenset(subscription.regex for subscription in self._subscriptions if subscription.regex)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The topics that members subscribe to by name."""
-        if self._names is None:
-            self._names = frozenset().union(*(subscription.names for subscription in self._subscriptions))
-        return self._names
+        return frozenset(subscription.regex for subscription in self.subscriptions if subscription.regex)
 
     def preferred_assignor(self, supported: tuple[str, ...]) -> str:
         """The one that most members name; of several, the one that stands first in ``supported``."""
@@ -243,12 +225,6 @@ class ConsumerMembers:
     def supports_one_of(self, protocols: Protocols) -> bool:
         """True if every classic member supports at least one of these, the same one."""
         return any(self._protocols[name] == self.classic for name, _ in protocols)
-
-    def has_subscription(self, subscription: Subscription) -> bool:
-        return subscription in self._interned
-
-    def intern(self, subscription: Subscription) -> Subscription:
-        return self._interned.get(subscription, subscription)
 
     def add(self, member: ConsumerMember) -> None:
         assert member.member_id not in self._members, member.member_id
@@ -278,29 +254,19 @@ class ConsumerMembers:
     def rename(self, member: ConsumerMember, member_id: str) -> None:
         """A static member has come back under another member id."""
         del self._members[member.member_id]
-        self.size_bytes -= member.size_bytes
+        self._member_bytes -= member.size_bytes
         member.member_id = member_id
-        self.size_bytes += member.size_bytes
+        self._member_bytes += member.size_bytes
         self._members[member_id] = member
 
     def assign(self, member: ConsumerMember, assigned: Assignment, revoking: Assignment) -> None:
-        self.size_bytes -= size_of(member.assigned) + size_of(member.revoking)
+        self._member_bytes -= size_of(member.assigned) + size_of(member.revoking)
         member.assigned, member.revoking = assigned, revoking
-        self.size_bytes += size_of(assigned) + size_of(revoking)
+        self._member_bytes += size_of(assigned) + size_of(revoking)
 
     def _count(self, member: ConsumerMember, change: int) -> None:
-        self.size_bytes += change * (member.size_bytes + size_of(member.assigned) + size_of(member.revoking))
-        subscription = member.subscription
-        before = self._subscriptions[subscription]
-        self._subscriptions[subscription] += change
-        if not before:
-            self._interned[subscription] = subscription
-            self.size_bytes += subscription.size_bytes
-            self._names = None
-        elif before + change == 0:
-            del self._subscriptions[subscription], self._interned[subscription]
-            self.size_bytes -= subscription.size_bytes
-            self._names = None
+        self._member_bytes += change * (member.size_bytes + size_of(member.assigned) + size_of(member.revoking))
+        self.subscriptions.count(member.subscription, change)
         if member.server_assignor is not None:
             self._assignors[member.server_assignor] += change
         if member.classic is not None:

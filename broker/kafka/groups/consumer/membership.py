@@ -3,21 +3,15 @@
 Pure, under the group's lock. ``Heartbeats`` decides what a request of a consumer means, and ``ClassicRequests`` what one of a
 classic member means; both tell the membership.
 
-Members of one consumer group whose request waits for the target assignment.
-
-Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. A member that joins, or that subscribes to something else,
-waits here while the assignment is computed or regular expressions are matched, which takes milliseconds, so that its answer has
-its partitions. Otherwise it would get them with its next heartbeat. Each member has one request here at most, and each is
-answered.
-
 What of a consumer group is not durable yet, and which answers wait for it.
 
 Pure, under the group's lock. Events change the group at once and mark the rows that are to be written; at the end of the event
 ``flush`` emits one ``SaveRows`` of all of them. An answer that tells a client something new is sent when the save is durable
 that has it, so that a group that is loaded again agrees with what clients were told.
 
-If a save fails, its answers become NOT_COORDINATOR and its rows stay marked: the next event writes them as they are then. So do
-the answers of saves that were on their way then, because what they have written may build on what is missing.
+If a save fails, its answers become NOT_COORDINATOR and its rows are marked again: the next event writes them as they are then.
+The answers of saves that were on their way then become NOT_COORDINATOR as well, because what they have written may build on what
+is missing.
 
 Tests: tests/kafka/groups/consumer/test_consumer_group.py,
 tests/kafka/groups/consumer/test_group_static_members.py,
@@ -25,20 +19,16 @@ tests/kafka/groups/consumer/test_consumer_machine.py,
 tests/kafka/groups/consumer/test_group_offloading.py.
 """
 
-from collections.abc import Callable, Iterable
-
-import attrs
+from collections.abc import Callable
 
 from broker.kafka.groups.consumer.members import ConsumerMember, ConsumerMembers, MemberState
 from broker.kafka.groups.consumer.reconciler import Ownership, Target, reconcile
 from broker.kafka.groups.consumer.rows import (
-    GROUP_ROW,
     GroupRow,
     assignment_row,
     encode_assignment,
     encode_group,
     encode_metadata,
-    metadata_row,
 )
 from broker.kafka.groups.consumer.targets import AssignmentTask, Targets
 from broker.kafka.groups.consumer.values import (
@@ -50,63 +40,11 @@ from broker.kafka.groups.consumer.values import (
     SaveNote,
     TopicPartitions,
 )
+from broker.kafka.groups.coordinated import GROUP_ROW, ParkedMembers, UnsavedRows, member_row
 from broker.kafka.groups.deadlines import ConsumerSchedule
 from broker.kafka.groups.group import Answer, SaveRows
 from broker.kafka.groups.values import JoinAnswer, SyncAnswer
 from protocol.kafka.errors import ErrorCode
-
-# Requests that are answered in one event: about 5 ms.
-RELEASE_MAX = 200
-
-
-@attrs.frozen(eq=False)
-class ParkedRequest:
-    """``epoch``: the group epoch whose assignment it waits for. ``finish``: answers it, with an error if there is one."""
-
-    epoch: int
-    finish: Callable[[ErrorCode, float], None]
-
-
-class ParkedMembers:
-    def __init__(self) -> None:
-        self._requests: dict[str, ParkedRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __contains__(self, member_id: object) -> bool:
-        return member_id in self._requests
-
-    def park(self, member_id: str, request: ParkedRequest) -> None:
-        assert member_id not in self._requests, member_id
-        self._requests[member_id] = request
-
-    def supersede(self, member_id: str, now: float) -> bool:
-        """The member has sent another request, so it has given up the one that waits, if there is one. False if there is none.
-
-        That one must not be carried out later: what it says of the client's partitions is out of date.
-        """
-        is_parked = member_id in self._requests
-        self.finish(member_id, ErrorCode.coordinator_not_available, now)
-        return is_parked
-
-    def finish(self, member_id: str, error: ErrorCode, now: float) -> None:
-        """Answer the member's request if there is one."""
-        request = self._requests.pop(member_id, None)
-        if request is not None:
-            request.finish(error, now)
-
-    def release(self, epoch: int, now: float) -> bool:
-        """Answer some of the requests whose assignment is there. True if there are more of them."""
-        ready = [member_id for member_id, request in self._requests.items() if request.epoch <= epoch]
-        for member_id in ready[:RELEASE_MAX]:
-            self.finish(member_id, ErrorCode.none, now)
-        return len(ready) > RELEASE_MAX
-
-    def refuse_all(self, error: ErrorCode, now: float) -> None:
-        for member_id in list(self._requests):
-            self.finish(member_id, error, now)
-
 
 # Makes the answer, or the answer with this error instead.
 AnswerMaker = Callable[[ErrorCode], Answer | JoinAnswer | SyncAnswer]
@@ -117,29 +55,18 @@ class Saver:
     """``encode`` makes the present content of a row; None if there is no such member any more."""
 
     def __init__(self, emit: Emit, encode: Callable[[str], bytes | None]) -> None:
-        # The last save that was emitted, and the last one whose end is known.
-        self.number = 0
+        self.rows = UnsavedRows()
+        # The last save whose end is known.
         self.settled = 0
         # Up to this save what is stored may lack something.
         self._failed = 0
         self._emit = emit
         self._encode = encode
-        self._marked: dict[str, None] = {}
         self._waiting: dict[int, list[AnswerMaker]] = {}
         self._replaces_classic = False
 
-    @property
-    def marked(self) -> Iterable[str]:
-        """The rows that are to be written."""
-        return self._marked
-
-    @property
-    def is_clean(self) -> bool:
-        """Nothing is to be written."""
-        return not self._marked
-
     def mark(self, row: str) -> None:
-        self._marked[row] = None
+        self.rows.add(row)
 
     def replace_classic(self) -> None:
         """The next save makes a classic group one of this kind."""
@@ -147,28 +74,25 @@ class Saver:
 
     def next_note(self) -> SaveNote:
         """Of a save that somebody else emits, of all that is marked."""
-        self._marked = {}
-        self.number += 1
-        return SaveNote(self.number)
+        self.rows.take()
+        return SaveNote(self.rows.number)
 
     def flush(self) -> None:
         """Emit a save of all rows that are marked."""
-        if not self._marked:
+        if not self.rows.changed:
             return
-        put = {row: self._encode(row) for row in self._marked}
-        self._marked = {}
-        self.number += 1
+        put = {row: self._encode(row) for row in self.rows.take()}
         replaces_classic, self._replaces_classic = self._replaces_classic, False
-        self._emit(SaveRows(put, SaveNote(self.number, replaces_classic)))
+        self._emit(SaveRows(put, SaveNote(self.rows.number, replaces_classic)))
 
     def is_durable(self, number: int) -> bool:
         """Nothing is to be written, and the save with this number is durable."""
-        return not self._marked and number <= self.settled
+        return not self.rows.changed and number <= self.settled
 
     def answer(self, number: int | None, answer: AnswerMaker) -> None:
         """Emit the answer when what is to be written now is durable; if nothing is, when the save with this number is."""
-        if self._marked:
-            number = self.number + 1
+        if self.rows.changed:
+            number = self.rows.number + 1
         elif number is None or number <= self.settled:
             self._emit(answer(ErrorCode.none))
             return
@@ -178,11 +102,10 @@ class Saver:
         note: SaveNote = save.then
         self.settled = note.number
         if error:
-            self._failed = self.number
-        if error and isinstance(save, SaveRows):
-            self._replaces_classic |= note.replaces_classic
-            for row in save.put:
-                self.mark(row)
+            self._failed = self.rows.number
+        if isinstance(save, SaveRows):
+            self._replaces_classic |= note.replaces_classic and bool(error)
+            self.rows.saved(note.number, save.put, failed=bool(error))
         code = ErrorCode.not_coordinator if note.number <= self._failed else ErrorCode.none
         for answer in self._waiting.pop(note.number, ()):
             self._emit(answer(code))
@@ -213,7 +136,7 @@ class Membership:
 
     def mark(self, member: ConsumerMember) -> None:
         """Both rows of the member are to be written."""
-        self.saver.mark(metadata_row(member.member_id))
+        self.saver.mark(member_row(member.member_id))
         self.saver.mark(assignment_row(member.member_id))
 
     def remove(self, member: ConsumerMember, error: ErrorCode, now: float) -> None:
@@ -339,8 +262,8 @@ class Membership:
         """All rows that may be stored."""
         rows = {GROUP_ROW: None}
         for member in self.members:
-            rows[metadata_row(member.member_id)] = rows[assignment_row(member.member_id)] = None
-        rows.update(dict.fromkeys(self.saver.marked))
+            rows[member_row(member.member_id)] = rows[assignment_row(member.member_id)] = None
+        rows.update(dict.fromkeys(self.saver.rows.changed))
         return tuple(rows)
 
     def _encode(self, row: str) -> bytes | None:
@@ -351,5 +274,5 @@ class Membership:
         member = self.members.get(member_id)
         if member is None:
             return None
-        member.saved_in = self.saver.number + 1
+        member.saved_in = self.saver.rows.number
         return encode_metadata(member) if kind == "m" else encode_assignment(member)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import attrs
 
-from broker.kafka.groups.consumer.members import ConsumerMember, MemberEvent, MemberState, next_state
+from broker.kafka.groups.consumer.members import ADVANCES, ConsumerMember, MemberEvent, MemberState, next_state
 from broker.kafka.groups.consumer.values import NO_PARTITIONS, Assignment, TopicPartitions
 
 _NOBODY: dict[int, ConsumerMember] = {}
@@ -148,5 +148,5 @@ def _enforce_subscription(member: ConsumerMember, target: Target, owned: TopicPa
 def _step(
     member: ConsumerMember, event: MemberEvent, target: Target, assigned: Assignment, revoking: Assignment
 ) -> Step:
-    state, advances = next_state(member.state, event)
-    return Step(state, target.epoch if advances else member.epoch, assigned, revoking)
+    epoch = target.epoch if event in ADVANCES else member.epoch
+    return Step(next_state(member.state, event), epoch, assigned, revoking)

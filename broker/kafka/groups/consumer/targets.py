@@ -258,10 +258,10 @@ class Targets:
         """All of them; None if expressions were not matched yet."""
         regexes = self._members.regexes
         if not regexes:
-            return self._members.names
+            return self._members.subscriptions.names
         if not self.resolutions.are_complete(regexes):
             return None
-        return self._members.names.union(*(self.resolutions.resolved[regex] for regex in regexes))
+        return self._members.subscriptions.names.union(*(self.resolutions.resolved[regex] for regex in regexes))
 
     def resolve_regexes(self, now: float) -> None:
         """Have regular expressions matched if that is due."""
@@ -338,7 +338,7 @@ class Targets:
     def _new_task(self) -> AssignmentTask:
         by_name, resolved = self.topics.by_name, self.resolutions.resolved
         cost = len(self._members)
-        for subscription, members in self._members.subscriptions:
+        for subscription, members in self._members.subscriptions.items():
             names = subscription.names | resolved.get(subscription.regex, frozenset())
             cost += len(names) * members
             cost += sum(by_name[name].partitions for name in names if name in by_name)

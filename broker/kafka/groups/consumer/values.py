@@ -50,9 +50,7 @@ def compile_regex(pattern: str) -> Any:
         ) from None
 
 
-# What a member sends as its epoch to join, to leave, and (a static member) to leave for a while.
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
+# What a static member sends as its epoch to leave for a while.
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
 
 # Topic id -> partitions.
@@ -65,7 +63,6 @@ TopicPartitions = tuple[tuple[UUID, tuple[int, ...]], ...]
 class TopicInfo(NamedTuple):
     topic_id: UUID
     partitions: int
-    racks: tuple[str, ...] = ()
 
 
 @attrs.frozen(eq=False)

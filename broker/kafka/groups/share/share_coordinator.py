@@ -19,12 +19,12 @@ from uuid import UUID
 from broker.config.group_settings import reset_ms
 from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
-from broker.kafka.groups.group import GroupType
+from broker.kafka.groups.coordinated import JOIN_EPOCH
+from broker.kafka.groups.group import Group, GroupType
 from broker.kafka.groups.group_worker import GroupWorker, Task
 from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, error_of, log_failure, send
 from broker.kafka.groups.share.share_group import ShareGroup
 from broker.kafka.groups.share.values import (
-    JOIN_EPOCH,
     AssignmentDue,
     AssignorTask,
     HeartbeatRequest,
@@ -84,9 +84,6 @@ class SettingsInForce:
         )
 
 
-# Groups that are told of changed topics before commits may pass.
-_PART = 100
-
 Done = Callable[[StorageError | None], None]
 # The next step of a run, with the time: perhaps the assignor has something to do.
 Step = Callable[[float], AssignorTask | None]
@@ -144,7 +141,7 @@ class ShareGroups:
     def start(self) -> None:
         """After the registry has loaded the groups: topics may have changed while the broker was down."""
         self.settings.load()
-        for entry in self._entries():
+        for entry in self._registry.entries(GroupType.SHARE):
             with entry.lock:
                 answers = self._registry.settle(entry)
             send(answers)
@@ -256,24 +253,13 @@ class ShareGroups:
 
     def _run(self, entry: GroupEntry, group: ShareGroup, step: Step) -> bool:
         """On the worker's thread."""
-        task = self._with(entry, group, step)
+        task = self._registry.step(entry, group, step)
         if task is not None:
             try:
                 task.run()
             finally:
-                self._with(entry, group, lambda now: group.assigned(task, now))
+                self._registry.step(entry, group, lambda now: group.assigned(task, now))
         return True
-
-    def _with(
-        self, entry: GroupEntry, group: ShareGroup, step: Callable[[float], AssignorTask | None]
-    ) -> AssignorTask | None:
-        with entry.lock:
-            if entry.group is not group or entry.is_removed:
-                return None
-            task = step(self._registry.clock.monotonic())
-            answers = self._registry.settle(entry)
-        send(answers)
-        return task
 
     def _look_up(self, name: str) -> tuple[UUID, int] | None:
         info = self._topic(name)
@@ -281,21 +267,13 @@ class ShareGroups:
 
     # Changes of topics ------------------------------------------------------------------------------------------------
 
-    def _entries(self) -> list[GroupEntry]:
-        return [entry for entry in self._registry.entries() if entry.group.type is GroupType.SHARE]
-
     def _topics_changed(self, names: frozenset[str]) -> None:
         """On the catalogue writer's thread."""
-        self._tell(self._entries(), names)
 
-    def _tell(self, entries: list[GroupEntry], names: frozenset[str]) -> None:
-        for entry in entries[:_PART]:
-            with entry.lock:
-                group = entry.group
-                if not isinstance(group, ShareGroup) or entry.is_removed or names.isdisjoint(group.topics):
-                    continue
-                group.topics_changed(self._look_up, names)
-                answers = self._registry.settle(entry)
-            send(answers)
-        if len(entries) > _PART and self._registry.is_active:
-            self._registry.writer.call_soon(partial(self._tell, entries[_PART:], names))
+        def change(group: Group, now: float) -> bool:
+            if not isinstance(group, ShareGroup) or names.isdisjoint(group.topics):
+                return False
+            group.topics_changed(self._look_up, names)
+            return True
+
+        self._registry.tell(self._registry.entries(GroupType.SHARE), change)

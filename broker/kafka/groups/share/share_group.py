@@ -6,8 +6,7 @@ rows to make durable, and the effects in ``values.py``. ``wake`` says when ``exp
 A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
 to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
 (``target_assignment.py``). A member whose epoch is behind gets the new epoch and its target with its next heartbeat. Every answer
-that tells of a change waits until the rows that it comes from are durable (``members.py``); the requests that wait are in
-``members.py``.
+that tells of a change waits until the rows that it comes from are durable.
 
 ``target_assignment.py`` has the tables of states.
 
@@ -15,26 +14,27 @@ Tests: tests/kafka/groups/share/test_share_group.py, tests/kafka/groups/share/te
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from math import inf
 from typing import Any, ClassVar
 
 import attrs
 
+from broker.kafka.groups.coordinated import (
+    GROUP_ROW,
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ParkedMembers,
+    ParkedRequest,
+    UnsavedRows,
+    member_row,
+)
 from broker.kafka.groups.deadlines import Deadlines
 from broker.kafka.groups.group import Answer, GroupType, SaveRows
 from broker.kafka.groups.share import members as rows
-from broker.kafka.groups.share.members import (
-    ParkedHeartbeats,
-    ShareMember,
-    ShareMembers,
-    Subscription,
-    UnsavedRows,
-    texts_of,
-)
+from broker.kafka.groups.share.members import ShareMember, ShareMembers, Subscription, texts_of
 from broker.kafka.groups.share.target_assignment import ShareGroupEvent, ShareGroupState, TargetAssignment, next_state
 from broker.kafka.groups.share.values import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     AssignorTask,
     HeartbeatRequest,
     HeartbeatResult,
@@ -53,13 +53,11 @@ EMPTY, STABLE, DEAD = ShareGroupState.EMPTY, ShareGroupState.STABLE, ShareGroupS
 # Rows that could not be written, and partitions that could not be initialised, are tried again after this time.
 RETRY_S = 5.0
 
-# The group's own row among those that are not saved; the others are the members' ids, which are not empty.
-_GROUP = ""
-
 
 @attrs.frozen(eq=False)
 class _Saving:
-    """What a save is of, in ``UnsavedRows``, and the answers to members that have left, which wait for it."""
+    """What a save is of, in ``UnsavedRows``: the group's own row, and ids of members. The answers to members that have left wait
+    for it."""
 
     number: int
     keys: tuple[str, ...]
@@ -81,7 +79,7 @@ class ShareGroup:
         self._effects: list[Any] = []
         self._target = TargetAssignment(self.members, self._effects.append)
         self._unsaved = UnsavedRows()
-        self._parked = ParkedHeartbeats(self._effects.append)
+        self._parked = ParkedMembers()
         self._left: list[Answer] = []
         self._sessions = Deadlines()
         # When to try again what has failed: to save rows, to initialise partitions.
@@ -101,20 +99,9 @@ class ShareGroup:
         # A member's row may be newer than the group's, if that could not be written.
         group.epoch = max((saved.epoch, *(member.epoch for member in saved.members)))
         group._target.epoch = max((saved.assignment_epoch, *(member.epoch for member in saved.members)))
-        for each in saved.members:
-            member = ShareMember(
-                each.member_id,
-                each.client_id,
-                each.client_host,
-                each.rack_id,
-                Subscription(()),
-                each.epoch,
-                each.previous_epoch,
-                each.assigned,
-                each.target,
-                limits.restored_session_s,
-            )
-            group.members.add(member, each.names)
+        for member in saved.members:
+            member.session_s = limits.restored_session_s
+            group.members.add(member)
             group._expect_heartbeat(member, now)
         if saved.members:
             group._state = STABLE
@@ -150,7 +137,7 @@ class ShareGroup:
 
     @property
     def topics(self) -> frozenset[str]:
-        return self.members.topics
+        return self.members.subscriptions.names
 
     @property
     def size_bytes(self) -> int:
@@ -207,7 +194,7 @@ class ShareGroup:
         if self._state is DEAD:
             return HeartbeatResult(ErrorCode.coordinator_not_available, member_id)
         if epoch == LEAVE_EPOCH:
-            return self._leave(member_id, to)
+            return self._leave(member_id, to, now)
         error = self._check(member, request, free_bytes)
         if error:
             return HeartbeatResult(error, member_id)
@@ -219,7 +206,7 @@ class ShareGroup:
             return self._result(member, full=True)
         member.session_s = session_s
         self._expect_heartbeat(member, now)
-        self._parked.park(member_id, to, full=request.subscribed_topic_names is not None or epoch != member.epoch)
+        self._park(member, to, now, full=request.subscribed_topic_names is not None or epoch != member.epoch)
         if not self._target.must_wait(member_id):  # otherwise the run that is due saves what has changed, and answers
             self._advance(member)
             self._save()
@@ -246,7 +233,7 @@ class ShareGroup:
         if self._state is not EMPTY:
             return ErrorCode.non_empty_group
         self.epoch += 1
-        self._unsaved.add(_GROUP)
+        self._unsaved.add(GROUP_ROW)
         self._save()
         return ErrorCode.none
 
@@ -287,7 +274,7 @@ class ShareGroup:
             epoch = self.epoch
         if epoch != self._target.epoch:
             self._target.epoch = epoch
-            self._unsaved.add(_GROUP)
+            self._unsaved.add(GROUP_ROW)
         for member in changed:
             self._unsaved.add(member.member_id)
         self._target.run_again(incomplete=self._initialise_again_at == inf)
@@ -316,7 +303,7 @@ class ShareGroup:
         while self._sessions.first() <= now:
             member_id = self._sessions.first_key()
             assert member_id is not None
-            self._remove(member_id)
+            self._remove(member_id, now)
             self._effects.append(MemberFenced(member_id))
         if self._initialise_again_at <= now:
             self._initialise_again_at = inf
@@ -330,7 +317,7 @@ class ShareGroup:
 
     def shut_down(self) -> None:
         """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
-        self._parked.refuse_all(ErrorCode.not_coordinator)
+        self._parked.refuse_all(ErrorCode.not_coordinator, 0.0)
         self._answer_left(ErrorCode.not_coordinator)
         self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
 
@@ -351,7 +338,7 @@ class ShareGroup:
             return ErrorCode.none
         if member is not None and rack_id is None:
             rack_id = member.rack_id
-        wanted = subscription_of(names or ()) if names is not None or member is None else None
+        wanted = Subscription.to(names or ()) if names is not None or member is None else None
         texts = texts_of(request.client_id, request.client_host, rack_id)
         growth = self.members.growth(wanted, request.member_id, texts)
         if growth > 0 and self.members.size_bytes + growth > self._limits.max_bytes:
@@ -361,10 +348,9 @@ class ShareGroup:
     def _join(self, request: HeartbeatRequest) -> ShareMember:
         if not len(self.members):
             self._state = next_state(self._state, ShareGroupEvent.MEMBER_JOINED)
-        member = ShareMember(
-            request.member_id, request.client_id, request.client_host, request.rack_id, Subscription(())
-        )
-        self.members.add(member, subscription_of(request.subscribed_topic_names or ()))
+        subscription = Subscription.to(request.subscribed_topic_names or ())
+        member = ShareMember(request.member_id, request.client_id, request.client_host, request.rack_id, subscription)
+        self.members.add(member)
         self._unsaved.add(request.member_id)
         self._change(request.member_id)
         return member
@@ -383,24 +369,24 @@ class ShareGroup:
         if is_new:
             self.members.rename(member, *said)
             self._unsaved.add(member.member_id)
-        if names is not None and (wanted := subscription_of(names)) != member.subscription.names:
+        if names is not None and (wanted := Subscription.to(names)) != member.subscription:
             self.members.change_subscription(member, wanted)
             self._unsaved.add(member.member_id)
             self._change(member.member_id)
             return True
         return is_new
 
-    def _leave(self, member_id: str, to: Reply) -> HeartbeatResult | None:
+    def _leave(self, member_id: str, to: Reply, now: float) -> HeartbeatResult | None:
         if member_id not in self.members:
             return HeartbeatResult(ErrorCode.unknown_member_id, member_id)
-        self._remove(member_id)
+        self._remove(member_id, now)
         self._left.append(Answer(to, HeartbeatResult(ErrorCode.none, member_id, LEAVE_EPOCH)))
         return None
 
-    def _remove(self, member_id: str) -> None:
+    def _remove(self, member_id: str, now: float) -> None:
         self.members.remove(member_id)
         self._sessions.remove(member_id)
-        self._parked.refuse(member_id, ErrorCode.unknown_member_id)
+        self._parked.finish(member_id, ErrorCode.unknown_member_id, now)
         self._unsaved.add(member_id)
         if not len(self.members):
             self._state = next_state(self._state, ShareGroupEvent.LAST_MEMBER_LEFT)
@@ -422,7 +408,7 @@ class ShareGroup:
             self._unsaved.add(member.member_id)
         if member.assigned != member.target:
             self._unsaved.add(member.member_id)
-            self._parked.tell_assignment(member.member_id)
+            member.wants_assignment = True
         member.assigned = member.target
 
     def _expect_heartbeat(self, member: ShareMember, now: float) -> None:
@@ -436,25 +422,33 @@ class ShareGroup:
     def _change(self, member_id: str | None = None) -> None:
         """Members or topics have changed: a new group epoch. ``member_id`` as in ``TargetAssignment.changed``."""
         self.epoch += 1
-        self._unsaved.add(_GROUP)
+        self._unsaved.add(GROUP_ROW)
         self._target.changed(member_id)
 
     def _save(self) -> None:
         """Make all rows durable that have changed."""
-        if not self._unsaved.any_changed:
+        if not self._unsaved.changed:
             return
-        number, keys = self._unsaved.take()
+        keys = self._unsaved.take()
         put: dict[str, bytes | None] = {}
         for key in keys:
-            if key == _GROUP:
-                put[rows.GROUP] = rows.encode_group(self.epoch, self._target.epoch)
+            if key == GROUP_ROW:
+                put[GROUP_ROW] = rows.encode_group(self.epoch, self._target.epoch)
             else:
                 member = self.members.get(key)
-                put[rows.member_row(key)] = None if member is None else rows.encode_member(member)
-        self._effects.append(SaveRows(put, _Saving(number, tuple(keys), tuple(self._left))))
+                put[member_row(key)] = None if member is None else rows.encode_member(member)
+        self._effects.append(SaveRows(put, _Saving(self._unsaved.number, tuple(keys), tuple(self._left))))
         self._left.clear()
 
     # Answers --------------------------------------------------------------------------------------------------------
+
+    def _park(self, member: ShareMember, to: Reply, now: float, *, full: bool) -> None:
+        """The request waits. ``full``: it is answered with the assignment even if that has not changed."""
+        full = full or member.wants_assignment
+        # The client has given up a request that waits already, or somebody else uses its id.
+        self._parked.supersede(member.member_id, now)
+        self._parked.park(member.member_id, ParkedRequest(partial(self._finish, member, to)))
+        member.wants_assignment = full
 
     def _answer(self, member_id: str, error: ErrorCode, now: float) -> None:
         """Answer the request of a member that waits, if it does."""
@@ -462,10 +456,12 @@ class ShareGroup:
         if member is None or member_id not in self._parked or (not error and self._target.must_wait(member_id)):
             return
         self._expect_heartbeat(member, now)
-        if error:
-            self._parked.refuse(member_id, error)
-        else:
-            self._parked.answer(member_id, self._result(member, full=self._parked.is_full(member_id)))
+        self._parked.finish(member_id, error, now)
+
+    def _finish(self, member: ShareMember, to: Reply, error: ErrorCode, now: float) -> None:
+        full, member.wants_assignment = member.wants_assignment, False
+        result = HeartbeatResult(error, member.member_id) if error else self._result(member, full=full)
+        self._effects.append(Answer(to, result))
 
     def _result(self, member: ShareMember, *, full: bool) -> HeartbeatResult:
         return HeartbeatResult(ErrorCode.none, member.member_id, member.epoch, member.assigned if full else None)
@@ -473,8 +469,3 @@ class ShareGroup:
 
 def _with_error(answers: Iterable[Answer], error: ErrorCode) -> list[Answer]:
     return [attrs.evolve(answer, result=attrs.evolve(answer.result, error=error)) for answer in answers]
-
-
-def subscription_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in the form in which equal subscriptions are equal."""
-    return tuple(sorted(set(names)))

@@ -8,37 +8,14 @@ the business of another run, which is asked for when this one ends.
 A request may name topics with very many partitions. A run has at most ``INITIALISE_MAX`` of them initialised, and asks for
 another run.
 
-The states of a share group, by Kafka's names, as one table; and as another, how far the assignor has come.
-
-=======  ================  =======
-state    event             next
-=======  ================  =======
-EMPTY    MEMBER_JOINED     STABLE
-EMPTY    GROUP_DELETED     DEAD
-EMPTY    BROKER_STOPPED    DEAD
-STABLE   LAST_MEMBER_LEFT  EMPTY
-STABLE   BROKER_STOPPED    DEAD
-DEAD     BROKER_STOPPED    DEAD
-=======  ================  =======
+The states of a share group, by Kafka's names, as one table (``TABLE``); and as another (``PHASES``), how far the assignor has
+come.
 
 MEMBER_JOINED: the first member joins; further ones change nothing here. LAST_MEMBER_LEFT: it leaves, or its session times out.
 GROUP_DELETED: an administrator deletes the group. BROKER_STOPPED: the broker stops.
 
 The target assignment is not computed while a request is handled, but soon afterwards, by a run that serves all changes until it
-begins:
-
-============  ================  ============
-phase         event             next
-============  ================  ============
-IDLE          CHANGED           SCHEDULED
-SCHEDULED     CHANGED           SCHEDULED
-SCHEDULED     NEEDS_PARTITIONS  INITIALISING
-SCHEDULED     READY             COMPUTING
-INITIALISING  CHANGED           INITIALISING
-INITIALISING  READY             COMPUTING
-COMPUTING     CHANGED           COMPUTING
-COMPUTING     ASSIGNED          IDLE
-============  ================  ============
+begins.
 
 CHANGED: members or topics have changed, and the target assignment with them. NEEDS_PARTITIONS: the run has found partitions that
 have no start offset in this group yet; they are initialised before they are assigned. READY: the assignor can begin, without the
@@ -52,7 +29,6 @@ tests/kafka/groups/share/test_share_group_machine.py.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum, auto
-from typing import TypeVar
 from uuid import UUID
 
 from broker.kafka.groups.share.members import ShareMember, ShareMembers
@@ -64,6 +40,7 @@ from broker.kafka.groups.share.values import (
     ShareEffect,
     Topics,
 )
+from broker.transitions import Transitions
 
 
 class ShareGroupState(Enum):
@@ -95,49 +72,35 @@ class AssignmentEvent(Enum):
     ASSIGNED = auto()
 
 
-_S, _E = ShareGroupState, ShareGroupEvent
-_P, _A = AssignmentPhase, AssignmentEvent
+TABLE = Transitions(
+    ShareGroupState,
+    ShareGroupEvent,
+    """
+    EMPTY   MEMBER_JOINED     STABLE
+    EMPTY   GROUP_DELETED     DEAD
+    EMPTY   BROKER_STOPPED    DEAD
+    STABLE  LAST_MEMBER_LEFT  EMPTY
+    STABLE  BROKER_STOPPED    DEAD
+    DEAD    BROKER_STOPPED    DEAD
+    """,
+)
+next_state = TABLE.next
 
-TABLE: dict[tuple[ShareGroupState, ShareGroupEvent], ShareGroupState] = {
-    (_S.EMPTY, _E.MEMBER_JOINED): _S.STABLE,
-    (_S.EMPTY, _E.GROUP_DELETED): _S.DEAD,
-    (_S.EMPTY, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.STABLE, _E.LAST_MEMBER_LEFT): _S.EMPTY,
-    (_S.STABLE, _E.BROKER_STOPPED): _S.DEAD,
-    (_S.DEAD, _E.BROKER_STOPPED): _S.DEAD,
-}
-
-PHASES: dict[tuple[AssignmentPhase, AssignmentEvent], AssignmentPhase] = {
-    (_P.IDLE, _A.CHANGED): _P.SCHEDULED,
-    (_P.SCHEDULED, _A.CHANGED): _P.SCHEDULED,
-    (_P.SCHEDULED, _A.NEEDS_PARTITIONS): _P.INITIALISING,
-    (_P.SCHEDULED, _A.READY): _P.COMPUTING,
-    (_P.INITIALISING, _A.CHANGED): _P.INITIALISING,
-    (_P.INITIALISING, _A.READY): _P.COMPUTING,
-    (_P.COMPUTING, _A.CHANGED): _P.COMPUTING,
-    (_P.COMPUTING, _A.ASSIGNED): _P.IDLE,
-}
-
-_State = TypeVar("_State", bound=Enum)
-_Event = TypeVar("_Event", bound=Enum)
-
-
-def next_state(state: ShareGroupState, event: ShareGroupEvent) -> ShareGroupState:
-    """The first table. AssertionError for an event that cannot happen in that state."""
-    return _look_up(TABLE, state, event)
-
-
-def next_phase(phase: AssignmentPhase, event: AssignmentEvent) -> AssignmentPhase:
-    """The second table. AssertionError for an event that cannot happen in that phase."""
-    return _look_up(PHASES, phase, event)
-
-
-def _look_up(table: dict[tuple[_State, _Event], _State], state: _State, event: _Event) -> _State:
-    after = table.get((state, event))
-    if after is None:
-        raise AssertionError(f"{event.name} in state {state.name}")
-    return after
-
+PHASES = Transitions(
+    AssignmentPhase,
+    AssignmentEvent,
+    """
+    IDLE          CHANGED           SCHEDULED
+    SCHEDULED     CHANGED           SCHEDULED
+    SCHEDULED     NEEDS_PARTITIONS  INITIALISING
+    SCHEDULED     READY             COMPUTING
+    INITIALISING  CHANGED           INITIALISING
+    INITIALISING  READY             COMPUTING
+    COMPUTING     CHANGED           COMPUTING
+    COMPUTING     ASSIGNED          IDLE
+    """,
+)
+next_phase = PHASES.next
 
 IDLE, SCHEDULED = AssignmentPhase.IDLE, AssignmentPhase.SCHEDULED
 INITIALISING, COMPUTING = AssignmentPhase.INITIALISING, AssignmentPhase.COMPUTING
@@ -194,7 +157,7 @@ class TargetAssignment:
         """Whether one of these topics, if members subscribe to it, is not as the last run has seen it, and no run is due that
         will see it."""
         return self._phase is not SCHEDULED and any(
-            topics(name) != self._topics.get(name) for name in self._members.topics.intersection(names)
+            topics(name) != self._topics.get(name) for name in self._members.subscriptions.names.intersection(names)
         )
 
     def forget(self) -> None:
@@ -212,7 +175,7 @@ class TargetAssignment:
             return False
         self._late.clear()
         self._changed_meanwhile = self._was_forgotten = False
-        self._topics = {name: topics(name) for name in self._members.topics}
+        self._topics = {name: topics(name) for name in self._members.subscriptions.names}
         known = {topic[0] for topic in self._topics.values() if topic is not None}
         self._initialised = {topic_id: count for topic_id, count in self._initialised.items() if topic_id in known}
         self._awaited = tuple(self._new_partitions(INITIALISE_MAX))

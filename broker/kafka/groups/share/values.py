@@ -11,10 +11,6 @@ import attrs
 from broker.kafka.groups.share.simple_assignor import Assignment, assign
 from protocol.kafka.errors import ErrorCode
 
-# The member epochs that have a meaning of their own.
-JOIN_EPOCH = 0
-LEAVE_EPOCH = -1
-
 ASSIGNOR = "simple"
 
 # Characters of a share group's id: it is kept, and stored, with each partition that the group reads.

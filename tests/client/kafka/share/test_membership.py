@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.kafka.share import membership
 from broker.client.kafka.share.membership import (
     TABLE,
     HeartbeatAnswer,
@@ -16,7 +15,7 @@ from broker.client.kafka.share.membership import (
     next_state,
 )
 from protocol.kafka.errors import ErrorCode
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = MembershipState, MembershipEvent
 JOBS = (UUID(int=1), 0)
@@ -31,10 +30,6 @@ def joined() -> Membership:
     member.heartbeat()
     member.answered(HeartbeatAnswer(0, 3, 5.0, frozenset({JOBS})), 100.0)
     return member
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(membership.__doc__, TABLE, S, E)
 
 
 def test_pair_outside_the_table_is_a_bug() -> None:

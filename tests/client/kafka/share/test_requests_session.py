@@ -6,16 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from broker.client.kafka.share import requests
 from broker.client.kafka.share.requests import TABLE, SessionEvent, SessionState, ShareSession, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = SessionState, SessionEvent
 PARTITIONS = [(UUID(int=number), index) for number in (1, 2) for index in (0, 1)]
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(requests.__doc__, TABLE, S, E)
 
 
 def test_pair_outside_the_table_is_a_bug() -> None:

@@ -1,11 +1,10 @@
-"""The channel table: the docstring, every pair, and any order of events."""
+"""The channel table: every pair, and any order of events."""
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.client.shuffle.reading import input_channel
 from broker.client.shuffle.reading.input_channel import TABLE, ChannelEvent, ChannelState, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = ChannelState, ChannelEvent
 
@@ -18,10 +17,6 @@ def expected(state: ChannelState, event: ChannelEvent) -> ChannelState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(input_channel.__doc__, TABLE, S, E)
 
 
 class ChannelMachine(RuleBasedStateMachine):

@@ -1,11 +1,10 @@
-"""The table of a writer's connection: the docstring, every pair, and any order of events."""
+"""The table of a writer's connection: every pair, and any order of events."""
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.client.shuffle.writing import broker_link
 from broker.client.shuffle.writing.broker_link import TABLE, LinkEvent, LinkState, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = LinkState, LinkEvent
 WITH_HANDLE = {S.OPEN, S.FINISH_SENT, S.PARTING, S.PARTING_SENT, S.PARTED}
@@ -36,10 +35,6 @@ def expected(state: LinkState, event: LinkEvent) -> LinkState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(broker_link.__doc__, TABLE, S, E)
 
 
 def test_order_of_states_matches_the_comparisons() -> None:

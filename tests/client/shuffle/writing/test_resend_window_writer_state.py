@@ -1,11 +1,10 @@
-"""The writer's table: the docstring, every pair, and any order of events."""
+"""The writer's table: every pair, and any order of events."""
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.client.shuffle.writing import resend_window
 from broker.client.shuffle.writing.resend_window import TABLE, WriterEvent, WriterState, next_state
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = WriterState, WriterEvent
 STARTED = {S.WRITING, S.FINISHING, S.COMMITTING, S.DISCARDING}
@@ -42,10 +41,6 @@ def expected(state: WriterState, event: WriterEvent) -> WriterState | None:
 
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
-
-
-def test_docstring_draws_the_table() -> None:
-    check_docstring(resend_window.__doc__, TABLE, S, E)
 
 
 def test_order_of_states_matches_the_comparisons() -> None:

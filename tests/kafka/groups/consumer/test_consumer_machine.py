@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.kafka.groups.consumer import targets
 from broker.kafka.groups.consumer.consumer_group import ConsumerGroup
 from broker.kafka.groups.consumer.members import ConsumerMember, GroupState
-from broker.kafka.groups.consumer.values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
+from broker.kafka.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
+from broker.kafka.groups.coordinated import LEAVE_EPOCH
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import GroupDriver, topic_id
 from tests.kafka.groups.consumer.model_clients import ModelConsumer, Partitions

@@ -1,6 +1,5 @@
-"""The tables of a share group: what their docstring shows, and what the events mean."""
+"""The tables of a share group do what the events mean."""
 
-from broker.kafka.groups.share import target_assignment
 from broker.kafka.groups.share.target_assignment import (
     PHASES,
     TABLE,
@@ -11,7 +10,7 @@ from broker.kafka.groups.share.target_assignment import (
     next_phase,
     next_state,
 )
-from tests.transitions import check_docstring, check_pairs
+from tests.transitions import check_pairs
 
 S, E = ShareGroupState, ShareGroupEvent
 P, A = AssignmentPhase, AssignmentEvent
@@ -38,8 +37,3 @@ def expected_phase(phase: AssignmentPhase, event: AssignmentEvent) -> Assignment
 def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected_state)
     check_pairs(PHASES, next_phase, P, A, expected_phase)
-
-
-def test_docstring_draws_both_tables() -> None:
-    check_docstring(target_assignment.__doc__, TABLE, S, E)
-    check_docstring(target_assignment.__doc__, PHASES, P, A)

@@ -9,11 +9,10 @@ from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import produce
 from protocol.kafka.messages.headers import parse_request_header
-from protocol.kafka.messages.produce import PartitionResult
-from protocol.kafka.messages.produce_runs import FIRST_VERSION, LAST_VERSION, Run, Templates
+from protocol.kafka.messages.produce import FIRST_IN_RUNS, MAX_VERSION, PartitionResult, Run, Templates
 from protocol.kafka.schema import control
 
-VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
+VERSIONS = st.integers(FIRST_IN_RUNS, MAX_VERSION)
 # Around the limits of what one, two and three bytes of a length can say.
 RECORDS = st.sampled_from([1, 60, 126, 127, 128, 129, 16382, 16383, 16384, 20000]).map(lambda size: b"r" * size)
 TOPICS = st.text("abc._-", min_size=1, max_size=12) | st.just("t" * 127) | st.just("t" * 126)
@@ -106,7 +105,7 @@ def test_a_client_that_changes_its_version_or_its_id_is_followed_again(
     assert [alone(frame)] * 2 == together(frame * 2, templates)
 
 
-@pytest.mark.parametrize("version", range(FIRST_VERSION, LAST_VERSION + 1))
+@pytest.mark.parametrize("version", range(FIRST_IN_RUNS, MAX_VERSION + 1))
 def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
     template = learned(request(version, b"records"))
     others = [

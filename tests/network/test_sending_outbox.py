@@ -3,8 +3,8 @@
 from typing import Any
 
 from broker.network.mute import MuteEvent
+from broker.network.sending import ProcessorOutbox
 from broker.network.service import Request
-from broker.network.socket_server import ProcessorOutbox
 
 
 class Recorder:

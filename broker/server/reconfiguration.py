@@ -1,7 +1,7 @@
 """How the settings that can be changed while the broker runs are put in force: one entry for each ``Way`` of the table in
 ``broker/config/dynamic_settings.py``. The server registers them.
 
-Tests: tests/test_reconfiguration.py.
+Tests: tests/server/test_reconfiguration.py.
 """
 
 from collections.abc import Callable, Mapping

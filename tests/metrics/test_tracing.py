@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from broker.network.tracing import LOG_CALLS_MAX, QUEUE_MAX, Arrival, Note, Traces
+from broker.metrics.tracing import LOG_CALLS_MAX, QUEUE_MAX, Arrival, Note, Traces
 
 
 def request(**fields: Any) -> Any:

@@ -10,10 +10,10 @@ from cryptography import x509
 
 from broker.config import load
 from broker.errors import ConfigError
-from broker.reconfiguration import _at_most_doubled_or_halved
 from broker.runtime.entropy import SystemEntropy
 from broker.security.credentials import make_row
 from broker.server import BrokerServer
+from broker.server.reconfiguration import _at_most_doubled_or_halved
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control

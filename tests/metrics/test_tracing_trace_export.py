@@ -21,11 +21,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from broker import server
 from broker.client import Broker
 from broker.errors import ConfigError
-from broker.network.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
+from broker.metrics.tracing import LogCall, Note, TraceExporter, Traces, open_exporter
 from broker.runtime.clock import SystemClock
+from broker.server import broker_server
 from tests.compat.clients.librdkafka import settings
 from tests.waiting import wait_for
 
@@ -37,7 +37,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     def opened(traces: Traces, clock: Any, endpoint: str, broker_id: int, version: str) -> TraceExporter:
         return TraceExporter(traces, clock, exporter, broker_id, version)
 
-    monkeypatch.setattr(server, "open_exporter", opened)
+    monkeypatch.setattr(broker_server, "open_exporter", opened)
     return exporter
 
 
@@ -231,7 +231,9 @@ def test_an_exporter_that_hangs_does_not_keep_the_broker_from_stopping(
     listens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = Hanging(listens)
-    monkeypatch.setattr(server, "open_exporter", lambda *others: TraceExporter(*others[:2], exporter, *others[3:]))
+    monkeypatch.setattr(
+        broker_server, "open_exporter", lambda *others: TraceExporter(*others[:2], exporter, *others[3:])
+    )
     broker = Broker(tracing_sample_ratio=1.0)
     broker.start()
     try:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 
-from broker import reconfiguration
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.config.open_listeners import unauthenticated
@@ -23,14 +22,15 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
+from broker.metrics.tracing import TraceExporter, Traces, open_exporter
 from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
-from broker.network.tracing import TraceExporter, Traces, open_exporter
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, open_tls, register_tls_metrics
+from broker.server import reconfiguration
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.producing.runs import RUN_API as API
-from broker.kafka.producing.runs import RunFinder
+from broker.kafka.handlers.produce import API
+from broker.kafka.kafka_session import RunFinder
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages.produce_runs import Templates
+from protocol.kafka.messages.produce import Templates
 from protocol.kafka.schema import control
 
 
@@ -53,14 +53,14 @@ def look(requests: list[bytes], compacted: str = "", *, alone: bool = False) -> 
         config=SimpleNamespace(socket_request_max_bytes=1 << 20),
         logs=SimpleNamespace(partitions={(compacted, 0): SimpleNamespace(decompresses=True)}),
     )
-    finder = RunFinder(context)
+    finder = RunFinder(context, API)
     in_runs = 0
     data = memoryview(b"".join(requests))
     while data:
         part = data[: 4 + int.from_bytes(data[:4], "big")] if alone else data
         size = finder.find(part, 4 + int.from_bytes(data[:4], "big"))
-        if finder.size:
-            in_runs += finder.request(API).count
+        if finder.found is not None:
+            in_runs += finder.found.count
         data = data[size:]
     return in_runs
 

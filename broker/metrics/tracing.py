@@ -39,7 +39,6 @@ from typing import Any, NamedTuple, cast
 
 from broker.errors import ConfigError
 from broker.log import EventLimit, get_logger
-from broker.network.new_connection import NewConnection
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 
@@ -126,8 +125,8 @@ class Traces:
             )
         )
 
-    def arrived(self, new: NewConnection, processor: int, taken_at: float) -> None:
-        """A processor has registered a new connection."""
+    def arrived(self, new: Any, processor: int, taken_at: float) -> None:
+        """A processor has registered a ``NewConnection``."""
         self._arrivals_credit += self._ratio
         if self._arrivals_credit < 1.0:
             return

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.kafka.handlers.produce import API
-from broker.kafka.producing.runs import RunFinder
+from broker.kafka.kafka_session import RunFinder
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import pytest
 
-from broker import server as module
 from broker.config import load
 from broker.errors import ConfigError, StorageError
 from broker.metadata.sqlite import SqliteCatalogue
@@ -21,6 +20,7 @@ from broker.runtime import system_runtime
 from broker.runtime.dial import ask
 from broker.runtime.threads import ThreadHandle
 from broker.server import BrokerServer
+from broker.server import broker_server as module
 from broker.storage.data_directory import LOCK
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey

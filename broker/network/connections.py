@@ -1,0 +1,256 @@
+"""The connections of one processor: how they are opened, registered with its poller, and closed, and what it counts of them.
+
+Only the processor's thread calls this and changes it. Other threads offer new connections through ``arrivals``, and may copy
+``all`` and read the counters.
+
+The memory of a frame that a handler still reads is *lent* to the handler: it belongs to no connection, and counts until the
+handler is done.
+
+Tests: tests/network/test_processor.py, tests/network/test_request_memory.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from broker.log import get_logger
+from broker.metrics.tracing import Traces
+from broker.network.connection import ProcessorConnection
+from broker.network.handshakes import Handshakes
+from broker.network.memory_pool import MemoryPool, ReceiveBuffer
+from broker.network.mute import (
+    CHANNEL_FULL,
+    CLOSING,
+    DRAINING,
+    HANDSHAKING,
+    MEMORY_SHORT,
+    RESPONSE_UNSENT,
+    THROTTLED,
+    UNWRITABLE,
+)
+from broker.network.new_connection import NewConnectionQueue
+from broker.network.quota import ConnectionQuotas
+from broker.network.service import Mailbox, Request
+from broker.runtime.clock import Clock
+from broker.runtime.poller import READ, Poller
+
+log = get_logger("network")
+
+# What is counted when it is set. RESPONSE_PENDING is set by every request, the others once in a connection's life.
+COUNTED_HOLDS = (RESPONSE_UNSENT, THROTTLED, CHANNEL_FULL, MEMORY_SHORT, UNWRITABLE)
+
+
+@attrs.define
+class ProcessorStats:
+    """Counters. Only the processor's thread writes them; any thread may read them."""
+
+    requests: int = 0
+    handed_over: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    protocol_errors: int = 0
+    idle_closed: int = 0
+
+    # How often a connection was muted for each of the reasons that are none of the usual course of a request.
+    mutes: dict[int, int] = attrs.Factory(lambda: dict.fromkeys(COUNTED_HOLDS, 0))
+
+    @property
+    def inline(self) -> int:
+        return self.requests - self.handed_over
+
+
+class ConnectionTable:
+    """``disconnected``: closed connections whose services have not been told yet. ``draining``: no further request is taken."""
+
+    def __init__(
+        self,
+        processor: Mailbox,
+        number: int,
+        *,
+        poller: Poller,
+        clock: Clock,
+        memory: MemoryPool,
+        quotas: ConnectionQuotas,
+        traces: Traces | None,
+        handshake_timeout_s: float,
+        established: Callable[[ProcessorConnection], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        """``established`` is called when a TLS handshake is done. ``on_room`` wakes the acceptor."""
+        self.arrivals = NewConnectionQueue()
+        # A dict, because the order of a set depends on addresses, and a simulation must be repeatable.
+        self.all: dict[ProcessorConnection, None] = {}
+        self.lent: dict[Request, bytearray] = {}  # frames of closed connections and of streams
+        self.disconnected: list[ProcessorConnection] = []
+        self.draining = False
+        self.handshakes = Handshakes(
+            clock,
+            handshake_timeout_s,
+            set_interest=self.set_interest,
+            established=established,
+            disconnect=self.disconnect,
+        )
+        self._processor = processor
+        self._number = number
+        self._poller = poller
+        self._clock = clock
+        self._memory = memory
+        self._quotas = quotas
+        self._traces = traces
+        self._on_room = on_room
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def open_new(self, now: float) -> None:
+        """Register connections that the acceptor has queued. ``now``: when the poller has reported last."""
+        waiting = self.arrivals.waiting
+        while waiting:
+            new = waiting.popleft()
+            try:
+                session = new.service.connect(new.peer)
+                assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+                secured = None if new.tls is None else new.tls.wrap(new.socket)
+                connection = ProcessorConnection(
+                    socket=secured or new.socket,
+                    peer=new.peer,
+                    service=new.service,
+                    session=session,
+                    processor=self._processor,
+                    frame_max=new.frame_max,
+                    last_active=self._clock.monotonic(),
+                    opened_at=now,
+                    received=ReceiveBuffer(self._memory),
+                    holds=DRAINING if self.draining else 0,
+                )
+                self.set_interest(connection, READ)  # the system has a bound on these, too
+                if new.tls is not None and secured is not None:
+                    self.handshakes.start(connection, secured, new.tls)
+            except Exception as error:  # the seam: a service that can't take one connection may take the next
+                log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
+                self._quotas.close(new.peer.host, new.peer.listener)
+                new.socket.close()
+                continue
+            self.all[connection] = None
+            if self._traces is not None:
+                self._traces.arrived(new, self._number, self._clock.monotonic())
+        if self.arrivals.turned_away():
+            self._on_room()
+
+    def set_interest(self, connection: ProcessorConnection, events: int) -> None:
+        """Have the poller watch it for these events; 0 = for none."""
+        if events == connection.interest:
+            return
+        if not events:
+            self._poller.unregister(connection.socket)
+        elif not connection.interest:
+            self._poller.register(connection.socket, events, connection)
+        else:
+            self._poller.modify(connection.socket, events, connection)
+        connection.interest = events
+
+    # -- lent memory --------------------------------------------------------------------------------------------------
+
+    def lend_copy(self, request: Request, on_memory: Callable[[], None]) -> None:
+        """Copy the frame of a stream's request for its handler, because the stream goes on reading."""
+        frame = request.frame
+        size = len(frame)
+        buffer = self._memory.allocate(size, on_memory, force=True)
+        assert buffer is not None
+        self.lent[request] = buffer
+        request.frame = memoryview(buffer)[:size]
+        request.frame[:] = frame
+
+    def give_back(self, request: Request, _: None = None) -> None:
+        """The handler is done with a frame that was lent to it: stop counting its memory. A verb of `Mailbox`."""
+        buffer = self.lent.pop(request, None)
+        if buffer is not None:
+            self._memory.forget(buffer)  # not reused: an answer that is still to come may refer to it
+
+    def give_back_done(self) -> None:
+        """The same for all handlers that are done."""
+        for request in [each for each in self.lent if each.done]:
+            self.give_back(request)
+
+    def keep_lent_of_own(self) -> None:
+        """Forget frames of connections that have moved to other processors, which count them now."""
+        self.lent = {
+            request: buffer for request, buffer in self.lent.items() if request.connection.processor is self._processor
+        }
+
+    # -- draining -----------------------------------------------------------------------------------------------------
+
+    def begin_draining(self, _: None = None, __: None = None) -> None:
+        for connection in self.all:
+            connection.holds |= DRAINING
+        self.draining = True  # last: `Processor.drained` looks at it first
+
+    def is_quiet(self) -> bool:
+        """Whether no request is in flight and no answer waits to be sent. For any thread."""
+        # Bytes that are pushed (in_flight_max 0) answer nothing and may have no end, so they are not waited for.
+        # `copy` is atomic, iteration is not.
+        return all(
+            c.in_flight is None and c.held is None and not (c.outgoing and c.session.in_flight_max)
+            for c in self.all.copy()
+        )
+
+    # -- closing ------------------------------------------------------------------------------------------------------
+
+    def disconnect(self, connection: ProcessorConnection) -> None:
+        """Close it now, whatever it has to send. Its service is told in `tell_disconnected`."""
+        if connection.closed:
+            return
+        connection.closed = True
+        connection.holds |= CLOSING
+        self.set_interest(connection, 0)
+        connection.socket.close()
+        self.all.pop(connection, None)
+        if connection.holds & HANDSHAKING:
+            self.handshakes.forget(connection)
+        connection.outgoing.clear()  # drops references to files
+        connection.outgoing_bytes = connection.outgoing_files = 0
+        request = connection.in_flight
+        if request is not None:
+            buffer = connection.received.abandon()
+            if buffer is not None:
+                self.lent[request] = buffer
+                # `done` is read after `closed` was set; a handler sets `done` before it reads `closed`.
+                if getattr(request, "done", True):
+                    self.give_back(request)
+            connection.in_flight = None  # breaks the reference cycle, which would wait for the garbage collector
+        else:
+            connection.received.release()
+        if connection.held is not None:  # no handler will see it
+            self.give_back(connection.held)
+            connection.held = None
+        self.disconnected.append(connection)
+
+    def failed(self, target: Any, error: Exception) -> None:
+        """Work of the inbox has failed: close the connection that it was about (``target``, or that of the request)."""
+        log.error("answer_failed", exc_info=error)
+        self.disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
+
+    def tell_disconnected(self) -> None:
+        """Tell services about closed connections."""
+        disconnected, self.disconnected = self.disconnected, []
+        for connection in disconnected:
+            if connection.counted:
+                self._quotas.close(connection.peer.host, connection.peer.listener)
+            self._on_room()
+            try:
+                connection.service.disconnected(connection)
+            except Exception as error:  # the seam: the connection is closed in any case
+                log.error("disconnection_failed", exc_info=error, peer=connection.peer.host)
+
+    def close_all(self) -> None:
+        """Close all, and those that were queued. The handlers have ended, or were left behind."""
+        for connection in list(self.all):
+            self.disconnect(connection)
+        while self.arrivals.waiting:
+            new = self.arrivals.waiting.popleft()
+            self._quotas.close(new.peer.host, new.peer.listener)
+            new.socket.close()
+        self.tell_disconnected()
+        for buffer in self.lent.values():
+            self._memory.forget(buffer)
+        self.lent = {}
