@@ -1,5 +1,5 @@
-"""What users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``), consumers of share groups,
-and the writers and gates of the shuffle.
+"""The classes that users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``),
+consumers of share groups, and the writers and gates of the shuffle.
 
 from broker.client import Broker
 

@@ -25,7 +25,7 @@ _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
 @runtime_checkable
 class PathLike(Protocol):
-    """A path of ``pathlib``, which only the runtime imports."""
+    """The part of ``pathlib.Path`` that this module needs; only the runtime imports ``pathlib``."""
 
     def __fspath__(self) -> str: ...
 
@@ -36,15 +36,16 @@ class Broker:
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    ``stop()`` and ``start()`` restart it, with the same data and on the same ports, so that a test can see what its clients do
-    meanwhile. ``close()`` ends it, and so do the end of the ``with`` block and of the program; a broker that is started after
-    that begins anew.
+    ``stop()`` and ``start()`` restart it with the same data and on the same ports, so that a test can see how its
+    clients react. ``close()``, the end of the ``with`` block and the end of the program end the broker; a later start
+    begins anew.
 
-    Without ``data_dir`` the broker works in a temporary directory, which is removed when it is closed or when the program ends,
-    also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the
-    same user removes the directory. A given ``data_dir`` is never removed. ``settings`` are the broker's settings by name (see
-    docs/SETTINGS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a wrong name or value, before anything
-    is started. ``async with Broker() as broker`` starts and closes it without blocking the event loop of asyncio.
+    Without ``data_dir`` the broker works in a temporary directory, which is removed when the broker is closed or when
+    the program ends, also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the
+    next ``Broker()`` of the same user removes the directory. A ``data_dir`` of the caller's is never removed.
+    ``settings`` are the broker's settings by name (see docs/SETTINGS.md), for example ``Broker(num_partitions=4)``.
+    Raises ConfigError for a wrong name or value, before anything is started. ``async with Broker() as broker`` starts
+    and closes it without blocking asyncio's event loop.
     """
 
     def __init__(self, data_dir: str | PathLike | None = None, **settings: Unpack[Settings]) -> None:
@@ -53,13 +54,13 @@ class Broker:
         self._server: BrokerServer | None = None
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
-        given: dict[str, Any] = {"listeners": _LISTENERS, **settings}
+        values: dict[str, Any] = {"listeners": _LISTENERS, **settings}
         if data_dir is not None:
-            given["data_dir"] = data_dir
-        self._config = load(**given)
+            values["data_dir"] = data_dir
+        self._config = load(**values)
         self._addresses: dict[str, str] = {}  # by listener, from the first start on
         self._ports: dict[str, int] = {}
-        self._reserved: list[Callable[[], None]] = []  # what frees the ports, while stopped
+        self._reserved: list[Callable[[], None]] = []  # functions that free the ports while the broker is stopped
         _when_dropped(self, _call_all, self._reserved)
 
     def __repr__(self) -> str:
@@ -71,7 +72,7 @@ class Broker:
         return f"<Broker at {addresses}, data in {self.data_dir!r}>"
 
     def start(self) -> "Broker":
-        """Start the broker, where it was and with what it had if it was stopped. When this returns, clients can connect. Raises
+        """Start the broker, after a stop with the same data and ports. When this returns, clients can connect. Raises
         ConfigError, also if another program has taken one of its ports meanwhile."""
         if self._server is not None:
             raise BrokerError(f"This broker is running already: {self!r}.")
@@ -97,8 +98,8 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker; ``start`` goes on with the same data and ports. Does nothing if the broker is stopped already, or in a
-        process that was forked from the one that started it."""
+        """Stop the broker; ``start`` continues with the same data and ports. Does nothing if the broker is stopped
+        already, or in a process that was forked from the process that started it."""
         if forks.count() != self._forks:
             return
         server, self._server = self._server, None
@@ -113,8 +114,8 @@ class Broker:
                 self._temporary.before_exit = None
 
     def close(self) -> None:
-        """Stop the broker, and remove the temporary directory. A start after that begins anew, on other free ports. Does nothing
-        in a forked process."""
+        """Stop the broker and remove the temporary directory. A later start begins anew, on other free ports.
+        Does nothing in a forked process."""
         if forks.count() != self._forks:
             return
         try:
@@ -130,7 +131,7 @@ class Broker:
             temporary.remove()
 
     def _fixed_listeners(self) -> dict[str, Any]:
-        """The settings of the listeners, with the ports that they had."""
+        """The settings of the listeners, with the ports of the last start."""
         if not self._ports:
             return {}
         control = self._config.control_listener
@@ -168,7 +169,8 @@ class Broker:
         return self._address("shuffle")
 
     def address(self, listener: str) -> str:
-        """``host:port`` of the listener with this name, which is its scheme if its URL gives no other: ``kafka+sasl+ssl``."""
+        """``host:port`` of the listener with this name: its scheme, such as ``kafka+sasl+ssl``, unless its URL gives
+        another."""
         addresses = self._addresses
         if not addresses:
             raise _not_running()
@@ -177,8 +179,8 @@ class Broker:
         return addresses[listener]
 
     def add_user(self, name: str, password: str) -> None:
-        """A user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An existing user
-        gets another password. Raises ConfigError for a name or a password that cannot be."""
+        """Add a user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An
+        existing user gets the new password. Raises ConfigError for an invalid name or password."""
         server = self.server
         server.security.credentials.alter(
             [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
@@ -218,7 +220,7 @@ class Broker:
 
 
 def _when_dropped(broker: Broker, *call: Any) -> None:
-    """Call this when the program has dropped a broker that is stopped. One that runs is kept by ``before_exit``."""
+    """Call this when the program has dropped a stopped broker. ``before_exit`` keeps a running broker alive."""
     weakref.finalize(broker, *call).atexit = False
 
 

@@ -1,12 +1,12 @@
-"""The pytest fixtures that come with the package. Pytest loads them itself, so a test only names one:
+"""The package's pytest fixtures. Pytest loads them itself, so a test only names a fixture:
 
 def test_orders_arrive(broker):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-Installed as the top-level module ``reactor_broker_pytest`` (pyproject.toml: ``force-include``, entry point ``pytest11``). Pytest
-imports it at the start of every session, in any directory, where ``broker`` and ``protocol`` may be modules of the user's. So it
-imports neither before a test asks for a fixture. In an editable install the module is a copy of this file: install again after
-a change.
+Installed as the top-level module ``reactor_broker_pytest`` (pyproject.toml: ``force-include``, entry point
+``pytest11``). Pytest imports it at the start of every session, in any directory, where ``broker`` and ``protocol`` may
+be modules of the user's. So it imports neither before a test asks for a fixture. In an editable install the module is a
+copy of this file: reinstall after a change.
 """
 
 import sys
@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from broker.client.embedded import Broker
 
-# The packages that are installed beside this module, and a part by which each is known.
+# The packages that are installed beside this module, and a module by which each is recognized.
 _PACKAGES = {"broker": "broker.client.embedded", "protocol": "protocol.shuffle"}
 
 

@@ -1,11 +1,9 @@
-"""The security settings of a client, by the names that Kafka's Java clients and librdkafka give them.
+"""The security settings of a client, by the names of Kafka's Java clients and librdkafka, and Java properties files.
+Pure.
 
-``SecuritySettings`` is a value: it can be pickled and sent to the process in which the client will run. Secrets appear neither
-in its repr nor in any message of this module.
-
-Reads the text of a Java properties file, which is how Kafka's tools take the settings of a client (``--command-config``).
-
-Pure. No error shows a value, because it may be a password.
+``SecuritySettings`` is a value: it can be pickled and sent to the process in which the client will run.
+``parse_properties`` reads the files in which Kafka's tools take the settings of a client (``--command-config``).
+Secrets appear neither in reprs nor in any message of this module; no error shows a value, because it may be a password.
 """
 
 import re
@@ -47,7 +45,7 @@ class Sasl:
 
     @property
     def who(self) -> str:
-        """For messages."""
+        """The user, for messages."""
         return "the token" if self.token is not None else repr(self.username)
 
 
@@ -60,28 +58,28 @@ class SecuritySettings:
 
     @property
     def protocol(self) -> str:
-        """Kafka's name for it."""
+        """Kafka's name of the protocol."""
         return PROTOCOLS[(2 if self.sasl else 0) + (1 if self.tls else 0)]
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> "SecuritySettings":
-        """Names that are not about security are ignored. Raises ConfigError, whose one sentence says what to change."""
+        """Ignores names that are not about security. Raises ConfigError with one sentence that says what to change."""
         return cls.take({str(name): setting_value(value) for name, value in properties.items()})
 
     @classmethod
-    def take(cls, given: dict[str, Any]) -> "SecuritySettings":
-        """Remove the security settings from ``given``, whose values are ``setting_value``s. Raises ConfigError."""
-        protocol = given.pop("security.protocol", "PLAINTEXT").upper()
+    def take(cls, settings: dict[str, Any]) -> "SecuritySettings":
+        """Remove the security settings from ``settings``, which has ``setting_value``s. Raises ConfigError."""
+        protocol = settings.pop("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
             raise ConfigError(
                 f"security.protocol must be {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}, not {protocol!r}."
             )
-        tls, sasl = _tls(given), _sasl(given, "SASL" in protocol)
+        tls, sasl = _tls(settings), _sasl(settings, "SASL" in protocol)
         return cls(tls if "SSL" in protocol else None, sasl)
 
 
 def setting_value(value: Any) -> Any:
-    """A setting as text. Functions stay what they are."""
+    """A setting as text. Functions stay unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if callable(value) else str(value).strip()
@@ -90,11 +88,11 @@ def setting_value(value: Any) -> Any:
 # -- TLS --------------------------------------------------------------------------------------------------------
 
 
-def _tls(given: dict[str, Any]) -> TlsSettings:
+def _tls(settings: dict[str, Any]) -> TlsSettings:
     stores = {}
     for store in ("truststore", "keystore"):
-        location, kind = given.pop(f"ssl.{store}.location", None), given.pop(f"ssl.{store}.type", None)
-        password = given.pop(f"ssl.{store}.password", None)
+        location, kind = settings.pop(f"ssl.{store}.location", None), settings.pop(f"ssl.{store}.type", None)
+        password = settings.pop(f"ssl.{store}.password", None)
         kind = (kind or ("PKCS12" if (location or "").endswith((".p12", ".pfx")) else "PEM")).upper()
         if location and (kind not in ("PEM", "PKCS12") or location.endswith(".jks")):
             raise ConfigError(
@@ -103,27 +101,29 @@ def _tls(given: dict[str, Any]) -> TlsSettings:
             )
         stores[store] = (location, password if kind == "PKCS12" else None, kind == "PKCS12")
     (truststore, trust_password, trust_pkcs12), (keystore, key_store_password, key_pkcs12) = stores.values()
-    algorithm = given.pop("ssl.endpoint.identification.algorithm", "https").lower()
+    algorithm = settings.pop("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("https", "", "none"):
         raise ConfigError(
             f"ssl.endpoint.identification.algorithm must be https, or none to accept any host name, not {algorithm!r}."
         )
-    certificates = given.pop("ssl.truststore.certificates", None)
-    chain = given.pop("ssl.keystore.certificate.chain", None)
-    key = given.pop("ssl.keystore.key", None)
+    certificates = settings.pop("ssl.truststore.certificates", None)
+    chain = settings.pop("ssl.keystore.certificate.chain", None)
+    key = settings.pop("ssl.keystore.key", None)
     return TlsSettings(
-        ca_file=given.pop("ssl.ca.location", None) or (None if trust_pkcs12 else truststore),
-        ca_data=given.pop("ssl.ca.pem", None) or certificates,
+        ca_file=settings.pop("ssl.ca.location", None) or (None if trust_pkcs12 else truststore),
+        ca_data=settings.pop("ssl.ca.pem", None) or certificates,
         ca_pkcs12=truststore if trust_pkcs12 else None,
         ca_password=trust_password,
-        certificate_file=given.pop("ssl.certificate.location", None) or (None if key_pkcs12 else keystore),
-        key_file=given.pop("ssl.key.location", None),
-        certificate_data=given.pop("ssl.certificate.pem", None) or chain,
-        key_data=given.pop("ssl.key.pem", None) or key,
+        certificate_file=settings.pop("ssl.certificate.location", None) or (None if key_pkcs12 else keystore),
+        key_file=settings.pop("ssl.key.location", None),
+        certificate_data=settings.pop("ssl.certificate.pem", None) or chain,
+        key_data=settings.pop("ssl.key.pem", None) or key,
         key_pkcs12=keystore if key_pkcs12 else None,
-        key_password=given.pop("ssl.key.password", None) or key_store_password,
+        key_password=settings.pop("ssl.key.password", None) or key_store_password,
         check_hostname=algorithm == "https",
-        verify=_flag("enable.ssl.certificate.verification", given.pop("enable.ssl.certificate.verification", "true")),
+        verify=_flag(
+            "enable.ssl.certificate.verification", settings.pop("enable.ssl.certificate.verification", "true")
+        ),
     )
 
 
@@ -136,12 +136,12 @@ def _flag(name: str, text: str) -> bool:
 # -- SASL -------------------------------------------------------------------------------------------------------
 
 
-def _sasl(given: dict[str, Any], used: bool) -> Sasl | None:
-    mechanism = given.pop("sasl.mechanisms", "")
-    mechanism = given.pop("sasl.mechanism", mechanism).upper()
-    username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
-    jaas = given.pop("sasl.jaas.config", None)
-    token = _token(given)
+def _sasl(settings: dict[str, Any], used: bool) -> Sasl | None:
+    mechanism = settings.pop("sasl.mechanisms", "")
+    mechanism = settings.pop("sasl.mechanism", mechanism).upper()
+    username, password = settings.pop("sasl.username", None), settings.pop("sasl.password", None)
+    jaas = settings.pop("sasl.jaas.config", None)
+    token = _token(settings)
     if not used:
         return None
     if jaas:
@@ -163,14 +163,14 @@ def _sasl(given: dict[str, Any], used: bool) -> Sasl | None:
     return Sasl(mechanism, username, password)
 
 
-# The module of SCRAM does not say which of its mechanisms is meant.
+# The module of SCRAM does not state which of its mechanisms is meant.
 _MECHANISM_OF_MODULE = {"PlainLoginModule": PLAIN, "OAuthBearerLoginModule": OAUTHBEARER}
 
 
-def _token(given: dict[str, Any]) -> Token | None:
-    token = given.pop("sasl.oauthbearer.token", None)
-    file = given.pop("sasl.oauthbearer.token.file", None)
-    url = given.pop("sasl.oauthbearer.token.endpoint.url", None)
+def _token(settings: dict[str, Any]) -> Token | None:
+    token = settings.pop("sasl.oauthbearer.token", None)
+    file = settings.pop("sasl.oauthbearer.token.file", None)
+    url = settings.pop("sasl.oauthbearer.token.endpoint.url", None)
     if url and not file:
         if not url.lower().startswith(_FILE_URL):
             raise ConfigError(
@@ -218,15 +218,15 @@ _SEPARATOR = re.compile(r"[ \t\f]*(?:[=:][ \t\f]*)?")
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """Name -> value; a later line takes precedence. Raises ConfigError, which names ``source`` and the line."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key = _KEY.match(line)
         assert key is not None  # it matches the empty string
         separator = _SEPARATOR.match(line, key.end())
         assert separator is not None
         where = f"{source}, line {number}"
-        found[_unescaped(key.group(), where)] = _unescaped(line[separator.end() :], where)
-    return found
+        settings[_unescaped(key.group(), where)] = _unescaped(line[separator.end() :], where)
+    return settings
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
@@ -260,5 +260,5 @@ def _unescaped(text: str, where: str) -> str:
         return _ESCAPES.get(match["letter"], match["letter"])
 
     plain = re.sub(r"\\(?:u(?P<code>[0-9A-Fa-f]{4})|(?P<letter>.))", replaced, text, flags=re.S)
-    # Java writes what is beyond the first 65,536 characters as two escapes.
+    # Java writes a character beyond the first 65,536 as two escapes.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

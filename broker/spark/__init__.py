@@ -2,8 +2,9 @@
 
     spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-Where this package is installed, Spark finds the format by itself. Where it is only on the path, importing ``broker.spark``
-registers the format with the active session. The import also makes ``write.save()`` of this format append if no mode is given.
+If this package is installed, Spark finds the format by itself. If it is only on the path, importing ``broker.spark``
+registers the format with the active session. The import also makes ``write.save()`` of this format append if no mode is
+given.
 
 Tests: tests/spark/test_data_source.py, tests/spark/sink/test_save_hook.py.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 
-# Imported at first use, because Spark's workers import this package for every module in it.
+# Imported at first use, because Spark's workers import this package for each of its modules.
 _WHERE = {
     "BrokerDataSource": "data_source",
     "exchange": "exchanges.driver",
@@ -48,7 +49,7 @@ def __getattr__(name: str) -> Any:
 def _register_with_the_active_session() -> None:
     """Register with the active session, on a JVM of this process or of Spark Connect, if there is one.
 
-    A process that has not imported these modules has no session, and neither has a worker.
+    A process that has not imported these modules has no session; a worker has none either.
     """
     for module in ("pyspark.sql.session", "pyspark.sql.connect.session"):
         # The module may be in the middle of its import, when it has no SparkSession yet.

@@ -1,4 +1,4 @@
-"""The data source that Spark knows as ``broker``. It passes each kind of use to the module that implements it.
+"""The data source ``broker`` of Spark, which passes each kind of use to its module.
 
 It imports nothing heavy, because Spark loads it whenever it looks for data sources, even for queries that use other formats.
 """
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from broker.spark.sentences import sentences_only
 
 # The module of the planning process for queries with filters. Spark starts that process only while
-# spark.sql.python.filterPushdown.enabled is true, and a data source cannot learn of that setting in another way.
+# spark.sql.python.filterPushdown.enabled is true, and a data source has no other way to learn of that setting.
 _PUSHDOWN_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -27,7 +27,7 @@ class BrokerDataSource(DataSource):
 
     >>> spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-    Columns and options are those of Spark's Kafka connector; docs/SPARK.md lists them, and the additional ones.
+    Columns and options are those of Spark's Kafka connector; docs/SPARK.md lists them, and the additional options.
     """
 
     @classmethod

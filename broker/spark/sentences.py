@@ -1,9 +1,9 @@
-"""What Spark's users see of our errors.
+"""Has Spark's users see the sentence of a BrokerError without a traceback.
 
-Spark puts the text that a Python worker sends into its own message, with the worker's traceback before our sentence. Where the
-user or a broker is at fault (BrokerError), only the sentence is sent: the traceback is about our code, which is not at fault.
+Spark puts the text that a Python worker sends into its own message, with the worker's traceback before our sentence. If
+the user or a broker is at fault (BrokerError), only the sentence is sent, because the traceback is about our code.
 
-It imports nothing of ours at first, because Spark loads it whenever it looks for data sources.
+This module imports no other module of ours at first, because Spark loads it whenever it looks for data sources.
 """
 
 import functools
@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, TypeVar
 
-# Read by pyspark (4.1 to 4.3) when it reports an exception, after which the worker ends: so it is true of this exception only.
+# Read by pyspark (4.1 to 4.3) when it reports an exception, after which the worker ends: so it affects only this
+# exception.
 _WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 C = TypeVar("C", bound=type)
 
 
 def sentence_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For what Spark's workers call: of a BrokerError they report the sentence alone."""
+    """For functions that Spark's workers call: they report only the sentence of a BrokerError."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
@@ -53,7 +54,7 @@ def _iterated(items: Iterator[Any]) -> Iterator[Any]:
 def _hide_traceback_of(error: Exception) -> None:
     from broker.errors import BrokerError
 
-    # Elsewhere, in a driver for example, it would be true of all workers that start later.
+    # Elsewhere, for example in a driver, it would affect all workers that start later.
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if isinstance(error, BrokerError) and main is not None and main.name.startswith("pyspark."):
         os.environ[_WITHOUT_TRACEBACK] = "1"

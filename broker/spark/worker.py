@@ -6,10 +6,10 @@ from pyspark import TaskContext
 
 from broker.runtime.process import keep_freed_memory
 
-# After this many tasks a worker has imported everything that it needs.
+# After this many tasks a worker has imported everything it needs.
 _TASKS = 2
 _begun = 0
-# What a worker keeps of the memory that its tasks have freed. More than an exchange has in its hands at a time, most often.
+# The freed memory of tasks that a worker keeps. More than an exchange usually holds at a time.
 _KEPT_BYTES = 64 * 1024 * 1024
 _keeps = False
 
@@ -17,8 +17,8 @@ _keeps = False
 def freeze_imports() -> None:
     """Exclude the objects that exist now from garbage collection; most belong to imported modules, which stay anyway.
 
-    Spark collects garbage after each task of a worker that it keeps, which would take 50 ms for these objects. This is not done
-    at every task, because the objects of a task must be freed.
+    Spark collects garbage after each task of a worker that it keeps, which would take 50 ms for these objects. This is
+    not done at every task, because the objects of a task must be freed.
     """
     global _begun
     if _begun < _TASKS and TaskContext.get() is not None:
@@ -29,7 +29,7 @@ def freeze_imports() -> None:
 def reuse_memory() -> None:
     """Keep the memory that was freed, for a task that works through its rows in pieces of megabytes.
 
-    It has to allocate from the C library: Python's bytes do, Arrow with ``pyarrow.system_memory_pool()``.
+    It must be allocated from the C library, as Python's bytes are, and Arrow's with ``pyarrow.system_memory_pool()``.
     """
     global _keeps
     if not _keeps and TaskContext.get() is not None:

@@ -1,4 +1,4 @@
-"""A server that is exact about the rules; a partition that no other test has."""
+"""The reference server, and a partition for a single test."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ def partition() -> ResultPartitionID:
 
 @pytest.fixture
 def in_thread() -> Iterator[InThread]:
-    """Runs something beside the test; what it raises fails the test."""
+    """Runs a function beside the test; its error fails the test."""
     threads: list[threading.Thread] = []
     failures: list[BaseException] = []
 

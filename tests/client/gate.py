@@ -1,4 +1,4 @@
-"""What gates in front of a broker's listener have in common: a thread that accepts, one for each client, and their end."""
+"""Base of the gates in front of a broker's listener: a thread that accepts, a thread for each client, and their end."""
 
 import contextlib
 import socket
@@ -27,8 +27,8 @@ class Gate:
         for thread in list(self._threads):
             thread.join(30)
             assert not thread.is_alive()
-        for one in [self._listener, *self.sockets]:
-            one.close()
+        for sock in [self._listener, *self.sockets]:
+            sock.close()
 
     def serve(self, client: socket.socket) -> None:
         raise NotImplementedError
@@ -37,12 +37,12 @@ class Gate:
         self.run(self._accept)
 
     def break_connections(self, *others: socket.socket) -> None:
-        for one in [*others, *self.sockets]:
+        for sock in [*others, *self.sockets]:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
 
     def run(self, function: object, *arguments: object) -> None:
-        """In a thread that ends before the gate does."""
+        """Run it on a thread that ends before the gate does."""
         thread = threading.Thread(target=function, args=arguments, name="gate")  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()

@@ -1,4 +1,4 @@
-"""A broker inside a program: what it leaves behind, however the program ends."""
+"""A broker inside a program: the files that it leaves, however the program ends."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ print(running.data_dir, flush=True)
 
 
 def run(directory: Path, end: str, arguments: str = "", how: signal.Signals | None = None) -> str:
-    """A program that starts a broker and ends so; where the broker had its data."""
+    """Run a program that starts a broker and ends this way; return the broker's data directory."""
     environment = os.environ | {"TMPDIR": str(directory)}
     process = subprocess.Popen(
         [sys.executable, "-c", STARTED.format(arguments=arguments) + end],
@@ -57,13 +57,13 @@ def run(directory: Path, end: str, arguments: str = "", how: signal.Signals | No
 
 
 @pytest.mark.parametrize("end", ["", "raise ValueError", "sys.exit(3)", "running.stop()"])
-def test_nothing_is_left_of_a_program_that_ends_by_itself(tmp_path: Path, end: str) -> None:
+def test_ending_program_leaves_nothing(tmp_path: Path, end: str) -> None:
     run(tmp_path, end)
     assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_what_a_killed_program_has_left_goes_with_the_next_broker(tmp_path: Path, how: signal.Signals) -> None:
+def test_next_broker_removes_killed_programs_leftovers(tmp_path: Path, how: signal.Signals) -> None:
     path = run(tmp_path, "time.sleep(600)", how=how)
     assert os.path.isdir(path)
     run(tmp_path, "")
@@ -71,7 +71,7 @@ def test_what_a_killed_program_has_left_goes_with_the_next_broker(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", [None, signal.SIGKILL])
-def test_a_directory_that_was_given_stays(tmp_path: Path, how: signal.Signals | None) -> None:
+def test_given_directory_stays(tmp_path: Path, how: signal.Signals | None) -> None:
     given = tmp_path / "broker-given"
     for _ in range(2):
         run(tmp_path, "time.sleep(600)" if how else "raise ValueError", arguments=repr(str(given)), how=how)
@@ -80,7 +80,7 @@ def test_a_directory_that_was_given_stays(tmp_path: Path, how: signal.Signals | 
         assert "orders" in [topic.name for topic in running.server.kafka.logs.topics()]
 
 
-def test_a_broker_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_start_leaves_nothing(tmp_path: Path) -> None:
     program = """
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
@@ -104,7 +104,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_forked_process_leaves_the_broker_alone(tmp_path: Path, given: bool) -> None:
+def test_forked_process_leaves_the_broker_alone(tmp_path: Path, given: bool) -> None:
     with Broker(data_dir=str(tmp_path) if given else None) as running:
         child = os.fork()
         if child == 0:
@@ -124,7 +124,7 @@ def test_a_forked_process_leaves_the_broker_alone(tmp_path: Path, given: bool) -
 ALL = ("kafka://127.0.0.1:0", "shuffle://localhost:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
 
 
-def test_a_restart_keeps_data_and_ports_under_a_producer() -> None:
+def test_restart_keeps_data_and_ports() -> None:
     with Broker(listeners=ALL, control_listener="kafka://127.0.0.1:0?name=control") as running:
         before = running.data_dir, running.server.listeners
         delivered: list[tuple[Any, int]] = []
@@ -152,7 +152,7 @@ def test_a_restart_keeps_data_and_ports_under_a_producer() -> None:
         running.address("kafka")
 
 
-def test_a_closed_broker_begins_anew() -> None:
+def test_closed_broker_begins_anew() -> None:
     running = Broker().start()
     first = running.data_dir
     running.stop()
@@ -164,7 +164,7 @@ def test_a_closed_broker_begins_anew() -> None:
         assert first != running.data_dir
 
 
-def test_a_stopped_broker_that_is_dropped_leaves_nothing() -> None:
+def test_dropped_stopped_broker_leaves_nothing() -> None:
     running = Broker().start()
     path, files = running.data_dir, len(open_files())
     running.stop()
@@ -175,7 +175,7 @@ def test_a_stopped_broker_that_is_dropped_leaves_nothing() -> None:
     assert len(open_files()) < stopped < files
 
 
-def test_a_port_that_another_program_has_taken_is_told_and_nothing_is_lost() -> None:
+def test_taken_port_is_reported_without_loss() -> None:
     with Broker(listeners=("kafka://127.0.0.1:0",)) as running:
         producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
         producer.send("orders", b"one").get(30)
@@ -192,7 +192,7 @@ def test_a_port_that_another_program_has_taken_is_told_and_nothing_is_lost() -> 
         assert ["orders"] == [topic.name for topic in running.server.kafka.logs.topics()]
 
 
-def test_a_broker_with_users_is_one_call_more() -> None:
+def test_broker_with_users_takes_one_more_call() -> None:
     with Broker(listeners=("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0"), num_partitions=2) as broker:
         broker.add_user("alice", "s3cret")
         assert broker.bootstrap_servers == broker.address("kafka") != broker.address("kafka+sasl")
@@ -216,19 +216,19 @@ def test_a_broker_with_users_is_one_call_more() -> None:
             broker.address("kafka+ssl")
 
 
-def test_a_wrong_setting_is_told_before_anything_starts() -> None:
+def test_wrong_setting_is_reported_before_the_start() -> None:
     with pytest.raises(ConfigError, match="did you mean 'num_partitions'"):
         Broker(num_partition=4)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="num_partitions to a whole number of at least 1"):
         Broker(num_partitions=0)
 
 
-def test_the_directory_may_be_a_path(tmp_path: Path) -> None:
+def test_directory_may_be_a_path(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker:
         assert str(tmp_path / "data") == broker.data_dir
 
 
-def test_what_it_says_of_itself(tmp_path: Path) -> None:
+def test_repr_names_the_state(tmp_path: Path) -> None:
     broker = Broker(listeners=["kafka://127.0.0.1:0"])
     assert "<Broker, not running, data in a temporary directory>" == repr(broker)
     assert f"<Broker, not running, data in '{tmp_path}'>" == repr(Broker(str(tmp_path)))
@@ -238,14 +238,14 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
             broker.start()
 
 
-def test_use_before_the_start_is_told() -> None:
+def test_use_before_the_start_is_reported() -> None:
     broker = Broker()
     for use in (lambda: broker.bootstrap_servers, lambda: broker.data_dir, lambda: broker.server):
         with pytest.raises(BrokerError, match="not running: use it in `with Broker"):
             use()
 
 
-def test_a_coroutine_can_use_one() -> None:
+def test_coroutine_can_use_a_broker() -> None:
     async def main() -> str:
         broker = Broker()
         async with broker:

@@ -32,7 +32,7 @@ def test_words_are_counted_as_a_counter_would() -> None:
     assert not (words[0] & words[1] or words[0] & words[2] or words[1] & words[2]), "a word came to two readers"
 
 
-def test_a_slow_reader_stalls_nobody_else() -> None:
+def test_slow_reader_stalls_nobody_else() -> None:
     example = load("slow_reader")
     with Broker(shuffle_pipelined_bytes=4 * 1024 * 1024) as broker:
         held_back, received = example.slow_reader(broker.shuffle_address)
@@ -40,7 +40,7 @@ def test_a_slow_reader_stalls_nobody_else() -> None:
     assert [example.BUFFERS * len(example.PAYLOAD)] * example.READERS == received
 
 
-def test_an_example_runs_as_a_script() -> None:
+def test_example_runs_as_a_script() -> None:
     result = subprocess.run(
         [sys.executable, str(EXAMPLES / "word_count.py")], capture_output=True, text=True, check=True, timeout=120
     )

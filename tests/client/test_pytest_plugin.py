@@ -82,7 +82,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 def unpacked_by_hand(site: Path) -> None:
-    """What the wheel would install, as pyproject.toml says: packages, forced files, entry points."""
+    """The contents of the wheel by pyproject.toml: packages, forced files, entry points."""
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for package in wheel["packages"]:
         (site / package).symlink_to(ROOT / package)
@@ -115,13 +115,16 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             pytest.skip("hatchling, which builds the wheel, is not installed")
         unpacked_wheel(site)
     else:
-        installed = [one.value for one in importlib.metadata.entry_points(group="pytest11", name="reactor_broker")]
+        installed = [
+            entry_point.value
+            for entry_point in importlib.metadata.entry_points(group="pytest11", name="reactor_broker")
+        ]
         if installed != [PLUGIN]:
             pytest.skip("what is installed here is older than pyproject.toml")
         del environment["PYTHONPATH"]
 
     def run(folder: Path, *arguments: str, command: tuple[str, ...] = ("-m", "pytest")) -> tuple[int, str]:
-        # With nothing of this project's settings: the plugin is found because the package is installed.
+        # Without this project's settings: pytest loads the plugin because the package is installed.
         options = ["-q", "--rootdir", str(folder), "-p", "no:cacheprovider", *arguments]
         result = subprocess.run(
             [sys.executable, *command, *options],
@@ -144,7 +147,7 @@ def users(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_users_test_names_the_fixture_and_has_a_broker(run: Run, users: Path) -> None:
+def test_user_test_gets_a_broker_by_fixture_name(run: Run, users: Path) -> None:
     (users / "test_orders.py").write_text(USERS_TESTS)
     status, output = run(users, "test_orders.py")
     assert 0 == status, output
@@ -152,9 +155,7 @@ def test_a_users_test_names_the_fixture_and_has_a_broker(run: Run, users: Path) 
 
 
 @pytest.mark.parametrize("name", ["broker.py", "broker/__init__.py", "protocol.py", "protocol/__init__.py"])
-def test_a_users_module_of_the_same_name_stops_no_session(
-    request: pytest.FixtureRequest, run: Run, users: Path, name: str
-) -> None:
+def test_user_module_of_same_name_is_harmless(request: pytest.FixtureRequest, run: Run, users: Path, name: str) -> None:
     if name != "broker.py" and request.node.callspec.params["run"] != "by hand":
         pytest.skip("one name is enough for each way of installing")
     path = users / name
@@ -165,7 +166,7 @@ def test_a_users_module_of_the_same_name_stops_no_session(
     status, output = run(users)
     assert 0 == status, output
     assert "3 passed" in output
-    # Only the test that needs a broker has an error, and that is one sentence.
+    # Only the test that needs a broker has an error, of a single sentence.
     (users / "test_users.py").write_text(OTHER_TESTS + NEEDS_A_BROKER)
     status, output = run(users)
     assert 1 == status, output
@@ -173,14 +174,14 @@ def test_a_users_module_of_the_same_name_stops_no_session(
     (sentence,) = [line for line in output.splitlines() if line.startswith("This fixture needs")]
     assert f"the package {package!r} of reactor-broker, but Python finds {path} under that name: rename it" in sentence
     assert "Traceback" not in output
-    # As the sentence says: with the directory off sys.path there is a broker.
+    # As the sentence says: without the directory on sys.path, the test gets a broker.
     script = "import sys, pytest; sys.path.remove(''); sys.exit(pytest.main(sys.argv[1:]))"
     status, output = run(users, "--import-mode=importlib", command=("-c", script))
     assert 0 == status, output
     assert "3 passed" in output
 
 
-def test_a_folder_that_is_no_package_is_in_nobodys_way(run: Run, users: Path) -> None:
+def test_folder_without_package_is_harmless(run: Run, users: Path) -> None:
     for name in ("broker", "protocol"):
         (users / name).mkdir()
         (users / name / "notes.txt").write_text("the user's")
@@ -190,7 +191,7 @@ def test_a_folder_that_is_no_package_is_in_nobodys_way(run: Run, users: Path) ->
     assert "3 passed" in output
 
 
-def test_a_users_module_that_raises_is_named_as_well(run: Run, users: Path) -> None:
+def test_raising_user_module_is_named(run: Run, users: Path) -> None:
     (users / "broker.py").write_text("raise RuntimeError('not today')\n")
     (users / "test_users.py").write_text(OTHER_TESTS + NEEDS_A_BROKER)
     status, output = run(users)

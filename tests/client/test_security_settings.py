@@ -49,7 +49,7 @@ def made(**settings: object) -> SecuritySettings:
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
+def test_invalid_value_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError) as failure:
         SecuritySettings.from_properties(settings)
     assert str(failure.value).startswith(sentence)
@@ -66,7 +66,7 @@ def test_sasl_by_java_s_names() -> None:
     assert Sasl("PLAIN", "u", 'p;"x') == made(security_protocol="SASL_PLAINTEXT", sasl_jaas_config=jaas).sasl
 
 
-def test_without_sasl_in_the_protocol_nobody_logs_in() -> None:
+def test_protocol_without_sasl_means_no_login() -> None:
     config = made(sasl_username="u", sasl_password="p", ssl_ca_location="/ca.pem")
     assert (None, None) == (config.sasl, config.tls)
 
@@ -102,13 +102,13 @@ def test_jaas(text: str, options: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a.B", "a.B required username=", f"a.B required password={SECRET} =", "required x=y"]
 )
-def test_jaas_that_cannot_be_read_does_not_show(text: str) -> None:
+def test_unreadable_jaas_is_not_shown(text: str) -> None:
     with pytest.raises(ConfigError) as failure:
         parse_jaas(text)
     assert SECRET not in str(failure.value)
 
 
-def test_passwords_do_not_show() -> None:
+def test_passwords_are_not_shown() -> None:
     jaas = f"a.ScramLoginModule required username=u password='{SECRET.replace(chr(39), chr(92) + chr(39))}';"
     config = made(
         security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", sasl_jaas_config=jaas, ssl_key_password=SECRET
@@ -168,7 +168,7 @@ def test_certificates_and_keys_may_be_text() -> None:
         ({"sasl_oauthbearer_token": repr}, repr),
     ],
 )
-def test_a_token_is_text_a_file_or_a_function(settings: dict[str, object], token: object) -> None:
+def test_token_is_text_file_or_function(settings: dict[str, object], token: object) -> None:
     sasl = made(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", **settings).sasl
     assert sasl is not None
     assert token == sasl.token
@@ -194,7 +194,7 @@ def test_jaas_may_hold_any_name_and_password(mechanism: str, username: str, pass
 
 
 @given(st.text())
-def test_jaas_of_any_text_is_read_or_refused_without_showing_it(text: str) -> None:
+def test_jaas_text_is_read_or_refused_unshown(text: str) -> None:
     said = ""
     try:
         parse_jaas(text + SECRET)

@@ -28,11 +28,11 @@ from broker.errors import ConfigError
         ("=b", {"": "b"}),
     ],
 )
-def test_what_java_reads(text: str, expected: dict[str, str]) -> None:
+def test_java_properties_are_read(text: str, expected: dict[str, str]) -> None:
     assert expected == parse_properties(text, "f")
 
 
-def test_a_line_that_cannot_be_read_is_named_without_its_value() -> None:
+def test_unreadable_line_is_named_without_its_value() -> None:
     with pytest.raises(ConfigError) as failure:
         parse_properties("a=b\n\nsasl.password=s3cret\\u12", "client.properties")
     assert "client.properties, line 3" in str(failure.value)
@@ -67,7 +67,7 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.dictionaries(_TEXT, _TEXT))
-def test_what_java_has_stored_comes_back(values: dict[str, str]) -> None:
+def test_properties_stored_by_java_are_read_back(values: dict[str, str]) -> None:
     assert values == parse_properties(as_java_stores(values), "f")
 
 

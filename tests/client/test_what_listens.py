@@ -18,7 +18,7 @@ def test_every_listener_is_recognized() -> None:
             assert expected == what_listens(host, int(port), timeout_s=10.0 if expected else 0.3)
 
 
-def test_what_is_silent_or_absent_is_not() -> None:
+def test_silent_or_absent_listener_is_not_recognized() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert what_listens("127.0.0.1", port, timeout_s=0.05) is None
@@ -27,5 +27,5 @@ def test_what_is_silent_or_absent_is_not() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "\x00"])
-def test_a_name_that_is_no_host(host: str) -> None:
+def test_invalid_host_name_is_not_recognized(host: str) -> None:
     assert what_listens(host, 1, timeout_s=0.05) is None

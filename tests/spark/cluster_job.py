@@ -1,6 +1,6 @@
-"""Reads a topic on a cluster of two executors, each a process of its own: what ``test_cluster`` starts.
+"""Reads a topic on a cluster of two executors, each a process of its own. ``test_cluster`` starts it.
 
-Arguments: the broker's address, the topic, a directory. Prints JSON: what was read, and by how many executors.
+Arguments: the broker's address, the topic, a directory. Prints JSON: the records read, and the number of executors.
 """
 
 import json
@@ -54,7 +54,7 @@ def main(bootstrap_servers: str, topic: str, directory: str) -> None:
 
 
 def who(_rows: Any) -> Any:
-    """The executor that runs this."""
+    """The executor that runs this task."""
     yield os.environ.get("SPARK_EXECUTOR_DIRS", "")
 
 

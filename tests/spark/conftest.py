@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: starting one takes longer than most of them together."""
+"""The Spark session of all tests of this folder: its start takes longer than most of them together."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         pytest.skip(str(error))
     from pyspark.sql import SparkSession
 
-    # Spark's workers are whatever `python3` is on the path, if they are not told.
+    # By default Spark's workers run the first `python3` on the path.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     directory = tmp_path_factory.mktemp("spark")
     session = (
@@ -42,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # How long a worker may take to start; 15 s are too few where every core is busy with something else.
+        # How long a worker may take to start; 15 s are too few if every core is busy.
         .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
         .getOrCreate()

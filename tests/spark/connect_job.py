@@ -1,4 +1,4 @@
-"""All that docs/SPARK.md says of Spark Connect, in a process of its own: one has either the session of a JVM or that of a server.
+"""All that docs/SPARK.md says of Spark Connect, in a process of its own: a process has the session of a JVM or of a server.
 
 python -m tests.spark.connect_job SERVERS SHUFFLE DIRECTORY: starts a Spark Connect server, prints a JSON object.
 """

@@ -1,4 +1,4 @@
-"""An exchange on a cluster of two executors, one of which is killed: what ``test_exchange_cluster`` starts.
+"""An exchange on a cluster of two executors, where an executor is killed. ``test_exchange_cluster`` starts it.
 
 Arguments: the shuffle address, a directory, and when: in the map ``stage``, or ``after`` it. Prints JSON: whether rows and
 placement are those of a repartition, both times they are read; for each map task, which attempts wrote to the broker; how many
@@ -73,7 +73,7 @@ def main(address: str, directory: str, when: str) -> None:
 
 
 class Watch:
-    """Looks at the broker's partitions all the time, and kills an executor in the second wave of map tasks."""
+    """Polls the broker's partitions, and kills an executor in the second wave of map tasks."""
 
     def __init__(self, address: str, victim: int | None) -> None:
         from broker.client import ShuffleAdmin
@@ -92,15 +92,15 @@ class Watch:
             time.sleep(0.02)
 
     def look(self) -> list[tuple[int, int]]:
-        found = self._admin.partitions()
-        for info in found:
+        partitions = self._admin.partitions()
+        for info in partitions:
             self.attempts.setdefault(info.partition.number, set()).add(info.partition.attempt)
-        states = [(info.partition.number, info.state.name) for info in found]
+        states = [(info.partition.number, info.state.name) for info in partitions]
         finished = [number for number, state in states if state == "FINISHED"]
         if self._victim is not None and len(finished) == 2 and len(states) == 4:
             os.kill(self._victim, signal.SIGKILL)
             self._victim, self.finished = None, finished
-        return sorted((info.partition.number, info.partition.attempt) for info in found)
+        return sorted((info.partition.number, info.partition.attempt) for info in partitions)
 
     def stop(self) -> None:
         self._stopped = True
@@ -117,7 +117,7 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The JVM above this worker and its daemon."""
     for _ in batches:
-        time.sleep(0.2)  # so that both executors get some
+        time.sleep(0.2)  # so that both executors get tasks
         pid = os.getppid()
         with open(f"/proc/{pid}/stat") as file:
             parent = int(file.read().rpartition(")")[2].split()[1])

@@ -1,7 +1,7 @@
-"""A streaming query whose batches go to two topics with one txnVersion, in a process that kills itself where it is told to.
+"""A streaming query with batches to two topics and one txnVersion, in a process that kills itself at a given point.
 
 python -m tests.spark.foreach_job SERVERS FROM TO1 TO2 CHECKPOINT, with KILL_AT=<point>:<batch> in the environment: ``between``
-the two writes, or a point of ``sink_job.py`` in the commit of the second one.
+the two writes, or a point of ``sink_job.py`` in the commit of the second write.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A streaming query from topic to topic, in a process that kills itself where it is told to: driver, JVM and all.
+"""A streaming query from topic to topic, in a process that kills itself at a given point: driver, JVM and all.
 
 python -m tests.spark.sink_job SERVERS FROM TO CHECKPOINT, with KILL_AT=<point>:<batch> in the environment.
 
@@ -39,7 +39,7 @@ def reached(point: str, batch_id: int) -> None:
 
 
 def kill_all() -> None:
-    """Everything from the query's own process down to this one: the driver first, so that nobody sees anything go wrong."""
+    """All processes from the query's down to this one: the driver first, so that no process can react."""
     processes = [os.getpid()]
     while processes[-1] != int(os.environ["SINK_JOB_PID"]):
         with open(f"/proc/{processes[-1]}/stat", encoding="utf-8") as file:
@@ -108,7 +108,7 @@ def start_session(checkpoint: str) -> "SparkSession":
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", f"{checkpoint}-local")
-        # How long a worker may take to start; 15 s are too few where every core is busy with something else.
+        # How long a worker may take to start; 15 s are too few if every core is busy.
         .config("spark.python.authenticate.socketTimeout", "120s")
         .getOrCreate()
     )

@@ -4,7 +4,7 @@ import os
 
 
 def home(directory: str) -> str:
-    """A SPARK_HOME with all that pyspark brings, and room for what Spark writes there."""
+    """A SPARK_HOME with all files of pyspark, and room for the files that Spark writes there."""
     import pyspark
 
     installed = os.path.dirname(pyspark.__file__)

@@ -1,4 +1,4 @@
-"""On a cluster: driver, executors and broker share neither memory nor a directory."""
+"""Reads on a cluster: driver, executors and broker share neither memory nor a directory."""
 
 import json
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_executors_of_a_cluster_read_what_the_driver_has_planned(topics: Topics, tmp_path: Path) -> None:
+def test_cluster_executors_read_the_drivers_plan(topics: Topics, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
     name = topics.fill(2, 20)
     job = subprocess.run(

@@ -1,4 +1,4 @@
-"""Spark Connect: the format and the sink as on a session of one's own, the exchange not. Skipped where grpc is not installed."""
+"""Spark Connect: the format and the sink work as on a local session, the exchange does not. Skipped without grpc."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(java.find() is None, reason="no Java")
 @pytest.mark.timeout(900)
-def test_what_works_with_spark_connect_and_what_does_not(tmp_path: Path) -> None:
+def test_spark_connect_supports_all_but_named_features(tmp_path: Path) -> None:
     with Broker() as running:
         command = [sys.executable, "-m", "tests.spark.connect_job", running.bootstrap_servers, running.shuffle_address]
         done = subprocess.run(

@@ -18,12 +18,12 @@ def run(program: str) -> str:
     ).stdout.strip()
 
 
-def test_the_installed_module_has_the_source_that_spark_looks_for() -> None:
+def test_installed_module_has_the_source_for_spark() -> None:
     assert pyspark_broker.DefaultSource is BrokerDataSource
     assert "broker" == BrokerDataSource.name()
 
 
-def test_whoever_looks_up_any_source_pays_little_for_ours() -> None:
+def test_source_lookup_costs_little() -> None:
     """Spark imports every ``pyspark_*`` module at its first look-up."""
     program = f"import pyspark_broker, sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     assert "" == run(program)
@@ -33,6 +33,6 @@ def test_importing_the_package_does_not_import_spark() -> None:
     assert "False" == run("import broker.spark, sys; print('pyspark' in sys.modules)")
 
 
-def test_it_may_be_registered_again(spark: SparkSession) -> None:
+def test_source_may_be_registered_again(spark: SparkSession) -> None:
     broker.spark.register(spark)
     assert ["key", "value"] == spark.read.format("broker").option("columns", "key,value").load().columns

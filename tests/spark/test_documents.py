@@ -1,4 +1,4 @@
-"""The blocks of docs/SPARK.md and docs/PIPELINE.md in Python and SQL, in order, with the names that their text takes for granted.
+"""The blocks of docs/SPARK.md and docs/PIPELINE.md in Python and SQL, in order, with the names that their text assumes.
 (`make demo`, the other block of PIPELINE.md, is run by test_pipeline.py and test_exchange_pipeline.py.)"""
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """One with a topic of orders."""
+    """A broker with a topic of orders."""
     with Broker() as running:
         topics = Topics(running.bootstrap_servers)
         topics.make(1, "orders")
@@ -67,9 +67,9 @@ def run(block: Block, names: dict[str, Any], broker: Broker, directory: Path) ->
 
 
 def test_every_block_about_spark_runs(names: dict[str, Any], broker: Broker, tmp_path: Path) -> None:
-    found = [block for block in blocks(DOCS / "SPARK.md") if block.language != "sh"]
-    assert 4 <= len(found)
-    for block in found:
+    documented = [block for block in blocks(DOCS / "SPARK.md") if block.language != "sh"]
+    assert 4 <= len(documented)
+    for block in documented:
         run(block, names, broker, tmp_path)
         for query in names["spark"].streams.active:
             query.processAllAvailable()

@@ -99,7 +99,7 @@ def released(broker: Broker) -> bool:
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Broker]:
-    """One for many examples."""
+    """A broker for many examples."""
     with Broker() as running:
         yield running
 
@@ -154,10 +154,8 @@ def bytes_counted(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> lis
     return runs
 
 
-def test_a_row_that_is_wider_than_all_others(
-    spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes to light when others have been written already, and by tasks that have finished."""
+def test_row_wider_than_all_others(spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is detected when other rows have been written already, also by finished tasks."""
     runs = bytes_counted(spark, monkeypatch)
     text = sf.when(sf.col("id") == 29_999, sf.repeat(sf.lit("x"), 17_000)).otherwise("narrow")
     df = words(spark, 30_000).withColumn("text", text)
@@ -189,7 +187,7 @@ def test_a_row_that_is_wider_than_all_others(
         ("array('a')", [True]),
     ],
 )
-def test_how_wide_a_row_is(
+def test_width_of_a_row(
     spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch, made: str, counted: list[bool]
 ) -> None:
     runs = bytes_counted(spark, monkeypatch)
@@ -207,13 +205,13 @@ def test_few_rows_leave_empty_partitions(spark: "SparkSession", broker: Broker, 
         assert rows == exchanged.exchange.rows
 
 
-def test_an_expression_may_be_a_key_and_names_may_come_twice(spark: "SparkSession", broker: Broker) -> None:
+def test_expression_keys_and_duplicate_names_are_allowed(spark: "SparkSession", broker: Broker) -> None:
     df = words(spark).select("id", "word", sf.col("word").alias("word"))
     with exchange(df, sf.col("id") % 10, 4, brokers=broker.shuffle_address) as exchanged:
         assert placed(df.repartition(4, sf.col("id") % 10)) == placed(exchanged)
 
 
-def test_a_collated_key_is_refused(spark: "SparkSession") -> None:
+def test_collated_key_is_refused(spark: "SparkSession") -> None:
     """Spark hashes it by a function that cannot be called."""
     df = spark.range(1).select(sf.lit("Key").cast("string collate UTF8_LCASE").alias("key"), "id")
     with pytest.raises(ExchangeError, match="The key key has a collation"):
@@ -225,7 +223,7 @@ def test_as_many_partitions_as_spark_would_make(spark: "SparkSession", broker: B
         assert int(spark.conf.get("spark.sql.shuffle.partitions")) == exchanged.rdd.getNumPartitions()
 
 
-def test_the_result_does_not_change_with_its_source(spark: "SparkSession", broker: Broker) -> None:
+def test_result_does_not_change_with_its_source(spark: "SparkSession", broker: Broker) -> None:
     df = words(spark).withColumn("chance", sf.rand())
     with exchange(df, "word", 4, brokers=broker.shuffle_address) as exchanged:
         once = placed(exchanged)
@@ -233,14 +231,14 @@ def test_the_result_does_not_change_with_its_source(spark: "SparkSession", broke
         assert sorted(once) == sorted(placed(exchanged.union(exchanged.limit(0))))
 
 
-def test_a_join_does_not_take_it_for_small(spark: "SparkSession", broker: Broker) -> None:
-    """Spark broadcasts what it believes to be small. Of this it must not believe anything."""
+def test_join_does_not_broadcast_an_exchange(spark: "SparkSession", broker: Broker) -> None:
+    """Spark broadcasts relations that it assumes to be small. It must not assume that of an exchange."""
     with exchange(words(spark), "word", 4, brokers=broker.shuffle_address) as exchanged:
         size = exchanged._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
         assert size > 2**60
 
 
-def test_the_session_is_left_as_it_was(spark: "SparkSession", broker: Broker) -> None:
+def test_session_is_left_unchanged(spark: "SparkSession", broker: Broker) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
@@ -250,7 +248,7 @@ def test_the_session_is_left_as_it_was(spark: "SparkSession", broker: Broker) ->
 def test_exchanges_at_once_leave_the_session_alone(
     spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is in its map stage while another begins and ends: no setting is changed that anybody else could see."""
+    """An exchange is in its map stage while another begins and ends: no visible setting is changed."""
 
     def settings_now() -> dict[str, str]:
         return dict(spark.conf.getAll)
@@ -283,7 +281,7 @@ def test_exchanges_at_once_leave_the_session_alone(
     assert before == settings_now()
 
 
-def test_the_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     df = exchange_driver.in_cloned_session(spark.range(0, 100, 1, 1), {name: "7"})
 
@@ -295,8 +293,8 @@ def test_the_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", m
     assert [100] == [row.rows for row in spark.range(0, 100, 1, 1).mapInArrow(sizes, "rows int").collect()]
 
 
-def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkSession", broker: Broker) -> None:
-    """The map stage runs in a session of its own, which shares what the user's has."""
+def test_cached_and_observed_frames_are_exchanged(spark: "SparkSession", broker: Broker) -> None:
+    """The map stage runs in a session of its own, which shares the state of the user's."""
     from pyspark.sql import Observation
 
     observation = Observation("exchanged")
@@ -312,8 +310,8 @@ def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkS
         cached.unpersist()
 
 
-def test_frames_made_of_rdds_afterwards_are_in_the_session_of_before(spark: "SparkSession", broker: Broker) -> None:
-    """PySpark's ``RDD.toDF`` creates frames in the session that was created last in this process, whoever created it."""
+def test_later_rdd_frames_stay_in_the_session(spark: "SparkSession", broker: Broker) -> None:
+    """PySpark's ``RDD.toDF`` creates frames in the session that was created last in this process."""
     numbers = spark.sparkContext.parallelize([(7,)], 1)
     session = numbers.toDF(["number"]).sparkSession
     exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
@@ -350,8 +348,8 @@ def test_interrupting_the_session_stops_the_map_stage(spark: "SparkSession", bro
 
 
 @pytest.mark.parametrize("skewed", [False, True])
-def test_wide_rows_and_one_key_for_most_of_them(spark: "SparkSession", broker: Broker, skewed: bool) -> None:
-    """Blocks of a MB or two: few of them fill a writer's window, long before they use up a quarter of its credit."""
+def test_wide_rows_and_one_dominant_key(spark: "SparkSession", broker: Broker, skewed: bool) -> None:
+    """Blocks of a MB or two: a few fill a writer's window, long before they use up a quarter of its credit."""
     if skewed:  # rows of 1 KB, 90 % of one key
         df = spark.range(0, 60_000, 1, 2).selectExpr("if(id % 10 = 0, id, 0) as key", "repeat(uuid(), 28) as value")
     else:  # rows of 1 MB
@@ -360,7 +358,7 @@ def test_wide_rows_and_one_key_for_most_of_them(spark: "SparkSession", broker: B
         assert (60_000 if skewed else 60) == exchanged.count()
 
 
-def test_what_was_released_cannot_be_read(spark: "SparkSession", tmp_path: Path) -> None:
+def test_released_rows_cannot_be_read(spark: "SparkSession", tmp_path: Path) -> None:
     with Broker(str(tmp_path), shuffle_partition_request_timeout_ms=50) as broker:
         exchanged = exchange(words(spark), "word", 2, brokers=broker.shuffle_address, ttl=77)
         exchanged.release()
@@ -370,27 +368,27 @@ def test_what_was_released_cannot_be_read(spark: "SparkSession", tmp_path: Path)
             exchanged.collect()
 
 
-def test_what_nobody_releases_goes_when_its_time_is_over(spark: "SparkSession", broker: Broker) -> None:
+def test_unreleased_data_is_deleted_after_its_time(spark: "SparkSession", broker: Broker) -> None:
     exchange(words(spark), "word", 2, brokers=broker.shuffle_address, ttl=0.2)
     while not released(broker):
         pass
 
 
-def test_a_failed_job_leaves_nothing_and_says_why(spark: "SparkSession", broker: Broker) -> None:
+def test_failed_job_leaves_nothing_and_gives_the_reason(spark: "SparkSession", broker: Broker) -> None:
     df = words(spark).withColumn("word", sf.when(sf.col("id") == 900, sf.raise_error(sf.lit("bad row"))).otherwise("x"))
     with pytest.raises(Exception, match="bad row"):
         exchange(df, "word", 2, brokers=broker.shuffle_address)
     assert released(broker)
 
 
-def test_a_with_block_that_fails_releases_too(spark: "SparkSession", broker: Broker) -> None:
+def test_failing_with_block_releases_too(spark: "SparkSession", broker: Broker) -> None:
     with pytest.raises(KeyError), exchange(words(spark), "word", 2, brokers=broker.shuffle_address):
         raise KeyError
     assert released(broker)
 
 
-def test_tasks_that_fail_are_tried_again(spark: "SparkSession", broker: Broker) -> None:
-    """An attempt that failed half-way has written something, and none of it counts."""
+def test_failed_tasks_are_retried(spark: "SparkSession", broker: Broker) -> None:
+    """An attempt that failed half-way has written rows, and none of them counts."""
 
     def fail_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -414,7 +412,7 @@ def test_tasks_that_fail_are_tried_again(spark: "SparkSession", broker: Broker) 
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
 
 
-def test_a_restart_of_the_broker_between_the_stages(spark: "SparkSession", tmp_path: Path) -> None:
+def test_broker_may_restart_between_the_stages(spark: "SparkSession", tmp_path: Path) -> None:
     df = words(spark)
     expected = placed(df.repartition(3, "word"))
     with Broker(str(tmp_path)) as first:
@@ -446,7 +444,7 @@ def read(plan: ExchangePlan, bucket: int) -> list[str]:
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
-def test_an_attempt_says_which_buckets_it_has_filled(broker: Broker) -> None:
+def test_attempt_reports_its_filled_buckets(broker: Broker) -> None:
     spec = spec_of(broker.shuffle_address)
     winner = commit(MapTask(spec, SCHEMA), 3)
     assert (7, 3, 0, 3, [True, False, True]) == (
@@ -459,8 +457,8 @@ def test_an_attempt_says_which_buckets_it_has_filled(broker: Broker) -> None:
     assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (winner,)), bucket) for bucket in range(3)]
 
 
-def test_an_attempt_that_finished_does_not_win_by_that(broker: Broker) -> None:
-    """What came before it may have failed, and then it has finished with less than all."""
+def test_finished_attempt_does_not_win_by_that(broker: Broker) -> None:
+    """The stage before it may have failed, and then it has finished with fewer rows."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
     _, second = task.run([ROWS.slice(1, 1)], 7, 3, 0), commit(task, 4)
@@ -482,7 +480,7 @@ def test_two_attempts_at_two_brokers_do_not_mix(broker: Broker) -> None:
 
 
 def test_two_attempts_at_the_same_time(broker: Broker) -> None:
-    """Speculation: both come to their end, and the driver takes the one that Spark takes."""
+    """Speculation: both attempts finish, and the driver takes Spark's choice."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
     nested: list[Winner] = []
@@ -496,7 +494,7 @@ def test_two_attempts_at_the_same_time(broker: Broker) -> None:
         assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (winner,)), bucket) for bucket in range(3)]
 
 
-def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
+def test_dead_attempt_is_no_winner(broker: Broker) -> None:
     spec = spec_of(broker.shuffle_address)
     writer = ShuffleWriter(broker.shuffle_address, spec.partition(7, 3), 3, "blocking")
     writer.open()
@@ -507,17 +505,17 @@ def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
     writer.close()
 
 
-def test_an_attempt_that_comes_to_a_row_that_is_too_wide_leaves_nothing() -> None:
+def test_attempt_with_too_wide_row_leaves_nothing() -> None:
     wide = pa.record_batch({"v": pa.array([None], pa.string()), "bucket": pa.array([-1], pa.int32())})
     with Broker(shuffle_writer_retention_ms=50) as broker:
         (row,) = MapTask(spec_of(broker.shuffle_address), SCHEMA).run([ROWS, wide, ROWS], 7, 3, 0).to_pylist()
         assert Winner.of(list(row.values())).too_wide
-        while not released(broker):  # so long its readers are told why
+        while not released(broker):  # until then its readers are told why
             time.sleep(0.01)
 
 
-def test_an_attempt_that_begins_after_the_release_leaves_nothing(broker: Broker) -> None:
-    """Spark does not wait for the tasks of a stage that it gives up."""
+def test_attempt_after_the_release_leaves_nothing(broker: Broker) -> None:
+    """Spark does not wait for the tasks of an abandoned stage."""
     spec = spec_of(broker.shuffle_address)
     with ShuffleAdmin(broker.shuffle_address) as admin:
         admin.release_data_set(spec.data_set)
@@ -526,14 +524,14 @@ def test_an_attempt_that_begins_after_the_release_leaves_nothing(broker: Broker)
     assert released(broker)
 
 
-def test_an_attempt_without_rows_needs_no_partition(broker: Broker) -> None:
+def test_attempt_without_rows_needs_no_partition(broker: Broker) -> None:
     spec = spec_of(broker.shuffle_address)
     (row,) = MapTask(spec, SCHEMA).run([ROWS.slice(0, 0)], 7, 3, 0).to_pylist()
     assert (-1, 0) == (row["broker"], row["rows"])
     assert released(broker)
 
 
-# -- one clear sentence -------------------------------------------------------------------------------------------------
+# -- clear sentences ----------------------------------------------------------------------------------------------------
 
 
 def test_no_broker(spark: "SparkSession") -> None:
@@ -560,8 +558,8 @@ def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
             task.run([rows] * 10, 7, 3, 0)
 
 
-def test_a_broker_that_does_not_answer_is_not_called_full(tmp_path: Path) -> None:
-    """And the other one, which answers and does not get on, is not said to need more disk."""
+def test_silent_broker_is_not_called_full(tmp_path: Path) -> None:
+    """The error for a broker that answers without progress does not demand more disk, either."""
     with BrokerProcess(tmp_path, "logging_level=warning", listener="shuffle://127.0.0.1:0") as broker:
         task = MapTask(attrs.evolve(spec_of(broker.address), patience=0.1), SCHEMA)
 
@@ -578,9 +576,7 @@ def test_a_broker_that_does_not_answer_is_not_called_full(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["interval year to month", "interval", "array<interval year>"])
-def test_an_interval_that_arrow_does_not_carry_is_refused_before_anything_is_done(
-    spark: "SparkSession", kind: str
-) -> None:
+def test_unsupported_interval_is_refused_at_once(spark: "SparkSession", kind: str) -> None:
     made = {
         "interval year to month": "make_ym_interval(1, 2)",
         "interval": "make_interval(1, 2, 3)",
@@ -605,7 +601,7 @@ def test_intervals_of_days_are_exchanged(spark: "SparkSession", broker: Broker) 
             assert placed(df.repartition(3, *([keys] if isinstance(keys, str) else keys))) == placed(exchanged)
 
 
-def test_what_cannot_be(spark: "SparkSession") -> None:
+def test_invalid_arguments_are_refused(spark: "SparkSession") -> None:
     df = words(spark, 1)
     with pytest.raises(ExchangeError, match="foreachBatch"):
         exchange(spark.readStream.format("rate").load(), "value", 2, brokers="localhost:1")
@@ -621,14 +617,14 @@ def test_what_cannot_be(spark: "SparkSession") -> None:
         exchange(df, "word", 2, brokers="localhost:1", compression="snappy")
 
 
-def test_a_bar_shows_how_many_tasks_are_done(spark: "SparkSession", capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar_shows_the_number_of_finished_tasks(spark: "SparkSession", capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(force_terminal=True, width=80)
     with progress_bar(spark, "exchange", True, console):
         words(spark, slices=5).rdd.count()
     assert "exchange" in capsys.readouterr().out
 
 
-def test_without_a_terminal_nothing_is_shown(
+def test_missing_terminal_shows_nothing(
     spark: "SparkSession", broker: Broker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exchange(words(spark, 1), "word", 2, brokers=broker.shuffle_address).release()

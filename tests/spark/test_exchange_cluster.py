@@ -1,4 +1,4 @@
-"""On a cluster, where driver, executors and broker share nothing: a killed executor does not lose finished work."""
+"""An exchange on a cluster, where driver, executors and broker share nothing: a killed executor does not lose finished work."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def said(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> dict
 
 
 @pytest.mark.slow
-def test_a_killed_executor_costs_only_what_it_was_doing(said: dict[str, object]) -> None:
+def test_killed_executor_costs_only_its_work(said: dict[str, object]) -> None:
     assert {"same": [True, True], "winners_left": True, "left": 0} == {
         name: said[name] for name in ("same", "winners_left", "left")
     }

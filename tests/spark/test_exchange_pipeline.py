@@ -1,4 +1,4 @@
-"""docs/examples/exchange_pipeline.py: what it counts is what a Counter counts."""
+"""docs/examples/exchange_pipeline.py: its counts equal a Counter's."""
 
 import importlib.util
 import re
@@ -30,9 +30,9 @@ def example() -> ModuleType:
 
 def test_names_are_counted_as_a_counter_would(example: ModuleType, spark: "SparkSession", broker: Broker) -> None:
     texts = example.sources()
-    found = {module: re.findall(example.NAME, text, re.ASCII) for module, text in texts.items()}
-    counts = Counter(name for names in found.values() for name in names)
-    modules = Counter(name for names in found.values() for name in set(names))
+    names_of = {module: re.findall(example.NAME, text, re.ASCII) for module, text in texts.items()}
+    counts = Counter(name for names in names_of.values() for name in names)
+    modules = Counter(name for names in names_of.values() for name in set(names))
     assert counts.total() > 100_000
     with Broker() as other:
         assert (counts, modules) == example.run(spark, [broker.shuffle_address, other.shuffle_address], texts)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SERVERS = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
 
 
-def test_a_changed_count_is_written_once_although_its_batch_comes_again(
+def test_repeated_batch_writes_a_changed_count_once(
     spark: "SparkSession",
     topics: Topics,
     stream: "Callable[..., DataFrame]",
@@ -49,7 +49,7 @@ def test_a_changed_count_is_written_once_although_its_batch_comes_again(
     run()
     topics.send(words, 1, [(None, b"a", 1000, [])])
     run()
-    # As if Spark had been killed before it had written down that the last batch was done.
+    # As if Spark had been killed before it had recorded the last batch.
     (tmp_path / "commits" / "1").unlink()
     (tmp_path / "commits" / ".1.crc").unlink(missing_ok=True)
     run()
@@ -59,14 +59,14 @@ def test_a_changed_count_is_written_once_although_its_batch_comes_again(
 
 
 class TwoTopics:
-    """A query whose batches go to two topics, and by the column to both, with one number."""
+    """A query with batches to two topics, and by the column to both, with the same number."""
 
     def __init__(self, stream: "Callable[..., DataFrame]", topics: Topics, checkpoint: Path) -> None:
         self.words, self.left, self.right, self.checkpoint = topics.make(), topics.make(), topics.make(), checkpoint
         self._topics = topics
         self._rows = stream(subscribe=self.words, startingOffsets="earliest").selectExpr("cast(value as string) value")
         self.numbers: list[int] = []
-        self.dies_after = 99  # so many writes
+        self.dies_after = 99  # the number of writes
 
     def save(self, rows: "DataFrame", batch_id: int, **options: str) -> None:
         if self.dies_after == 0:
@@ -88,13 +88,13 @@ class TwoTopics:
         query.trigger(availableNow=True).start().awaitTermination()
 
     def forget(self, batch_id: int) -> None:
-        """As if Spark had been killed before it had written down that this batch was done."""
+        """As if Spark had been killed before it had recorded this batch."""
         (self.checkpoint / "commits" / str(batch_id)).unlink()
         (self.checkpoint / "commits" / f".{batch_id}.crc").unlink(missing_ok=True)
 
     def seen(self, read: "Callable[..., DataFrame]") -> tuple[list[str], list[str]]:
-        found = read(subscribe=f"{self.left},{self.right}", **{"kafka.isolation.level": "read_committed"})
-        rows = [(row.topic, bytes(row.value).decode()) for row in found.collect()]
+        committed = read(subscribe=f"{self.left},{self.right}", **{"kafka.isolation.level": "read_committed"})
+        rows = [(row.topic, bytes(row.value).decode()) for row in committed.collect()]
         return sorted(v for t, v in rows if t == self.left), sorted(v for t, v in rows if t == self.right)
 
 
@@ -103,7 +103,7 @@ def two_topics(stream: "Callable[..., DataFrame]", topics: Topics, tmp_path: Pat
     return TwoTopics(stream, topics, tmp_path)
 
 
-def test_a_batch_goes_to_two_topics_with_one_number(
+def test_batch_goes_to_two_topics_with_one_number(
     two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
 ) -> None:
     topics.send(two_topics.words, 0, [(None, b"a", 1000, [])])
@@ -122,7 +122,7 @@ def test_a_batch_goes_to_two_topics_with_one_number(
     assert [0, 0, 1, 1, 1] == two_topics.numbers
 
 
-def test_two_writes_of_a_batch_to_one_topic_with_one_number_are_an_error_in_every_run(
+def test_two_writes_with_one_number_are_an_error(
     two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
 ) -> None:
     """Spark's job group tells which run of the query it is, even to a task of a write in a foreachBatch."""
@@ -134,7 +134,7 @@ def test_two_writes_of_a_batch_to_one_topic_with_one_number_are_an_error_in_ever
     assert ["a"] == two_topics.seen(read)[0]
 
 
-def test_a_numbered_write_is_exactly_once() -> None:
+def test_numbered_write_is_exactly_once() -> None:
     options = SinkOptions.parse(SERVERS | {"txnAppId": "a", "txnVersion": "7"}, default_guarantee=AT_LEAST_ONCE)
     assert (EXACTLY_ONCE, ("a", 7)) == (options.guarantee, options.version)
 
@@ -150,6 +150,6 @@ def test_a_numbered_write_is_exactly_once() -> None:
         ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "exactly-once"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, str], why: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         SinkOptions.parse(SERVERS | given, default_guarantee=AT_LEAST_ONCE)

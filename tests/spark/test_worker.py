@@ -1,4 +1,4 @@
-"""The first step of a task, in a real Python worker and nowhere else."""
+"""The first step of a task, in a real Python worker only."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_collector_passes_over_what_a_worker_has_imported(spark: "SparkSession") -> None:
+def test_collector_skips_the_workers_imports(spark: "SparkSession") -> None:
     def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         for _ in batches:
@@ -28,14 +28,14 @@ def test_the_collector_passes_over_what_a_worker_has_imported(spark: "SparkSessi
     assert row.frozen > 10_000
 
 
-def test_outside_of_a_task_nothing_changes() -> None:
+def test_nothing_changes_outside_a_task() -> None:
     before = gc.get_freeze_count()
     freeze_imports()
     assert before == gc.get_freeze_count()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
-def test_a_worker_keeps_the_memory_that_a_task_has_freed(spark: "SparkSession") -> None:
+def test_worker_keeps_memory_freed_by_a_task(spark: "SparkSession") -> None:
     def faults(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reuse_memory()
         for _ in batches:

@@ -17,9 +17,9 @@ class Topics:
         self._admin = AdminClient(self._settings)
 
     def make(self, partitions: int = 2, name: str | None = None) -> str:
-        """A topic of this name, or of a name that no other test uses."""
+        """Create a topic with this name, or with a name of its own."""
         name = name or f"made-{next(_names)}"
-        # Records here are of 1970, and the broker looks every five minutes for what is too old.
+        # Records here are of 1970, and the broker deletes expired records every five minutes.
         self._done(self._admin.create_topics([NewTopic(name, partitions, config={"retention.ms": "-1"})]))
         return name
 

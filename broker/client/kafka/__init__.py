@@ -1,4 +1,4 @@
-"""A Kafka client in columns. Spark's source and sink use it, and plain Python can.
+"""A Kafka client that works in columns, for Spark's source and sink and for plain Python.
 
 It blocks the calling thread and starts none of its own; every wait is bounded. It reads and writes whole record batches as
 Arrow, without a Python object for each record, and works with any broker that speaks Kafka's protocol.

@@ -1,8 +1,8 @@
-"""A Kafka cluster as one client sees it: the client's entrance, with a method for everything that can be asked of a cluster.
+"""A Kafka cluster for one client: the client's entrance, with a method for each request.
 
-``Cluster`` keeps no state of its own: ``routing.py`` knows brokers, leaders and coordinators and owns the connections, and the
-modules beside it speak one part of the protocol each. One thread uses a cluster; every call is bounded by
-``default.api.timeout.ms``. A cluster refuses to be pickled, because connections cannot be: send its ``ClientConfig``.
+``Cluster`` keeps no state of its own: ``routing.py`` knows brokers, leaders and coordinators and owns the connections,
+and each module beside it speaks a part of the protocol. One thread uses a cluster; every call is bounded by
+``default.api.timeout.ms``. A cluster cannot be pickled, because connections cannot be: send its ``ClientConfig``.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,9 +37,9 @@ class _TopicNotCreatedError(RetriableError):
 class Cluster:
     """``with Cluster(config) as cluster``; connects at the first request.
 
-    Where no broker answers, the first request gives up after half of ``socket.connection.setup.timeout.ms``, because the
-    address is most likely wrong. With ``patient`` the address is known to be right, and the request waits for a broker that
-    is being restarted. ``routing`` is for the modules that speak to the cluster's brokers themselves.
+    If no broker answers, the first request gives up after half of ``socket.connection.setup.timeout.ms``, because the
+    address is most likely wrong. With ``patient`` the address is known to be right, and the request waits for a broker
+    that is being restarted. ``routing`` is for modules that send requests to the cluster's brokers themselves.
     """
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None, *, patient: bool = False) -> None:
@@ -68,7 +68,8 @@ class Cluster:
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def topics(self, names: Collection[str] | None = None) -> dict[str, TopicMetadata]:
-        """The topics with these names, or all topics but the internal ones (None). A topic that does not exist is absent."""
+        """The topics with these names, or all topics except internal ones (None). A topic that does not exist is
+        absent."""
         return self.routing.retrying(lambda: self.routing.refresh(names))
 
     def make_topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
@@ -83,7 +84,7 @@ class Cluster:
                 )
             return topics
 
-        # While Kafka creates a topic it answers that the topic does not exist. Java's producer waits for a minute.
+        # While Kafka creates a topic, it answers that the topic does not exist. Java's producer waits for a minute.
         retry = self.routing.retry()
         retry.shorten(10 * self.config.retry_backoff_max_ms)
         try:
@@ -96,16 +97,15 @@ class Cluster:
     def offsets(
         self, times: Mapping[TopicPartition, int], isolation: str = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int | None]:
-        """The offset of each partition at EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record at or after a time (ms).
-
-        None where no record is that late. Under read_committed, LATEST is the last stable offset.
+        """The offset of each partition at EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record at or after a time
+        (ms). None if no record is that late. Under read_committed, LATEST is the last stable offset.
         """
         return group_offsets.list_offsets(self.routing, times, isolation)
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None, stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed for these partitions, or for all (None). A partition without a commit is absent.
+        """The group's committed offsets of these partitions, or of all (None). A partition without a commit is absent.
 
         ``stable``: wait for transactions that are committing offsets of these partitions (brokers from Kafka 2.5 on).
         """
@@ -129,8 +129,10 @@ class Cluster:
         max_wait_ms: int | None = None,
         min_bytes: int | None = None,
     ) -> "Fetcher":
-        """Reads one partition from ``start`` to ``end`` (exclusive; None: without an end). Defaults are the configuration's."""
-        # Imported here, as for ``producer``: with checksums and codecs these are half of what a program that only asks loads.
+        """Reads one partition from ``start`` to ``end`` (exclusive; None: no end). Defaults are those of the
+        configuration."""
+        # Imported here, as in ``producer``: with checksums and codecs these are half of what an administrator's program
+        # loads.
         from broker.client.kafka.fetcher import Fetcher
 
         config = self.config
@@ -154,7 +156,8 @@ class Cluster:
         transactional_id: str | None = None,
         transaction_timeout_ms: int | None = None,
     ) -> "Producer":
-        """Writes record batches. Defaults are the configuration's; with a transactional id, in transactions."""
+        """Writes record batches, in transactions if there is a transactional id. Defaults are those of the
+        configuration."""
         from broker.client.kafka.producer import Producer
 
         return Producer(
@@ -168,7 +171,8 @@ class Cluster:
     # Transactions ---------------------------------------------------------------------------------------------------
 
     def end_together(self, leader: "Producer", members: Collection[Identity], *, committed: bool = True) -> None:
-        """End the transactions of ``leader`` and ``members`` by one durable decision. See ``transaction.end_together``."""
+        """End the transactions of ``leader`` and ``members`` by a single durable decision. See
+        ``transaction.end_together``."""
         transaction.end_together(self.routing, [leader.hand_over(), *members], committed)
 
     def list_transactions(self, prefix: str = "", ongoing: bool = True) -> list[OpenTransaction]:

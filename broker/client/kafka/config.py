@@ -1,10 +1,11 @@
-"""The settings of a Kafka client, by the names that Kafka's Java clients and librdkafka give them.
+"""The settings of a Kafka client, by the names of Kafka's Java clients and librdkafka, and SASL logins over a
+connection.
 
-A ``ClientConfig`` is a value: it can be pickled and sent to the process in which the client will run. Passwords appear neither
-in its repr nor in any message of this module. Names that this client does not know are kept in ``unknown``, so that a caller
-can report them; an invalid value is a ConfigError.
+A ``ClientConfig`` is a value: it can be pickled and sent to the process in which the client will run. Passwords appear
+neither in its repr nor in any message of this module. Unknown names are kept in ``unknown``, so that a caller can
+report them; an invalid value is a ConfigError.
 
-SASL over a connection: PLAIN, SCRAM and OAUTHBEARER. Secrets are sent in the exchange and appear nowhere else.
+``authenticate`` supports PLAIN, SCRAM and OAUTHBEARER. Secrets are sent in the exchange and appear nowhere else.
 """
 
 import re
@@ -38,7 +39,7 @@ class ClientConfig:
     sasl: Sasl | None = None
     connect_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
-    # For one call with all its attempts.
+    # For a call with all its attempts.
     api_timeout_ms: int = 60_000
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
@@ -50,26 +51,27 @@ class ClientConfig:
     acks: str = "all"
     enable_idempotence: bool | None = None
     compression_type: str = "none"
-    # 1 MB: below the 1 MiB that a Kafka broker accepts by default, and large enough that the number of batches costs nothing.
+    # 1 MB: below the 1 MiB that a Kafka broker accepts by default, and large enough that the cost of each batch does
+    # not matter.
     batch_size: int = 1_000_000
     max_request_size: int = 1_048_576
     max_in_flight: int = 5
     transaction_timeout_ms: int = 60_000
-    # Names that were given and that this client does not know.
+    # Settings with names that this client does not know.
     unknown: tuple[str, ...] = ()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> "ClientConfig":
-        """Raises ConfigError, whose one sentence says what to change."""
-        given = {str(name): setting_value(value) for name, value in properties.items()}
+        """Raises ConfigError with one sentence that says what to change."""
+        settings = {str(name): setting_value(value) for name, value in properties.items()}
         fields: dict[str, Any] = {}
         for name, (field, parse) in _SETTINGS.items():
-            if name in given:
-                fields[field] = parse(name, given.pop(name))
+            if name in settings:
+                fields[field] = parse(name, settings.pop(name))
         if "bootstrap" not in fields:
             raise ConfigError("Set bootstrap.servers to the address of a broker, such as localhost:9092.")
-        security = SecuritySettings.take(given)
-        return cls(**fields, tls=security.tls, sasl=security.sasl, unknown=tuple(sorted(given)))
+        security = SecuritySettings.take(settings)
+        return cls(**fields, tls=security.tls, sasl=security.sasl, unknown=tuple(sorted(settings)))
 
     @property
     def security(self) -> SecuritySettings:
@@ -120,7 +122,7 @@ def _string(_name: str, text: str) -> str:
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "metadata.broker.list": ("bootstrap", parse_addresses),  # librdkafka's name; Java's name, below, has precedence
+    "metadata.broker.list": ("bootstrap", parse_addresses),  # librdkafka's name; Java's name, below, takes precedence
     "bootstrap.servers": ("bootstrap", parse_addresses),
     "client.id": ("client_id", _string),
     "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _number(1)),
@@ -150,7 +152,7 @@ _TOKEN_MAX_BYTES = 64 * 1024
 
 
 def authenticate(sasl: Sasl, where: str, exchange: Exchange) -> None:
-    """Raises AuthenticationError, and ConfigError for a token that cannot be had."""
+    """Raises AuthenticationError, and ConfigError for a token that cannot be obtained."""
     if sasl.mechanism == OAUTHBEARER:
         _bear(current_token(sasl), where, exchange)
     elif sasl.mechanism in HASHES:
@@ -164,7 +166,7 @@ def authenticate(sasl: Sasl, where: str, exchange: Exchange) -> None:
 
 
 def _bear(token: str, where: str, exchange: Exchange) -> None:
-    """RFC 7628."""
+    """OAUTHBEARER, RFC 7628."""
     refusal = exchange(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
     if refusal:
         exchange(b"\x01")  # the client's part of a failed exchange; the broker's answer is the error
@@ -174,7 +176,7 @@ def _bear(token: str, where: str, exchange: Exchange) -> None:
 
 
 def current_token(sasl: Sasl) -> str:
-    """The token as it is now. Raises ConfigError."""
+    """The token for a login now. Raises ConfigError."""
     source = sasl.token
     if isinstance(source, TokenFile):
         try:
@@ -186,7 +188,7 @@ def current_token(sasl: Sasl) -> str:
         token = source() if callable(source) else source or ""
         where = "sasl.oauthbearer.token"
     token = str(token).strip()
-    # RFC 6750. A line end in it would begin another field of the message.
+    # RFC 6750. A line end would begin another field of the message.
     if not token or not token.isascii() or any(letter <= " " for letter in token):
         raise ConfigError(f"{where} must give a token of printable ASCII characters without spaces.")
     return token

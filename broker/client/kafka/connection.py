@@ -1,16 +1,16 @@
-"""One connection to one broker, used by one thread: it asks for API versions, authenticates, then exchanges requests in order.
+"""A connection to one broker: asks for API versions, authenticates, exchanges requests in order, and bounds their time.
 
-Answers are received into one buffer, which grows to the largest of them and is reused: a view of an answer is valid until the
-next one is received. A connection closes itself after any error; its owner opens another one.
+One thread uses it. Answers are received into one buffer, which grows to the largest answer and is reused: a view of an
+answer is valid until the next answer is received. A connection closes itself after any error; its owner opens another
+connection.
 
-A broker may limit how long a login counts (KIP-368). The connection then logs in again before that time is over, with the next
-request that is sent while no other is in flight; whoever keeps requests in flight asks ``login_due`` and lets them end first.
+A broker may limit how long a login counts (KIP-368). The connection then logs in again before that time is over, with
+the next request that is sent while no other is in flight; a caller that keeps requests in flight checks ``login_due``
+and lets them end first.
 
-How long a call may take, and how it tries again: with growing pauses, until a total time is over.
-
-A broker that is stopped, or whose machine has lost power, sends no answer and closes no connection. So the time of a call bounds
-each wait inside it: for a connection, for an answer, for a pause. The ``Limit`` of a ``Routing`` holds that time, and all its
-connections obey it.
+A broker that is stopped or has lost power sends no answer and closes no connection. So the time of a
+call bounds each wait in it: for a connection, for an answer, for a pause before another try (``Retry``; pauses grow).
+The ``Limit`` of a ``Routing`` holds that time, and all its connections obey it.
 
 Tests: tests/client/kafka/test_config_security.py,
 tests/client/kafka/test_silent_broker.py,
@@ -45,7 +45,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 
-# An attempt with less time than this could only time out, and its error would hide the previous one.
+# An attempt with less time could only time out, and its error would hide the previous error.
 _ATTEMPT_S = 0.01
 
 
@@ -86,8 +86,8 @@ class _Until:
 class Retry:
     """Call ``again`` after each failure: it pauses, or raises the failure if no time is left.
 
-    The end of the time may also cut an attempt off, whose failure then only says so. If that attempt had less time than all
-    before it, the failure before it is raised instead, because it says more.
+    The end of the time may also cut off an attempt, and its failure then only says so. If that attempt had less time than
+    all earlier attempts, the previous failure is raised instead, because it says more.
     """
 
     def __init__(self, config: ClientConfig, clock: Clock, total_ms: float, limit: Limit) -> None:
@@ -100,7 +100,7 @@ class Retry:
         self.unknown_topic_answers = 0
 
     def begin_another(self) -> None:
-        """The call has succeeded, and the time that is left is for another one."""
+        """The call has succeeded; the remaining time is for another call."""
         self._previous = None
         self.unknown_topic_answers = 0
 
@@ -113,7 +113,7 @@ class Retry:
         self._pause_s = min(max(self._pause_s * 2, 0.001), self._config.retry_backoff_max_ms / 1000)
 
     def _left_s(self, failure: KafkaClientError) -> float:
-        """The time left (s). Raises the failure if it is too short for another attempt."""
+        """The time left (s). Raises the failure if too little is left for another attempt."""
         now = self._clock.monotonic()
         left_s = self.deadline - now
         if left_s > _ATTEMPT_S:
@@ -146,7 +146,7 @@ class Connection:
         max_frame: int = DEFAULT_MAX_FRAME,
         limit: Limit | None = None,
     ) -> None:
-        """``limit``: the time limit of the call for which the connection is used."""
+        """``limit``: the time limit of the calls that use the connection."""
         self.where = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self.ranges: dict[int, tuple[int, int]] = {}
         self.features: dict[str, tuple[int, int]] = {}
@@ -210,7 +210,7 @@ class Connection:
         return AuthenticationError(f"No TLS connection to the broker at {self.where}: {error}.")
 
     def _doubt(self) -> str:
-        """What is most likely wrong where something listens that does not answer."""
+        """The most likely mistake if a server listens at the address and does not answer."""
         tls = self._config.tls
         if tls is None:
             return "Is security.protocol right? A listener with TLS needs SSL or SASL_SSL."
@@ -219,7 +219,7 @@ class Connection:
         return "Is security.protocol right?"
 
     def _login_doubt(self) -> str:
-        """A listener with SASL answers the first request and closes at the second, unless that is a login."""
+        """A listener with SASL answers the first request and closes at the second unless that is a login."""
         if self._served or not self.ranges or self._config.sasl is not None:
             return ""
         return " Does the listener ask for a login? Then set security.protocol to SASL_PLAINTEXT or SASL_SSL."
@@ -231,11 +231,11 @@ class Connection:
         least, most = self.ranges.get(key, (0, -1))
         chosen = min(most, highest)
         if chosen < max(least, lowest):
-            said = (
+            support = (
                 f"serves versions {least} to {most} of {key.name}, and this client needs one of {lowest} to {highest}"
             )
             raise UnsupportedVersionError(
-                f"The broker at {self.where} {said if most >= 0 else f'does not serve {key.name}'}.",
+                f"The broker at {self.where} {support if most >= 0 else f'does not serve {key.name}'}.",
                 ErrorCode.unsupported_version,
             )
         return chosen
@@ -245,7 +245,7 @@ class Connection:
     ) -> Any:
         """Send one request and return its answer as kio's dataclass. No other request may be in flight.
 
-        ``max_wait_ms``: how long the request lets the broker wait.
+        ``max_wait_ms``: how long the broker may wait before it answers.
         """
         assert self.in_flight == 0
         deadline = self.deadline((timeout_ms or self._config.request_timeout_ms) + max_wait_ms)
@@ -268,7 +268,7 @@ class Connection:
         return min(self._clock.monotonic() + timeout_ms / 1000, self._limit.deadline)
 
     def send(self, parts: Sequence[Buffer], deadline: float) -> None:
-        """Raises ConnectionLostError, TimedOutError; AuthenticationError where the client must log in again and fails."""
+        """Raises ConnectionLostError, TimedOutError; AuthenticationError if the client must log in again and fails."""
         if self._login_again_at is not None and self.login_due and not self.in_flight:
             self._authenticate()
         try:
@@ -287,7 +287,7 @@ class Connection:
         self.in_flight += 1
 
     def receive(self, deadline: float, what: str = "a request") -> memoryview:
-        """The frame of the next answer, its length included; valid until the next call. Raises as ``send`` does."""
+        """The frame of the next answer, including its length; valid until the next call. Raises as ``send`` does."""
         link = self._require_link()
         try:
             link.receive(self._buffer[:4], deadline)
@@ -316,7 +316,8 @@ class Connection:
         return self._buffer[: size + 4]
 
     def answer_begins(self, deadline: float) -> bool:
-        """Wait for the first bytes of an answer, or for the connection's end, which ``receive`` reports. False: none came."""
+        """Wait for the first bytes of an answer, or for the connection's end, which ``receive`` reports. False: the
+        time is over."""
         return self._require_link().wait(deadline)
 
     def check_id(self, answered: int, expected: int) -> None:
@@ -346,7 +347,7 @@ class Connection:
             request = control.encode_request(key, version, self.next_id(), self._config.client_id, fields)
             self.send([request], deadline)
             frame = self.receive(deadline, key.name)
-            # A broker that does not know this version answers so in version 0 (KIP-511).
+            # A broker that does not know this version answers with this error in version 0 (KIP-511).
             refused = len(frame) >= 10 and int.from_bytes(frame[8:10], "big") == ErrorCode.unsupported_version
             if refused and version:
                 version, fields = 0, {}
@@ -370,11 +371,11 @@ class Connection:
 
     @property
     def login_due(self) -> bool:
-        """Whether the client must soon log in again."""
+        """Whether the client must log in again soon."""
         return self._login_again_at is not None and self._clock.monotonic() >= self._login_again_at
 
     def _authenticate(self) -> None:
-        """Log in, if the configuration says so: as the first request, and again before the login ends."""
+        """Log in if the configuration demands it: as the first request, and again before the login ends."""
         sasl = self._config.sasl
         if sasl is None:
             return
@@ -389,7 +390,7 @@ class Connection:
         version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
         handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
         if handshake.error_code == ErrorCode.illegal_sasl_state:
-            if again:  # Kafka renews no login within a second of the last one; a new connection may log in
+            if again:  # Kafka does not renew a login within a second of the last; a new connection may log in
                 self.close()
                 raise ConnectionLostError(f"The broker at {self.where} does not renew the login of this connection.")
             raise AuthenticationError(no_logins, handshake.error_code)
@@ -418,9 +419,9 @@ class Connection:
                     f" {sasl.mechanism}."
                 ) from None
             if answer.error_code:
-                said = f": {answer.error_message}" if answer.error_message else ""
+                reason = f": {answer.error_message}" if answer.error_message else ""
                 raise AuthenticationError(
-                    f"The broker at {self.where} refuses {sasl.who} with {sasl.mechanism}{said.rstrip('.')}.",
+                    f"The broker at {self.where} refuses {sasl.who} with {sasl.mechanism}{reason.rstrip('.')}.",
                     answer.error_code,
                 )
             if version >= 1:
@@ -434,7 +435,8 @@ class Connection:
             raise
         self._logged_in = True
         if lifetime_s > 0:
-            # As Java's client: between 85 % and 95 %, so that clients that came at the same time do not return at the same time.
+            # As Java's client: at 85 % to 95 % of the time, so that clients that connected together do not log in again
+            # together.
             part = 0.85 + 0.1 * SystemEntropy.bytes(1)[0] / 255
             self._login_again_at = self._clock.monotonic() + part * lifetime_s
 

@@ -1,7 +1,7 @@
-"""The errors of the Kafka client. Each has one sentence, which names the address or the partition that it is about.
+"""The errors of the Kafka client. Each has one sentence, which names the address or the partition concerned.
 
 All are ``KafkaClientError`` and can be pickled, because Spark carries them from its workers to the driver. ``code`` is Kafka's
-error code if a broker sent one, else None.
+error code if the error came from a broker, else None.
 """
 
 from typing import Any, Self
@@ -9,7 +9,7 @@ from typing import Any, Self
 from broker.errors import BrokerError
 from protocol.kafka.errors import ErrorCode
 
-# These errors may be over at the next try, perhaps with another broker: refresh the metadata and ask again.
+# Another try may succeed after these errors, perhaps with another broker: refresh the metadata and ask again.
 RETRIABLE = frozenset(
     {
         ErrorCode.corrupt_message,
@@ -65,7 +65,7 @@ def code_name(code: int) -> str:
 
 
 class RetriableError(KafkaClientError):
-    """The broker answered with an error that may be over at the next try."""
+    """The broker answered with an error that another try may overcome."""
 
 
 # -- connections ------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class ConnectionLostError(LinkError):
 
 
 class TimedOutError(KafkaClientError):
-    """The time for the call was over. The broker may still do what it was asked to do."""
+    """The time for the call was over. The broker may still carry out the request."""
 
 
 class AuthenticationError(KafkaClientError):
@@ -111,7 +111,8 @@ class TopicRecreatedError(KafkaClientError):
 
 
 class OffsetOutOfRangeError(KafkaClientError):
-    """The partition, which has offsets ``log_start`` to ``end`` (exclusive), does not have this one, or no longer."""
+    """The partition, which has offsets ``log_start`` to ``end`` (exclusive), does not have this offset, or no
+    longer."""
 
     @classmethod
     def of(cls, topic: str, partition: int, offset: int, log_start: int, end: int) -> Self:
@@ -143,7 +144,7 @@ class RecordTooLargeError(KafkaClientError):
 
 
 class ProducerFencedError(KafkaClientError):
-    """A newer producer has taken over the transactional id; what this one did not commit is aborted."""
+    """A newer producer has taken over the transactional id; uncommitted records of this producer are aborted."""
 
 
 class TransactionError(KafkaClientError):

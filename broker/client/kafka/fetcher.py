@@ -1,10 +1,10 @@
-"""Reads the record batches of one partition, in order, as fast as the broker sends them.
+"""Reads the record batches of one partition, in order, as fast as the broker sends them. One thread uses a fetcher.
 
-A fetcher has a connection of its own. Before it returns an answer it sends the request for what follows; it finds the end of the
-last batch by the batches' headers. Answers are received into one buffer, so each is valid until the caller asks for the next,
-which meanwhile waits in the kernel. The fetcher handles moves of leaders, broken connections and throttling, and neither skips
-nor repeats a batch. The caller has the next answer, or an error, within ``default.api.timeout.ms`` plus the time that the broker
-may wait for data.
+A fetcher has a connection of its own. Before it returns an answer it sends the next request, for which it finds the end
+of the last batch by the batches' headers. Answers are received into one buffer, so each is valid until the caller asks
+for the next answer, which meanwhile waits in the kernel. The fetcher handles moves of leaders, broken connections and
+throttling, and neither skips nor repeats a batch. The caller gets the next answer, or an error, within
+``default.api.timeout.ms`` plus the time that the broker may wait for data.
 """
 
 from types import TracebackType
@@ -34,7 +34,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 from protocol.kafka.records.batch import whole_batches
 
-# The most bytes that a fetch asks for when a batch does not fit into one answer. Brokers since KIP-74 send such a batch whole.
+# The most bytes to request when a batch does not fit into an answer. Brokers since KIP-74 send such a batch whole.
 _MAX_FETCH_BYTES = 1 << 30
 
 
@@ -42,8 +42,8 @@ class Fetcher:
     """``for fetched in fetcher``. The loop ends, and the connection closes, at ``end``; without an end it goes on.
 
     At the end of the log the fetcher returns an answer without data after ``max_wait_ms``, so that the caller can stop.
-    Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or the error that kept it from
-    reading.
+    Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or the error that
+    prevented reading.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Fetcher:
         self._connection: Connection | None = None
         self._version = 0
         self._topic_id = None if (known := routing.known_topic(topic)) is None else known.topic_id
-        # The request in flight: its correlation id and the offset that it asks for.
+        # The request in flight: its correlation id and the offset that it requests.
         self._request_in_flight: tuple[int, int] | None = None
         self._not_before = 0.0  # throttled by the broker until this time (monotonic, s)
         self._retry: Retry | None = None
@@ -81,7 +81,7 @@ class Fetcher:
 
     def __next__(self) -> Fetched:
         config = self._routing.config
-        # The broker may take ``max_wait_ms`` when there is nothing to read.
+        # The broker may wait for ``max_wait_ms`` if it has no data.
         with self._routing.limit.within(config.api_timeout_ms + self._max_wait_ms):
             return self._next()
 
@@ -121,7 +121,8 @@ class Fetcher:
     # One fetch --------------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> Fetched | None:
-        """The next answer; None if it is for an earlier offset, throttled or too short, so that the caller asks again."""
+        """The next answer; None if it is for an earlier offset, throttled or too short, so that the caller asks
+        again."""
         connection = self._connect()
         if self._request_in_flight is None:
             self._ask(connection)
@@ -181,7 +182,7 @@ class Fetcher:
         )
 
     def _grow(self, received: int) -> None:
-        """Ask for more: a broker before KIP-74 has cut off the first batch, because it is larger than the bytes asked for."""
+        """Ask for more bytes: a broker before KIP-74 cuts off a first batch larger than the requested bytes."""
         if self._max_bytes >= _MAX_FETCH_BYTES:
             raise CorruptRecordError(
                 f"A record batch at offset {self.next_offset} of {self.topic}-{self.partition} does not fit into"
@@ -212,7 +213,7 @@ class Fetcher:
         self._request_in_flight = (correlation_id, self.next_offset)
 
     def _ask_ahead(self, connection: Connection) -> None:
-        # A login would overwrite the records, which are still in the connection's buffer; so it comes with the next call.
+        # A login would overwrite the records, which are still in the connection's buffer; so the next call logs in.
         if self._not_before > self._routing.clock.monotonic() or connection.login_due:
             return
         try:
@@ -227,7 +228,7 @@ class Fetcher:
             self._request_in_flight = None
             address = self._routing.leader(self.topic, self.partition)
             self._check_topic_id()
-            # The records, which exceed the bytes asked for by at most one batch, and the fields around them.
+            # The records, which exceed the requested bytes by at most one batch, and the fields around them.
             limit = max(DEFAULT_MAX_FRAME, 2 * self._max_bytes)
             self._connection = self._routing.dial(address, limit)
             highest = fetch.CLIENT_MAX_VERSION if self._topic_id else fetch.FIRST_WITH_TOPIC_ID - 1

@@ -1,4 +1,4 @@
-"""Requests about offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has a method for each.
+"""Requests about offsets: where partitions begin and end, and the committed offsets of groups. ``Cluster`` has a method for each.
 
 Tests: tests/client/kafka/test_cluster.py, tests/client/kafka/test_other_brokers.py, tests/client/kafka/test_versions.py.
 """
@@ -55,7 +55,7 @@ def _by_leader(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[A
 def ask_leader(
     routing: Routing, address: Address, times: Mapping[TopicPartition, int], isolation: str
 ) -> list[tuple[str, int, int, int]]:
-    """(topic, partition, offset, error code) of each."""
+    """Return (topic, partition, offset, error code) of each partition."""
     try:
         connection = routing.connection(address)
     except LinkError:
@@ -135,8 +135,8 @@ def commit(routing: Routing, group: str, offsets: Mapping[TopicPartition, Offset
 def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], with_epoch: bool) -> list[dict[str, Any]]:
     """The topics of an OffsetCommit or TxnOffsetCommit."""
     partitions: dict[TopicPartition, dict[str, Any]] = {}
-    for key, given in offsets.items():
-        commit = OffsetAndMetadata(given) if isinstance(given, int) else given
+    for key, value in offsets.items():
+        commit = OffsetAndMetadata(value) if isinstance(value, int) else value
         partitions[key] = {
             "partition_index": key[1],
             "committed_offset": commit.offset,

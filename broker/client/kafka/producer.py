@@ -1,12 +1,13 @@
-"""Writes record batches, each once if the broker can tell (idempotence), and in transactions if there is a transactional id.
+"""Writes record batches, each once if the broker supports that (idempotence), in transactions if there is a
+transactional id.
 
-One thread: ``send`` hands a batch over and returns, unless enough requests are in flight already; then it receives answers
-first. How batches travel and are sent again is ``sender.py``'s, who the producer is to the brokers ``transaction.py``'s.
+One thread uses a producer: ``send`` hands over a batch and returns, unless enough requests are in flight already; then
+it receives answers first. ``sender.py`` sends batches and sends them again; ``transaction.py`` keeps the producer's
+identity for brokers. ``send`` and ``flush`` each take ``delivery.timeout.ms`` at most, whatever the broker does;
+``commit`` takes at most that and ``default.api.timeout.ms``, ``abort`` the latter and ``request.timeout.ms``.
 
-``send`` and ``flush`` each take ``delivery.timeout.ms`` at most, whatever the broker does; ``commit`` that and
-``default.api.timeout.ms``, ``abort`` the latter and ``request.timeout.ms``.
-
-The first error is final: ``send``, ``flush`` and ``commit`` raise it from then on. A transaction can then only be aborted.
+The first error is final: ``send``, ``flush`` and ``commit`` raise it from then on. A transaction can then only be
+aborted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,11 @@ _ACKS = {"all": -1, "1": 1, "0": 0}
 
 
 class Producer:
-    """``Cluster.producer`` makes one. Use: ``send`` ..., ``flush``; in transactions ``begin`` ... ``commit`` or ``abort``.
+    """Created by ``Cluster.producer``. Use: ``send`` ..., ``flush``; in transactions ``begin`` ... ``commit`` or
+    ``abort``.
 
-    The producer writes its id and a sequence number into the batches that it is given: the caller must not change them or send
-    them again.
+    The producer writes its id and a sequence number into the batches that it gets: the caller must not change them or
+    send them again.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Producer:
     # Writing --------------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int, data: bytearray, count: int) -> None:
-        """``data``: one record batch of ``count`` records. Raises the error of this batch or of an earlier one."""
+        """``data``: one record batch of ``count`` records. Raises the error of this batch or of an earlier batch."""
         self._check_usable()
         if self._transactions.transactional_id is not None and not self._transactions.is_open:
             raise TransactionError("Begin a transaction before sending.")
@@ -83,21 +85,22 @@ class Producer:
             self._fail(error)
 
     def largest(self, topic: str) -> int:
-        """The bytes of the largest batch of several records that is sent as it is; a larger one is split.
+        """The size in bytes up to which a batch of several records is sent unchanged; a larger batch is split.
 
-        Becomes less when the topic refuses a batch for its size.
+        It decreases when the topic refuses a batch for its size.
         """
         return self._sender.largest(topic)
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """How many records of each partition are acknowledged: the first ones that were sent to it. Nothing with acks=0."""
+        """How many records of each partition are acknowledged, counted from the first record sent to it. Empty with
+        acks=0."""
         return self._sender.acknowledged
 
     @property
     def refused(self) -> TopicPartition | None:
-        """The partition for which a broker has refused a batch for good, whose first record is the partition's first that is not
-        acknowledged."""
+        """The partition for which a broker has refused a batch for good. The batch begins with the partition's first
+        record that is not acknowledged."""
         return self._sender.refused
 
     def _fitting(self, topic: str, data: bytearray, count: int) -> Sequence[tuple[bytearray, int]]:
@@ -108,7 +111,8 @@ class Producer:
         return [part for piece in pieces for part in self._fitting(topic, *piece)]
 
     def transmit(self) -> None:
-        """Send at once what waits for a fuller request, without waiting for its acknowledgement. Raises as ``flush`` does."""
+        """Send requests that are not full at once, without waiting for their acknowledgement. Raises as ``flush``
+        does."""
         self._check_usable()
         try:
             with self._routing.limit.within(self._routing.config.delivery_timeout_ms):
@@ -117,7 +121,7 @@ class Producer:
             self._fail(error)
 
     def flush(self) -> None:
-        """Returns when every batch that was sent is acknowledged. Raises the first error."""
+        """Return when every sent batch is acknowledged. Raises the first error."""
         self._check_usable()
         try:
             with self._routing.limit.within(self._routing.config.delivery_timeout_ms):
@@ -141,7 +145,8 @@ class Producer:
 
     @property
     def identity(self) -> Identity:
-        """Who this producer is. The first use asks the broker for it, which fences earlier users of the transactional id."""
+        """The producer's id and epoch. The first use asks the broker for them, which fences earlier users of the
+        transactional id."""
         return self._transactions.identity
 
     def begin(self) -> None:
@@ -159,14 +164,14 @@ class Producer:
         self._transactions.commit_offsets(group, offsets)
 
     def commit(self) -> None:
-        """When this returns, every reader sees the transaction's records. Raises the first error of a send, too."""
+        """When this returns, every reader sees the transaction's records. Also raises the first error of a send."""
         self._transactions.require_open()
         self.flush()
         self._transactions.end(committed=True)
         self._transactions.forget()
 
     def abort(self) -> None:
-        """Discard the transaction: no reader of committed records will see its records. Possible after an error, too."""
+        """Discard the transaction: no reader of committed records sees its records. Also possible after an error."""
         self._transactions.require_open()
         with self._routing.limit.within(self._routing.config.request_timeout_ms):
             self._sender.settle()
@@ -176,14 +181,16 @@ class Producer:
         except ProducerFencedError as error:
             self._transactions.forget()
             self._fail(error)  # for good: a new epoch would fence the newer producer
-        # A batch that was stamped and never sent leaves a gap in the sequence numbers, and a batch that is still on its way
-        # must not become part of the next transaction. So the next transaction has a new epoch, whose numbers begin at 0.
+        # A batch that was stamped and not sent leaves a gap in the sequence numbers, and a batch still in
+        # flight must not become part of the next transaction. So the next transaction has a new epoch; its numbers
+        # begin at 0.
         self._transactions.reset()
         self._failure = None
         self._transactions.forget()
 
     def hand_over(self) -> Identity:
-        """Flush, and leave the open transaction to the client that will end it, perhaps with others (``end_together``)."""
+        """Flush, and leave the open transaction to the client that will end it, perhaps with others
+        (``end_together``)."""
         self._transactions.require_open()
         self.flush()
         self.close()

@@ -1,11 +1,8 @@
-"""Records as Python objects to record batches, without numpy. Pure.
+"""Records as Python objects to record batches, and keys to partitions by Kafka's murmur2. Pure, without numpy.
 
-For programs that have lines or messages and not Arrow columns (``columns/batch_builder.py``): the command line, above all. A
-record without key, headers and time costs about half a microsecond, one with all of them two.
-
-The partition of a key, by the hash of Kafka's own clients (murmur2), without numpy. Pure.
-
-``client/kafka/columns/batch_builder.py`` does the same for whole columns.
+For programs that have lines or messages instead of Arrow columns (``columns/batch_builder.py``, which does both for
+whole columns), above all the command line. A record without key, headers and time costs about half a microsecond, a
+record with all of them two.
 """
 
 import struct
@@ -40,7 +37,7 @@ def murmur2(key: bytes) -> int:
 
 
 def by_key(partitions: int) -> Callable[[bytes], int]:
-    """Key -> partition, for a topic with so many partitions."""
+    """Key -> partition, for a topic with this many partitions."""
 
     @lru_cache(_REMEMBERED)
     def partition(key: bytes) -> int:
@@ -52,7 +49,7 @@ def by_key(partitions: int) -> Callable[[bytes], int]:
 NO_HEADERS = b"\x00"
 
 _NULL = b"\x01"  # -1 in zig-zag
-# More than length, attributes, time, offset and the lengths of key and value take together.
+# More than length, attributes, time, offset and the lengths of key and value can take together.
 _OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5
 _BATCH_RECORDS_MAX = 65_536
 
@@ -67,7 +64,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Encoded once, because nearly every number in a record is small. `_offsets` grows to the largest batch that was built.
+# Encoded once, because nearly every number in a record is small. `_offsets` grows to the largest batch built so far.
 _SMALL = 1024
 _small = [_varint(number) for number in range(_SMALL)]
 _offsets = list(_small)
@@ -75,8 +72,8 @@ _offsets = list(_small)
 
 @attrs.frozen(eq=False)
 class Records:
-    """Some records, field by field. ``keys`` None: none has a key; ``times`` (ms) None: all have the time at which they are
-    encoded; ``headers`` None: none has any, else each item comes from ``encode_headers``."""
+    """Records, field by field. ``keys`` None: no record has a key; ``times`` (ms) None: all have the time at which they
+    are encoded; ``headers`` None: no record has any, else each item comes from ``encode_headers``."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -105,7 +102,7 @@ class Records:
         )
 
     def most_bytes(self) -> int:
-        """An upper bound of what the records take in a batch, before compression."""
+        """An upper bound on the bytes of the records in a batch, before compression."""
         size = len(self.values) * _OVERHEAD
         for column in (self.values, self.keys, self.headers):
             if column is not None:
@@ -123,8 +120,8 @@ def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 
 def encode(records: Records, most: int, *, now_ms: int, codec: int = 0) -> Iterator[tuple[bytearray, int]]:
-    """Record batches of at most ``most`` bytes (a record larger than that makes one of its own), each with its number of
-    records. ``codec`` is Kafka's number; a batch that it would make larger stays as it is."""
+    """Record batches of at most ``most`` bytes (a larger record gets a batch of its own), each with its number of
+    records. ``codec`` is Kafka's number; a batch that it would make larger stays uncompressed."""
     count = len(records)
     if not count:
         return

@@ -1,7 +1,8 @@
-"""Where in a Kafka cluster a request goes: brokers, topics, leaders and coordinators as last heard, and when to ask again.
+"""Where in a Kafka cluster a request goes: brokers, topics, leaders and coordinators as last heard, and when to ask
+again.
 
-A ``Routing`` owns the connections for control requests, one to each broker that is needed, opened at first use. Fetchers and
-producers open connections of their own with ``dial``. It is used by one thread; every call is bounded by
+A ``Routing`` owns the connections for control requests, at most one to each broker, opened at first use. Fetchers and
+producers open connections of their own with ``dial``. One thread uses a routing; every call is bounded by
 ``default.api.timeout.ms``.
 
 Tests: tests/client/kafka/test_routing.py, tests/client/kafka/test_faults.py, tests/client/kafka/test_silent_broker.py.
@@ -43,13 +44,13 @@ GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
 # The most partitions that Kafka puts into one answer of DescribeTopicPartitions.
 _PARTITIONS_PER_PAGE = 2000
 
-# So many answers in a row must say that a topic does not exist before it counts as deleted: brokers hear of new topics and
+# A topic counts as deleted after this many answers in a row that it does not exist: brokers learn of new topics and
 # leaders one after the other.
 _UNKNOWN_TOPIC_ANSWERS = 5
 
 
 def client_context(settings: TlsSettings) -> TlsContext:
-    """Raises ConfigError for files that cannot be used."""
+    """Raises ConfigError for unusable files."""
     try:
         return tls_context(settings)
     except (OSError, ValueError) as error:
@@ -57,7 +58,7 @@ def client_context(settings: TlsSettings) -> TlsContext:
 
 
 class Routing:
-    """``patient``: a broker at the configured address is known to exist, so wait for it even if it has never answered."""
+    """``patient``: the configured address is known to be right, so wait for a broker that has never answered."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, patient: bool = False) -> None:
         self.config = config
@@ -80,7 +81,8 @@ class Routing:
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def refresh(self, names: Collection[str] | None, create: bool = False) -> dict[str, TopicMetadata]:
-        """Ask once for metadata; None asks for all topics. Raises LinkError or RetriableError where another try may help."""
+        """Ask for metadata once; None asks for all topics. Raises LinkError or RetriableError if another try may
+        help."""
         connection = self.any_connection()
         version = connection.version(ApiKey.METADATA, 4 if create else 1, 12)
         requested = None if names is None else [{"name": name} for name in sorted(names)]
@@ -110,7 +112,8 @@ class Routing:
         return topics
 
     def _describe_ids(self, connection: Connection, names: list[str]) -> dict[str, UUID]:
-        """The ids of topics for which Metadata gave none, from DescribeTopicPartitions. A topic without an id is absent."""
+        """The ids of topics for which Metadata sent none, from DescribeTopicPartitions. A topic without an id is
+        absent."""
         ids: dict[str, UUID] = {}
         cursor: tuple[str, int] | None = None
         while names and ApiKey.DESCRIBE_TOPIC_PARTITIONS in connection.ranges:
@@ -162,7 +165,7 @@ class Routing:
         return address
 
     def learn_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask in one request for all leaders that are not known."""
+        """Ask for all unknown leaders in one request."""
         unknown = {topic for topic, partition in partitions if (topic, partition) not in self._leaders}
         if unknown:
             self.refresh(unknown)
@@ -233,7 +236,8 @@ class Routing:
         return connection
 
     def any_connection(self) -> Connection:
-        """A connection to any broker that answers. Raises UnreachableError, which names all brokers that do not answer."""
+        """A connection to any broker that answers. Raises UnreachableError, which names all brokers that do not
+        answer."""
         for connection in self._connections.values():
             if connection.is_open:
                 return connection
@@ -261,7 +265,7 @@ class Routing:
     def retrying(self, attempt: Callable[[], T], retry: Retry | None = None) -> T:
         """Call ``attempt`` until it succeeds, the time is up, or it fails in a way that another try does not cure.
 
-        An attempt that is still waiting when the time is up fails then.
+        An attempt still waiting when the time is up fails.
         """
         retry = retry or self.retry()
         while True:
@@ -272,10 +276,10 @@ class Routing:
                 self.after_failure(error, retry)
 
     def after_failure(self, failure: KafkaClientError, retry: Retry) -> None:
-        """Pause before another try, or raise ``failure`` if there is no time for one."""
+        """Pause before another try, or raise ``failure`` if no time is left."""
         is_wrong_address = isinstance(failure, UnreachableError) and not self._has_reached_broker
         is_refused = isinstance(failure, ConnectionLostError) and not self._has_been_answered
-        if is_wrong_address or is_refused:  # most likely; a listener that asks for a login closes the connection
+        if is_wrong_address or is_refused:  # most likely; a listener that expects a login closes the connection
             retry.shorten(self.config.connect_timeout_ms / 2)  # report it soon
         if failure.code == ErrorCode.unknown_topic_or_partition:
             retry.unknown_topic_answers += 1

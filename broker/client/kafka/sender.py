@@ -1,17 +1,15 @@
-"""Carries record batches to the leaders of their partitions: several requests in flight to each broker, in order.
+"""Sends record batches to the leaders of their partitions: several requests in flight to each broker, in order.
 
-A batch that a broker refuses for the moment, or whose fate a broken connection leaves in doubt, is *recovered* at once: all
-batches of the partitions concerned are sent again one by one, in order, each on a connection of its own, until
-``delivery.timeout.ms`` is over. The broker recognizes a batch that it already has by its sequence number; without idempotence
-such a batch is written twice. A batch that is larger than its topic allows is split during the recovery, and
-``largest`` has later batches made smaller before they are sent.
+A batch that a broker refuses temporarily, or with an unknown outcome after a broken connection, is *recovered* at
+once: all batches of the partitions concerned are sent again one by one, in order, each on a connection of its own,
+until ``delivery.timeout.ms`` is over. The broker recognizes a batch that it already has by its sequence number; without
+idempotence such a batch is written twice.
 
-The producer's thread does all of it; there is no other. The name is that of Java's client, where it is a thread.
+A batch that exceeds its topic's ``max.message.bytes`` is split during the recovery, as in Java's producer. Records are
+copied one by one, which costs about 10 us each; so ``largest`` has later batches made smaller before they are sent, and
+only batches that were already in flight are split.
 
-Splits a record batch that its topic refuses, because it is above ``max.message.bytes``, into several smaller ones. Pure.
-
-Java's producer does the same. Records are copied one by one, which costs about 10 us each. A caller that builds batches asks
-``Producer.largest`` and builds the next ones smaller, so that only batches that were already on their way are split.
+All work runs on the producer's thread. The name is that of Java's client, where the sender is a thread.
 
 Tests: tests/client/kafka/test_producer.py,
 tests/client/kafka/test_faults.py,
@@ -55,21 +53,22 @@ from protocol.kafka.records.batch import (
 )
 from protocol.kafka.records.records import MAX_RECORDS_SIZE, Record, build_batch, records
 
-# The most bytes that a record takes beside key, value and headers: seven fields of up to five bytes, a time of ten.
+# The most bytes of a record beside key, value and headers: seven fields of up to five bytes, and a time of ten.
 _RECORD_OVERHEAD = 40
 
 
 def split(data: bytearray, most: int) -> list[tuple[bytearray, int]]:
-    """Batches of about ``most`` bytes, at least two, and the number of records in each. ``data`` must have two records or more.
+    """Batches of about ``most`` bytes, at least two, each with its number of records. ``data`` must have two or more
+    records.
 
-    Times, headers, codec and producer stay. The sequence numbers continue from batch to batch, so that together the batches
-    use the numbers that ``data`` had. Raises ProtocolError if ``data`` cannot be read.
+    Times, headers, codec and producer are kept. The sequence numbers continue from batch to batch, so that the batches
+    together use the numbers of ``data``. Raises ProtocolError if ``data`` cannot be read.
     """
     header = read_header(data)
     assert header.record_count > 1, "one record cannot be split"
     unpacked = list(records(data, max_size=MAX_RECORDS_SIZE))
     total = sum(map(_size, unpacked))
-    # `most` counts compressed bytes: scale it to what they hold before compression.
+    # `most` counts compressed bytes: scale it to the bytes before compression.
     packed = max(1, header.size - HEADER_SIZE)
     group_bytes = min(max(1, most - HEADER_SIZE) * total // packed, total - 1)
     pieces: list[tuple[bytearray, int]] = []
@@ -109,10 +108,10 @@ def _size(record: Record) -> int:
 _WRITTEN = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
 _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
-# From version 12 on, Produce itself adds a partition to the transaction (KIP-890); this client adds partitions explicitly.
+# From version 12 on, Produce itself adds partitions to the transaction (KIP-890); this client adds them explicitly.
 _HIGHEST_IN_TRANSACTION = 11
 
-# A request is sent when half of this is queued for it, also where `max.request.size` allows a single record to be larger.
+# A request is sent when half of this is queued for it, even if `max.request.size` allows a larger single record.
 _REQUEST_BYTES = 4 * 1024 * 1024
 
 
@@ -122,7 +121,7 @@ class Batch:
     partition: int
     data: bytearray
     count: int
-    too_large: bool = False  # a broker has refused it for its size: it is certainly not written, and it may be split
+    too_large: bool = False  # a broker has refused it for its size: it is certainly not written, and may be split
 
     @property
     def key(self) -> TopicPartition:
@@ -131,7 +130,8 @@ class Batch:
 
 @attrs.define(eq=False)
 class _Lane:
-    """The way to one broker. ``in_flight``: the requests that wait for answers, oldest first, as (correlation id, batches)."""
+    """The requests to one broker. ``in_flight``: those that wait for answers, oldest first, as (correlation id,
+    batches)."""
 
     address: Address
     connection: Connection | None = None
@@ -152,16 +152,16 @@ class _Lane:
 
 
 class Sender:
-    """``enqueue`` batches, then ``flush``. Raises the first error that another try does not cure."""
+    """``enqueue`` batches, then ``flush``. Raises the first error that another try does not overcome."""
 
     def __init__(self, routing: Routing, transactions: TransactionManager, acks: int) -> None:
         self._routing = routing
         self._transactions = transactions
         self._acks = acks
         self._lanes: dict[Address, _Lane] = {}
-        self._last_lane: dict[TopicPartition, _Lane] = {}  # where each partition's last batch went
-        self._largest: dict[str, int] = {}  # of topics that have refused a batch for its size
-        # How many records of each partition are acknowledged: always the first ones that were sent to it.
+        self._last_lane: dict[TopicPartition, _Lane] = {}  # the lane of each partition's last batch
+        self._largest: dict[str, int] = {}  # by topic that has refused a batch for its size
+        # How many records of each partition are acknowledged, counted from the first record sent to it.
         self.acknowledged: dict[TopicPartition, int] = {}
         # The partition of the batch that a broker has refused for good.
         self.refused: TopicPartition | None = None
@@ -170,7 +170,8 @@ class Sender:
         return self._largest.get(topic, self._routing.config.max_request_size)
 
     def enqueue(self, batch: Batch) -> None:
-        """Put the batch into the next request to its leader, and send that request when it is half full or would overflow."""
+        """Put the batch into the next request to its leader, and send that request when it is half full or would
+        overflow."""
         most = min(self._routing.config.max_request_size, _REQUEST_BYTES)
         lane = self._lane(batch)
         if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
@@ -181,20 +182,20 @@ class Sender:
             self._transmit(lane)
 
     def transmit(self) -> None:
-        """Send what waits for a fuller request."""
+        """Send requests that are not full."""
         for lane in list(self._lanes.values()):
             self._transmit(lane)
 
     def flush(self) -> None:
-        """Returns when every batch is acknowledged."""
+        """Return when every batch is acknowledged."""
         self.transmit()
         for lane in list(self._lanes.values()):
             while lane.in_flight:
                 self._receive(lane)
 
     def settle(self, missing: Collection[TopicPartition] = ()) -> None:
-        """Wait for the answers to all requests in flight: no batch arrives after this returns. What they refuse is no error, and
-        nothing is sent again. ``missing``: partitions of which an earlier batch is not written."""
+        """Wait for the answers to all requests in flight: no batch arrives after this returns. Refusals are not raised,
+        and nothing is sent again. ``missing``: partitions of which an earlier batch is not written."""
         refused = set(missing)
         for lane in self._lanes.values():
             connection = lane.connection
@@ -209,7 +210,9 @@ class Sender:
                     result = results.get(batch.key)
                     if result is None or result.error not in _WRITTEN:
                         refused.add(batch.key)
-                    elif batch.key not in refused:  # without idempotence, what follows a refused batch is written
+                    elif (
+                        batch.key not in refused
+                    ):  # without idempotence, later batches are written after a refused batch
                         self._count(batch)
 
     def close(self) -> None:
@@ -230,7 +233,7 @@ class Sender:
             lane = self._lanes[address] = _Lane(address)
         last = self._last_lane.get(batch.key)
         if last is not None and last is not lane:
-            # The partition has moved: first settle what went to its old leader.
+            # The partition has moved: first settle the batches that went to its old leader.
             self._transmit(last)
             while last.in_flight:
                 self._receive(last)
@@ -259,10 +262,11 @@ class Sender:
             lane.in_flight.append((correlation_id, batches))
 
     def _must_wait(self, lane: _Lane) -> bool:
-        """Whether a partition's first batch is in flight: it goes alone. And before a login, all answers come first.
+        """Whether the request must wait: a partition's first batch must be in flight alone, and a login must wait for
+        all answers.
 
-        A partition accepts any sequence number as the first of a producer that it does not know. If the first batch were
-        refused and the second accepted, the first could never be written.
+        A partition accepts any sequence number as the first of a producer that it does not know. If the first batch
+        were refused and the second accepted, the first could never be written.
         """
         if lane.in_flight and lane.connection is not None and lane.connection.login_due:
             return True
@@ -292,7 +296,7 @@ class Sender:
     def _answer(
         self, connection: Connection, correlation_id: int
     ) -> dict[tuple[str | bytes, int], produce.PartitionResult]:
-        # With acks=all the broker itself may take as long as request.timeout.ms.
+        # With acks=all, the broker itself may take as long as request.timeout.ms.
         deadline = connection.deadline(2 * self._routing.config.request_timeout_ms)
         frame = connection.receive(deadline, ApiKey.PRODUCE.name)
         try:
@@ -326,7 +330,7 @@ class Sender:
                 refused.append(batch)
                 first_refusal = first_refusal or refusal
         if final is not None:
-            # What was written of other partitions counts as acknowledged, also by the requests that are in flight.
+            # Batches of other partitions that were written count as acknowledged, also those of the requests in flight.
             with self._routing.limit.within(self._routing.config.request_timeout_ms):
                 self.settle({batch.key for batch in refused})
             self.refused = final[1]
@@ -335,7 +339,8 @@ class Sender:
             self._recover(lane, refused + self._drain(lane, {batch.key for batch in refused}), first_refusal)
 
     def _drain(self, lane: _Lane, refused: set[TopicPartition]) -> list[Batch]:
-        """Receive all answers. Returns what else must be sent again, in order: all later batches of ``refused`` partitions."""
+        """Receive all answers. Returns the other batches to send again, in order: all later batches of ``refused``
+        partitions."""
         resend: list[Batch] = []
         assert lane.connection is not None
         while lane.in_flight:
@@ -377,15 +382,15 @@ class Sender:
         if code in _WRITTEN:
             self._count(batch)
             return None
-        said = f": {result.error_message}" if result.error_message else ""
+        message = f": {result.error_message}" if result.error_message else ""
         if code in RETRIABLE and code != ErrorCode.corrupt_message:
-            return RetriableError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+            return RetriableError(f"{where} cannot be written: {code_name(code)}{message}.", code)
         if code in _TOO_LARGE and batch.count > 1:
             batch.too_large = True
-            # More than half of it: each of two halves has a header, so they are larger than that.
+            # More than half: each of the two halves has a header, so it is larger than half.
             smaller = len(batch.data) * 5 // 8
             self._largest[batch.topic] = min(smaller, self.largest(batch.topic))
-            return RecordTooLargeError(f"A batch of {len(batch.data)} bytes for {where} is too large{said}.", code)
+            return RecordTooLargeError(f"A batch of {len(batch.data)} bytes for {where} is too large{message}.", code)
         self.refused = batch.key
         if code in _TOO_LARGE:
             raise RecordTooLargeError(
@@ -400,8 +405,8 @@ class Sender:
                 code,
             )
         if code == ErrorCode.invalid_txn_state:
-            raise TransactionError(f"{where} cannot be written in this transaction: {code_name(code)}{said}.", code)
-        raise BrokerAnswerError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+            raise TransactionError(f"{where} cannot be written in this transaction: {code_name(code)}{message}.", code)
+        raise BrokerAnswerError(f"{where} cannot be written: {code_name(code)}{message}.", code)
 
     def _count(self, batch: Batch) -> None:
         self._transactions.acknowledged.add(batch.key)
@@ -410,7 +415,7 @@ class Sender:
     # Recovery -------------------------------------------------------------------------------------------------------
 
     def _recover(self, lane: _Lane, batches: list[Batch], failure: KafkaClientError) -> None:
-        """Send these batches once more, one at a time, in their order."""
+        """Send these batches again, one at a time, in their order."""
         assert not lane.in_flight
         if not self._acks:
             return  # with acks=0 a lost batch stays lost
@@ -430,7 +435,7 @@ class Sender:
                 waiting.extendleft(Batch(batch.topic, batch.partition, *part) for part in reversed(parts))
 
     def _send_alone(self, batch: Batch) -> None:
-        """Returns when the batch is written, or has been found ``too_large``."""
+        """Return when the batch is written, or has been refused as ``too_large``."""
         self._transactions.add_partitions([batch.key])
         connection = self._routing.dial(self._routing.leader(*batch.key))
         try:
@@ -447,7 +452,7 @@ class Sender:
 
 
 def split_batch(topic: str, data: bytearray, largest: int) -> list[tuple[bytearray, int]]:
-    """``split``, with a RecordTooLargeError for a batch whose records cannot be read."""
+    """``split``, with a RecordTooLargeError for a batch with unreadable records."""
     try:
         return split(data, largest)
     except ProtocolError as error:

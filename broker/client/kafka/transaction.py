@@ -1,20 +1,17 @@
-"""The requests to a transaction coordinator, one function for each; a function repeats its request until it is answered.
+"""Transactions of a producer: its identity, the state of its open transaction, and the requests to the coordinator.
 
-They use Kafka's classic protocol, which every broker serves: partitions are added before they are written to, and epochs do not
-change from transaction to transaction. The exception is ``end_together``, which sends EndTxns, an API of this project's own
-broker. Every request can be repeated if its answer is lost.
+Each request is a function that repeats it until it is answered; every request can be repeated if its answer is lost.
+They use Kafka's classic protocol, which every broker serves: partitions are added before they are written to, and
+epochs do not change from transaction to transaction. The exception is ``end_together``, which sends EndTxns, an API of
+this project's own broker.
 
-Whether a producer has an open transaction, and whether the transaction's coordinator has heard of it. Pure.
+The coordinator learns of a transaction with the first partition or group added to it; only such a transaction has to be
+ended by a request. ``TABLE`` has the states (pure). Every other pair is a bug of the caller (AssertionError). Failure of
+the producer is not a state here: it may fail in every state, and it keeps its error when the transaction ends.
 
-The coordinator hears of a transaction with the first partition or group that is added to it; only such a transaction has to be
-ended by a request.
-
-Every pair that is not in ``TABLE`` is a bug of the caller (AssertionError). That a producer has failed is not a state here: it
-may fail in every state, and it keeps its error when the transaction ends.
-
-Who a producer is to the brokers: its producer id and epoch, its sequence numbers, and its open transaction.
-
-The name is that of Java's client. Sequence numbers make writes idempotent: a broker recognizes a batch that it already has.
+``TransactionManager``, named as in Java's client, keeps the producer id and epoch, the sequence numbers and the open
+transaction. Sequence numbers make writes idempotent: a broker recognizes a batch that it already has. One thread uses a
+manager.
 
 Tests: tests/client/kafka/test_producer.py,
 tests/client/kafka/test_faults.py,
@@ -95,7 +92,8 @@ class OpenTransaction:
 
 
 def init_producer_id(routing: Routing, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
-    """Producer id and epoch. With a transactional id, its previous producer is fenced and that one's open transaction aborted."""
+    """Producer id and epoch. With a transactional id, its previous producer is fenced and its open transaction
+    aborted."""
 
     def ask() -> tuple[int, int]:
         if transactional_id is None:
@@ -138,7 +136,7 @@ def add_partitions(routing: Routing, identity: Identity, partitions: Iterable[To
             for topic in answer.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         }
-        # If one partition is refused, the others are not attempted: report the one that is refused.
+        # If a partition is refused, the others are not attempted: report the refused partition.
         for (topic, partition), code in sorted(codes.items(), key=lambda item: item[1] == _NOT_ATTEMPTED):
             _check(routing, code, identity.transactional_id, f"{topic}-{partition} in the transaction")
 
@@ -179,7 +177,8 @@ def commit_offsets(
 
 
 def end(routing: Routing, identity: Identity, committed: bool) -> None:
-    """Commit or abort. To repeat the request for a transaction that has already ended in the same way is not an error."""
+    """Commit or abort. Repeating the request for a transaction that has already ended in the same way is not an
+    error."""
 
     def ask() -> None:
         connection = routing.coordinator(TRANSACTION, identity.transactional_id)
@@ -201,10 +200,10 @@ def can_end_together(routing: Routing, transactional_id: str) -> bool:
 
 
 def end_together(routing: Routing, members: Collection[Identity], committed: bool = True) -> None:
-    """End the transactions of all ``members`` by one durable decision. If one of them cannot end so, none does.
+    """End the transactions of all ``members`` by a single durable decision. If a member's cannot end, none does.
 
-    A member may have written nothing. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
-    TimedOutError or LinkError the outcome is unknown; repeating the call tells.
+    A member may have written nothing. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After
+    a TimedOutError or LinkError the outcome is unknown; repeat the call to learn it.
     """
     listed = [own_apis.Member(member.transactional_id, member.producer_id, member.epoch) for member in members]
     if not listed:
@@ -263,7 +262,7 @@ def list_transactions(routing: Routing, prefix: str, ongoing: bool) -> list[Open
 
 
 def abort_transaction(routing: Routing, transactional_id: str) -> None:
-    """Take over the id: the coordinator fences its producer and aborts that producer's open transaction."""
+    """Take over the id: the coordinator fences its producer and aborts the producer's open transaction."""
     init_producer_id(routing, transactional_id, 1000)
 
 
@@ -371,7 +370,7 @@ class TransactionManager:
         commit_offsets(self._routing, self.identity, group, offsets)
 
     def end(self, committed: bool) -> None:
-        """Have the coordinator commit or abort the transaction, if it has heard of it. ``forget`` is the caller's to call."""
+        """Have the coordinator commit or abort the transaction, if it knows of it. The caller calls ``forget``."""
         if self._state is TransactionState.OPEN_AT_COORDINATOR:
             end(self._routing, self.identity, committed)
 

@@ -1,4 +1,4 @@
-"""The values that callers give to the Kafka client and get from it.
+"""The values that the Kafka client takes and returns.
 
 Tests: tests/client/kafka/test_cluster.py, tests/client/kafka/test_fetcher.py.
 """
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import attrs
 
-# Kafka's numbers for these, in place of a time in ``Cluster.offsets``.
+# Kafka's numbers for these offsets, in place of a time in ``Cluster.offsets``.
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
@@ -29,7 +29,7 @@ class TopicMetadata:
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """An offset that a group has committed or commits. ``leader_epoch`` is -1 if unknown."""
+    """An offset that a group has committed or will commit. ``leader_epoch`` is -1 if unknown."""
 
     offset: int
     metadata: str = ""

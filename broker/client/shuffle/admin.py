@@ -40,7 +40,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class ShuffleAdmin:
-    """A connection for requests. Every method waits for its answer, at most ``timeout`` s. Any thread may use it.
+    """A connection for requests. Every method waits for its answer for at most ``timeout`` s. Any thread may use it.
 
     ``security``: settings by Kafka's names, for TLS."""
 
@@ -74,14 +74,15 @@ class ShuffleAdmin:
         return self._ask(number, encode_list_partitions(number, prefix), PartitionList).partitions
 
     def release(self, partition: PartitionLike) -> bool:
-        """Delete a partition and free its space. False if there was none."""
+        """Delete a partition and free its space. False if it did not exist."""
         number = self._number()
         frame = encode_release_partition(number, partition_id(partition))
         return self._ask(number, frame, PartitionReleased).existed
 
     def release_data_set(self, data_set: bytes) -> int:
-        """Delete all partitions of a data set (the first 16 bytes of their ids), and have the broker refuse new ones: a writer
-        that opens one later gets PartitionReleasedError. Returns how many there were. Raises ValueError for other ids.
+        """Delete all partitions of a data set (the first 16 bytes of their ids), and have the broker refuse new ones: a
+        writer that opens one later gets PartitionReleasedError. Returns the number of deleted partitions. Raises
+        ValueError for other ids.
         """
         if len(data_set) != DATA_SET_BYTES:
             raise ValueError(f"a data set's id is {DATA_SET_BYTES} bytes, not {len(data_set)}")
@@ -89,8 +90,8 @@ class ShuffleAdmin:
         return self._ask(number, encode_release_data_set(number, data_set), DataSetReleased).partitions
 
     def finished_attempt(self, partition: PartitionLike, patience: float = 10.0) -> ResultPartitionID | None:
-        """The attempt at this partition that has finished. Waits ``patience`` s for one, because an attempt is refused as soon
-        as another one begins to finish, which may still be being written to disk.
+        """The finished attempt at this partition. Waits ``patience`` s for it, because an attempt is refused as soon as
+        another attempt begins to finish, which may still be being written to disk.
         """
         prefix = partition_id(partition).producer_key.hex()
         deadline = self._loop.now() + patience

@@ -1,13 +1,13 @@
-"""Blocks: bytes that belong together, each in as few buffers as possible. For data that comes in large pieces, such as Arrow
-batches, which ``records()`` would copy.
+"""Blocks: bytes that belong together, each in as few buffers as possible. For data that comes in large pieces, such as
+Arrow batches, which ``records()`` would copy.
 
-A block is one data buffer with a clear end (``DATA_BUFFER_WITH_CLEAR_END``), or several of which the last one has a clear end.
-There is no header, so a reader gets the block's bytes as they came off the wire.
+A block is one data buffer with a clear end (``DATA_BUFFER_WITH_CLEAR_END``), or several of which the last has a clear
+end. There is no header, so a reader gets the block's bytes as they came off the wire.
 
 >>> push_block(writer, 3, payload)
 >>> for channel, payload in BlockReader([("127.0.0.1:9094", partition, 3)]): ...
 
-Calls a function when the process ends, but not in a forked child of it.
+``AtExit`` calls a function when the process ends, but not in a forked child of the process.
 
 Tests: tests/client/shuffle/test_fork.py.
 """
@@ -38,8 +38,8 @@ from protocol.shuffle.events import EndOfPartition
 class AtExit:
     """Calls ``function`` when the interpreter exits, unless it is cancelled before.
 
-    A child that was forked in between has a copy of the registration and may end first. It does not call the function, because
-    what is to be cleaned up belongs to the parent.
+    A child that was forked in between has a copy of the registration and may end first. It does not call the function,
+    because the data to clean up belongs to the parent.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -56,11 +56,12 @@ class AtExit:
         atexit.unregister(self._run)
 
 
-# The size of the pieces of a block. Flink's readers would not take more than 32 KiB; but both ends are this library, and a buffer
-# costs as much as copying some 100 KiB.
+# The size of the pieces of a block. Flink's readers would take at most 32 KiB; but both ends are this library, and a
+# buffer costs as much as copying some 100 KiB.
 BLOCK_BUFFER_BYTES = 2 * 1024 * 1024
 
-# Up to so many channels each has a buffer of its own; more share the floating buffers, so that memory does not grow with them.
+# Up to this many channels, each has a buffer of its own; more share the floating buffers, so that memory does not grow
+# with them.
 _OWN_BUFFERS_UP_TO = 8
 _FLOATING_BUFFERS = 8
 
@@ -108,7 +109,7 @@ class _Channel:
     where: ChannelLike
     index: int
     taken: int = 0  # blocks that the caller has
-    skip: int = 0  # how many of these the present gate will deliver again
+    skip: int = 0  # how many of these the current gate will deliver again
     parts: list[bytes | bytearray | memoryview] = attrs.Factory(list)
     ended: bool = False
 
@@ -116,9 +117,10 @@ class _Channel:
 class BlockReader:
     """Iterates over all blocks of finished BLOCKING partitions as (channel number, block), in order within a channel.
 
-    ``channels`` as for ``InputGate``. When a connection is lost (a broker that restarts, for example), the reader connects again
-    for ``patience`` s and skips what it has read: no block is missing and none comes twice. A broker that is silent for
-    ``answer_timeout`` s while the reader waits for a block counts as lost, so the reader waits no longer than the two together.
+    ``channels`` as for ``InputGate``. When a connection is lost (for example when a broker restarts), the reader
+    connects again for ``patience`` s and skips the blocks that it has read: no block is missing or repeated. A broker
+    that is silent for ``answer_timeout`` s while the reader waits for a block counts as lost, so the reader waits for
+    at most the sum of the two.
 
     Raises what a gate raises: PartitionNotFoundError when a partition was released or its time to live is over,
     ConnectionFailedError or RemoteTransportError after ``patience``.
@@ -156,7 +158,7 @@ class BlockReader:
             if lost_at is None or sum(channel.taken for channel in channels) > taken:
                 lost_at, wait = clock.monotonic(), _RETRY_FIRST_S
             channels = [channel for channel in channels if not channel.ended]
-            # An attempt with no time left could only time out.
+            # An attempt without time left could only time out.
             if _over(clock, lost_at + self._patience - wait):
                 raise lost[0]
             Event().wait(wait)
@@ -172,7 +174,7 @@ class BlockReader:
             credit=1 if len(channels) <= _OWN_BUFFERS_UP_TO else 0,
             floating_buffers=_FLOATING_BUFFERS,
             buffer_size=self._buffer_size,
-            # The partitions are finished, so a missing one will not appear.
+            # The partitions are finished, so a missing partition will not appear.
             partition_wait=0.0,
             connect_timeout=min(self._connect_timeout, left),
             answer_timeout=min(self._answer_timeout, left),

@@ -27,15 +27,15 @@ from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
 from protocol.shuffle.ids import Generation
 
-# Flink's taskmanager.network.netty.client.connectTimeoutSec is 120 s, as long as a kernel would try. The user of a script
-# should learn of it earlier.
+# Flink's taskmanager.network.netty.client.connectTimeoutSec is 120 s, as long as a kernel would try. The user of a
+# script should learn of a failure earlier.
 CONNECT_TIMEOUT_S = 20.0
 # How long a broker may leave a request unanswered. It answers within ms, but its machine may be suspended for a while.
 ANSWER_TIMEOUT_S = 15.0
-# How much is read after a large payload: enough for the next message's head, so that its payload, if it is large as well, is read
-# straight into its own buffer.
+# How much is read after a large payload: enough for the next message's head, so that its payload, if also large, is
+# read straight into its own buffer.
 _HEADS_BYTES = 16 * 1024
-# Reads in a row of what TLS has buffered, until other connections get their turn.
+# Reads in a row from TLS's buffer before other connections get their turn.
 _BUFFERED_READS = 4
 
 
@@ -47,7 +47,7 @@ class Handler(Protocol):
     def received(self, messages: list[ServerMessage]) -> None: ...
 
     def drained(self) -> None:
-        """The kernel has taken all that was sent."""
+        """The kernel has taken all output."""
 
     def closed(self, error: TransportError) -> None:
         """The connection has ended. Called once, and not after ``close`` without an error."""
@@ -134,7 +134,7 @@ class Connection:
                 try:
                     self._send()
                 except OSError:
-                    # The broker has closed the connection, perhaps after a message that says why: report that one.
+                    # The broker has closed the connection, perhaps after a message with the reason: report that message.
                     self._receive()
                     if not self.is_closed:
                         raise
@@ -195,7 +195,7 @@ class Connection:
         return self._is_made(WOULD_BLOCK)
 
     def _is_made(self, size: int) -> bool:
-        """``size``: of what was received meanwhile."""
+        """``size``: the bytes received meanwhile."""
         self.is_connected = True
         if self._timer is not None:
             self._timer.cancel()
@@ -224,7 +224,7 @@ class Connection:
                 self._handler.received(messages)
 
     def _receive_buffered(self) -> None:
-        """What is left of a TLS record, of which the poller does not know."""
+        """Receive the rest of a TLS record, which the poller does not know of."""
         for _ in range(_BUFFERED_READS):
             if not (isinstance(self._socket, ClientTlsSocket) and self._socket.buffered):
                 return
@@ -249,7 +249,7 @@ class Connection:
         self.close(RemoteTransportError(f"the connection was closed by {self.name}{cut_off}", self.name))
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue these; they are sent at the end of the loop's step."""
+        """Queue the buffers; they are sent at the end of the loop's step."""
         if self.is_closed:
             return
         self._outgoing.extend(buffers)
@@ -293,7 +293,7 @@ class Connection:
             self._loop.poller.modify(self._socket, interest, self)
 
     def close(self, error: TransportError | None = None) -> None:
-        """Close the socket. What the kernel has not taken yet is lost."""
+        """Close the socket. Output that the kernel has not taken is lost."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,6 +1,5 @@
-"""The errors of writing and reading result partitions. All are ``ShuffleError``.
-
-Where Flink has an exception for the case, the error has its name.
+"""The errors of writing and reading result partitions. All are ``ShuffleError``, and have the name of Flink's exception
+if Flink has one for the case.
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """
@@ -51,18 +50,18 @@ def of_another_process() -> ShuffleClosedError:
 
 
 class ShuffleTimeoutError(ShuffleError):
-    """The caller's timeout has passed. What was asked for may still happen."""
+    """The caller's timeout has passed. The broker may still carry out the request."""
 
 
 class NoCreditError(ShuffleTimeoutError):
-    """The broker has taken everything that it was sent, and had no room for more within the timeout."""
+    """The broker has taken everything that was sent, and had no room for more within the timeout."""
 
 
 # -- connections ------------------------------------------------------------------------------------------------
 
 
 class TransportError(ShuffleError):
-    """A connection is lost, and with it what was under way on it. ``address`` is the peer's."""
+    """A connection is lost, and with it all data in flight on it. ``address`` is the peer's."""
 
     def __init__(self, message: str, address: str = "") -> None:
         super().__init__(message)
@@ -74,7 +73,7 @@ class ConnectionFailedError(TransportError):
 
 
 class LocalTransportError(TransportError):
-    """This side closed the connection, because it cannot read what came or has no room for it."""
+    """This side closed the connection, because it cannot read the received data or has no room for it."""
 
 
 class RemoteTransportError(TransportError):
@@ -89,15 +88,15 @@ class RemoteTransportError(TransportError):
 
 
 class ProducerFailedError(RemoteTransportError):
-    """The partition's writer has failed, so what was read of it is incomplete."""
+    """The partition's writer has failed, so the data read from it is incomplete."""
 
 
 class PartitionNotFoundError(ShuffleError):
-    """The partition does not exist there, and did not appear within the time that the reader waited."""
+    """The partition does not exist on the peer, and did not appear while the reader waited."""
 
 
 class BufferReorderingError(ShuffleError):
-    """A buffer is missing or came twice."""
+    """A buffer is missing or was repeated."""
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(f"Buffer re-ordering: expected buffer with sequence number {expected}, but received {actual}.")
@@ -121,7 +120,7 @@ class WriterRefusedError(ShuffleError):
 
 
 class AnotherAttemptWonError(WriterRefusedError):
-    """Another attempt of the same producer finished first, so this one is not needed."""
+    """Another attempt of the same producer finished first, so this attempt is not needed."""
 
 
 class PartitionExistsError(WriterRefusedError):
@@ -141,11 +140,11 @@ class QuotaExceededError(WriterRefusedError):
 
 
 class WriterFencedError(WriterRefusedError):
-    """Another writer has opened the partition under the same writer id and continues it, so this one must stop."""
+    """Another writer has opened the partition under the same writer id and continues it, so this writer must stop."""
 
 
 class NotAuthorizedError(WriterRefusedError):
-    """This client may not write what belongs to this owner."""
+    """This client may not write this owner's data."""
 
 
 class SequenceGapError(WriterRefusedError):
@@ -153,7 +152,7 @@ class SequenceGapError(WriterRefusedError):
 
 
 class PartitionLostError(ShuffleError):
-    """The broker has lost what it had acknowledged, for example in a restart. Write the partition again."""
+    """The broker has lost acknowledged data, for example in a restart. Write the partition again."""
 
 
 _BY_CODE: dict[WriterErrorCode, type[WriterRefusedError]] = {

@@ -1,16 +1,18 @@
-"""The thread that does the I/O of all writers and gates of a process.
+"""The I/O thread of all writers and gates of a process, and the liveness check of their peers.
 
-It owns the poller and all connections; no other thread touches a socket. Other threads reach it by ``call``. Its body is
-``step``, so a simulator can run it without a thread. The thread runs while there is a lease; the last ``release`` ends it.
+The thread owns the poller and all connections; no other thread touches a socket. Other threads reach it by ``call``.
+Its body is ``step``, so a simulator can run it without a thread. The thread runs while there is a lease; the last
+``release`` ends it.
 
-An error on this thread belongs to the connection that was ready, or to the object whose method was called. The loop passes it to
-that object's ``abandon`` and goes on. Only an error that belongs to no such object ends the loop.
+An error on this thread belongs to the connection that was ready, or to the object with the called method. The loop
+passes it to that object's ``abandon`` and continues. Only an error that belongs to no such object ends the loop.
 
-A forked child has no such thread, and its copies of the sockets and of the poller still refer to the parent's connections. So the
-child closes its copies at once and sends nothing; using an object of the parent there raises LocalTransportError or
-ShuffleClosedError. Objects that the child makes use a loop of its own.
+A forked child has no such thread, and its copies of the sockets and of the poller still refer to the parent's
+connections. So the child closes its copies at once and sends nothing; using an object of the parent there raises
+LocalTransportError or ShuffleClosedError. Objects that the child makes use a loop of its own.
 
-Decides whether the peer of a connection still answers. Pure: the caller calls ``look`` regularly with the time.
+``Liveness`` decides whether the peer of a connection still answers. Pure: the caller calls ``look`` regularly with the
+time.
 
 A peer that is suspended or has lost power does not close its connections, and TCP may keep them open forever. So a peer counts
 as dead after it has been silent for some time, but only while an answer is expected:
@@ -38,8 +40,9 @@ from broker.runtime.threads import Event, Lock, ThreadHandle
 
 # Eight buffers of 32 KiB in one read, which still fit into a processor's second-level cache.
 RECEIVE_BYTES = 256 * 1024
-# Of what the user has read and dropped. Payloads are allocated one by one, and the kernel would clear new pages for each of them,
-# which took a third of a reader's CPU time at 32 KiB. More than a few channels have in their hands at a time.
+# Memory of payloads that the user has dropped, kept for new ones. Payloads are allocated one by one, and the kernel
+# would clear new pages for each, which took a third of a reader's CPU time at 32 KiB. More than a few channels hold at
+# a time.
 _KEPT_BYTES = 8 * 1024 * 1024
 # How long the last ``release`` waits for the thread to end.
 _STOP_S = 10.0
@@ -58,7 +61,7 @@ class Abandonable(Protocol):
     """An object that takes the errors of its methods on the I/O thread."""
 
     def abandon(self, error: Exception) -> None:
-        """A method of it has raised ``error``, or the loop has ended. Called on the I/O thread."""
+        """One of its methods has raised ``error``, or the loop has ended. Called on the I/O thread."""
 
 
 class Watched(Abandonable, Protocol):
@@ -71,7 +74,7 @@ class Watched(Abandonable, Protocol):
 
 
 class _NoPoller:
-    """A forked child has it in place of its parent's poller."""
+    """Replaces the parent's poller in a forked child."""
 
     def wakeup(self) -> None:
         pass
@@ -128,7 +131,7 @@ class IoLoop:
         self.poller.wakeup()
 
     def call(self, callback: Callback) -> None:
-        """From any thread: have the I/O thread run this soon, in the order of the calls."""
+        """Have the I/O thread run this soon, in the order of the calls. May be called from any thread."""
         self._calls.append(callback)
         self.poller.wakeup()
 
@@ -153,7 +156,7 @@ class IoLoop:
                 key.data.abandon(error)
             done = True
         calls = self._calls
-        for _ in range(len(calls)):  # calls that these add wait for the next step
+        for _ in range(len(calls)):  # calls that are added meanwhile wait for the next step
             self._run(calls.popleft())
             done = True
         timers = self._timers
@@ -185,7 +188,7 @@ class IoLoop:
         self._timers, self._dirty = [], []
         watched, self.watched = self.watched, set()
         self.clients = {}
-        # They are closed but not unregistered, because that would change the parent's poller.
+        # They are closed and not unregistered, because that would change the parent's poller.
         for connection in watched:
             connection.forget()
         poller, self.poller = self.poller, _NoPoller()
@@ -222,7 +225,7 @@ _shared = _Shared()
 
 
 def acquire() -> IoLoop:
-    """A lease on the process's loop, whose thread is started for the first one. Give it back by ``release``."""
+    """A lease on the process's loop; the first lease starts the loop's thread. Give it back by ``release``."""
     with _shared.lock:
         loop = _shared.loop
         if loop is None or loop.crashed is not None or _shared.thread is None or not _shared.thread.alive():
@@ -244,13 +247,14 @@ def release(loop: IoLoop) -> None:
             return
         thread, _shared.loop, _shared.thread = _shared.thread, None, None
         assert thread is not None
-        # Not for ever, because a user's callback that blocks holds up the thread.
+        # The wait is bounded, because a blocking callback of the user holds up the thread.
         if thread.stop(_STOP_S) and loop.crashed is None:
             loop.close()
 
 
 def run(loop: IoLoop, callback: Callback, timeout: float = 5.0) -> None:
-    """``call`` from another thread, and wait until it has run or the loop has ended. Raises what the callback raises."""
+    """``call`` from another thread, and wait until the callback has run or the loop has ended. Raises the callback's
+    errors."""
     done = Event()
     failures: list[Exception] = []
 

@@ -126,7 +126,7 @@ class LocalInputChannel(InputChannel):
         )
 
     def _take(self, partition: LocalPartition) -> Stored | None:
-        """Take the oldest buffer of the current subpartition, or of the next one that has a buffer."""
+        """Take the oldest buffer of the current subpartition, or of the next subpartition that has a buffer."""
         size = self.subpartitions.size
         for _ in range(size):
             index = self.subpartitions.start + self._current

@@ -1,23 +1,21 @@
 """Partitions that are written and read in one process, without a broker or a network.
 
-A ``LocalExchange`` connects writers and gates, which behave as with a broker. A pipelined subpartition can be read once, and
-its writer waits when its reader is slow. A blocking one can be read when it is finished, any number of times, until it is
-released. The readers of a failed producer get ProducerFailedError. Payloads of type ``bytes`` are passed on without a copy.
+A ``LocalExchange`` connects writers and gates, which behave as with a broker. A pipelined subpartition can be read
+once, and its writer waits when its reader is slow. A blocking subpartition can be read when it is finished, any number
+of times, until it is released. The readers of a failed producer get ProducerFailedError. Payloads of type ``bytes`` are
+passed on without a copy.
 
-A result partition of this process: its buffers, the state of its writer, and its readers.
-
-One condition, ``changed``, guards a partition. A thread that holds a gate's lock may take it, never the other way round, so
-channels are notified after it was released.
+A ``LocalPartition`` has a partition's buffers, the state of its writer, and its readers. One condition, ``changed``,
+guards it. A thread that holds a gate's lock may take it, never the other way round, so channels are notified after it
+was released.
 
     state       event                                         next
     NEW         the writer opens it                           WRITING
     WRITING     the writer commits it                         FINISHED
     WRITING     the writer fails, or closes before the end    FAILED
 
-``released`` is independent of the state: the exchange has deleted the partition, finished or not. Channels that read it already
-take the buffers that are left; new channels do not find it.
-
-Writes a partition of a ``LocalExchange``.
+``released`` is independent of the state: the exchange has deleted the partition, finished or not. Channels that read it
+already take the remaining buffers; new channels do not find it.
 
 Tests: tests/client/shuffle/local/test_exchange.py,
 tests/client/shuffle/writing/test_record_writer.py.
@@ -99,7 +97,7 @@ class LocalPartition:
         self.producer: Producer | None = None
 
     def abandon(self, indices: Iterable[int]) -> None:
-        """Drop the buffers of subpartitions whose reader has left. Called with ``changed`` held."""
+        """Drop the buffers of subpartitions without a reader. Called with ``changed`` held."""
         for index in indices:
             self.abandoned[index] = True
             self.stored[index] = deque()
@@ -130,7 +128,8 @@ class LocalPartitions:
             channel.partition_found(partition)
 
     def find(self, channel: Channel) -> LocalPartition | None:
-        """Return the partition that the channel reads, or None. In that case, the channel is notified when it exists."""
+        """Return the partition that the channel reads, or None; the channel is then notified when the partition
+        exists."""
         with self._lock:
             partition = self._partitions.get(channel.partition)
             if partition is None:
@@ -307,7 +306,7 @@ class LocalWriter(PartitionWriter):
         self._call(self.on_all_processed, subpartition)
 
     def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        """Call a user's callback. An error that it raises fails the writer, not the reader whose thread calls it."""
+        """Call a user's callback. An error that it raises fails the writer, not the reader on the calling thread."""
         if callback is None:
             return
         try:

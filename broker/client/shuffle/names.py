@@ -21,8 +21,8 @@ def parse_address(address: str | Address) -> Address:
     return host.strip("[]") or "localhost", int(port)
 
 
-# Ids are long strings of hex digits, alone or with # and @ between them. What looks like a part of one is no name, so that an id
-# with a digit missing does not silently become another partition.
+# Ids are long strings of hex digits, alone or with # and @ between them. Text that looks like part of an id is not a
+# name, so that an id with a missing digit does not silently become another partition.
 _NAME = re.compile(r"(?![0-9A-Fa-f]{24,}\Z)[A-Za-z0-9._/-]{1,200}", re.ASCII)
 
 
@@ -36,8 +36,8 @@ def partition_id(partition: PartitionLike) -> ResultPartitionID:
 
 
 def id_of_name(name: str) -> ResultPartitionID:
-    """The partition that a plain name stands for, the same everywhere and always: number 0, subtask 0 and attempt 0 of a data set
-    and a graph whose ids are the halves of the name's SHA-256."""
+    """The partition of a plain name, always and everywhere the same: number 0, subtask 0 and attempt 0 of a data set
+    and a graph with the halves of the name's SHA-256 as ids."""
     digest = hashlib.sha256(name.encode()).digest()
     return ResultPartitionID.of(digest[:16], graph=digest[16:])
 

@@ -1,8 +1,8 @@
 """The reader's side of one connection (Flink's PartitionRequestClient). All channels of the process that read from one address
 share the connection, and their receiver ids distinguish them.
 
-Used on the I/O thread only, except ``tell_credit`` and ``post``, which any thread may call. A client finds the channel that a
-message is for, and the channel interprets it; the sender of a message for an unknown channel is told to cancel.
+Used on the I/O thread only, except ``tell_credit`` and ``post``, which any thread may call. A client finds the channel
+for a message, and the channel interprets the message; the sender of a message for an unknown channel is told to cancel.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -69,8 +69,8 @@ class PartitionClient:
         self._credited: deque[Receiver] = deque()
         self._credit_scheduled = False
         self._error: TransportError | None = None  # why the connection was closed
-        self._credit_waits = False  # until the connection has sent what it has; implies ``_credit_scheduled``
-        self._asked = False  # whether the peer answers, since its last message
+        self._credit_waits = False  # until the connection has sent its output; implies ``_credit_scheduled``
+        self._asked = False  # whether the peer was asked for an answer since its last message
         self._heard_at: float | None = None  # the time of the last message; None before the connection is made
         self._connection = Connection(loop, address, generation, max_payload, self, timeout, tls)
 
@@ -111,14 +111,14 @@ class PartitionClient:
     # -- called by gates ------------------------------------------------------------------------------------------
 
     def check_peer(self, waited_s: float, silence_max_s: float) -> None:
-        """A reader has waited for ``waited_s`` without a buffer. After a third of ``silence_max_s`` the broker is asked;
-        if nothing at all comes within ``silence_max_s``, the connection is lost for all its channels."""
+        """A reader has waited for ``waited_s`` without a buffer. After a third of ``silence_max_s`` the broker is
+        asked; if nothing comes within ``silence_max_s``, the connection is lost for all its channels."""
         if self._heard_at is None:
             return
         silent_s = self._loop.now() - self._heard_at
         if waited_s * 3 >= silence_max_s and not self._asked:
             self._asked = True
-            # Any question with a short answer will do: there is no such partition.
+            # Any request with a short answer will do: no such partition exists.
             self._connection.send([encode_list_partitions(0, "00" * PARTITION_ID_BYTES)])
         elif min(waited_s, silent_s) >= silence_max_s:
             silence = f"{self.name} has not answered for {silence_max_s:g} s"
@@ -135,7 +135,7 @@ class PartitionClient:
         self._connection.send([request])
 
     def remove(self, channel: Receiver) -> None:
-        """Cancel the channel's request, if there is one."""
+        """Cancel the channel's request, if it has one."""
         if self._channels.pop(channel.receiver, None) is not None:
             self._connection.send([encode_cancel_partition_request(channel.receiver)])
 
@@ -150,7 +150,7 @@ class PartitionClient:
             self._loop.call(self._announce)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From any thread: run it on the I/O thread."""
+        """Run ``callback`` on the I/O thread. May be called from any thread."""
         self._loop.call(callback)
 
     def _announce(self) -> None:

@@ -1,6 +1,6 @@
-"""TLS of shuffle connections: what a user may give as ``security``, and what connections need.
+"""TLS of shuffle connections: the settings that users give as ``security``, and the contexts that connections use.
 
-Shuffle listeners have no SASL: a certificate says who the client is.
+Shuffle listeners have no SASL: a certificate identifies the client.
 
 Tests: tests/client/shuffle/test_security.py.
 """
@@ -47,10 +47,10 @@ def shuffle_security(security: SecurityLike, addresses: Iterable[object] = ()) -
 
 def open_tls(security: SecurityLike, addresses: Iterable[object] = ()) -> Tls | None:
     """None: no TLS. Raises ConfigError."""
-    found = shuffle_security(security, addresses)
-    if found is None or found.tls is None:
+    settings = shuffle_security(security, addresses)
+    if settings is None or settings.tls is None:
         return None
     try:
-        return Tls(found.tls, tls_context(found.tls))
+        return Tls(settings.tls, tls_context(settings.tls))
     except (OSError, ValueError) as error:
         raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None

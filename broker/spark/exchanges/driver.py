@@ -12,11 +12,11 @@ Life of an exchange (the states are those of its data on the brokers; the driver
     written   the driver's process ends               released, if the brokers can be reached
     any       the time to live is over                deleted by each broker
 
-The written rows can be read any number of times, by any number of actions, and do not depend on the executors that wrote them.
+The written rows can be read any number of times, by any number of actions, and do not depend on the executors that
+wrote them.
 
-A progress bar on the terminal while the map stage of an exchange runs; none without a terminal.
-
-rich's refresh thread asks Spark for the state whenever it draws.
+``progress_bar`` draws a bar on the terminal while the map stage runs; rich's refresh thread asks Spark for the state
+whenever it draws.
 
 Tests: tests/spark/test_exchange.py,
 tests/spark/test_exchange_cluster.py,
@@ -95,7 +95,7 @@ def progress_bar(
 
 
 class _Tasks(ProgressColumn):
-    """Shows how many tasks are done of the stages that have begun since, and moves the bar."""
+    """Shows the number of finished tasks of the stages that began after the bar, and moves the bar."""
 
     def __init__(self, spark: SparkSession, before: set[int]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Tasks(ProgressColumn):
 
 Key: TypeAlias = Union[str, "Column"]
 
-# As many subpartitions as the protocol allows.
+# The largest number of subpartitions that the protocol allows.
 MAX_BUCKETS = 65536
 
 # Longer than most jobs, and short enough that the data of a dead driver does not fill a disk over a weekend.
@@ -134,15 +134,15 @@ _SETTINGS = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 
 
 class Exchanged(DataFrame):
-    """The rows of an exchange, one partition for each bucket: a DataFrame, and a context manager that releases it.
+    """The rows of an exchange, with a partition for each bucket: a DataFrame, and a context manager that releases it.
 
-    ``exchange`` is its plan: the winning attempts, and how many rows and bytes they wrote.
+    ``exchange`` is its plan: the winning attempts, and the numbers of their rows and bytes.
     """
 
     def __init__(self, df: "AnyDataFrame", plan: ExchangePlan) -> None:
         super().__init__(df._jdf, df.sparkSession)
         self.exchange = plan
-        # A driver that ends normally releases the exchange even if its program did not.
+        # A driver that ends normally releases the exchange even if its program has not.
         self._at_exit = AtExit(partial(_release_quietly, plan.spec))
 
     def release(self) -> None:
@@ -177,20 +177,21 @@ def exchange(
     progress: bool | None = None,
     security: SecurityLike = None,
 ) -> Exchanged:
-    """``df.repartition(partitions, *keys)`` through one broker or several: the same rows in the same partitions.
+    """``df.repartition(partitions, *keys)`` through one or several brokers: the same rows in the same partitions.
 
-    The map stage runs at once, and the call returns when all rows are durable on the brokers. From then on the result depends
-    neither on ``df`` nor on the executors that ran it, and may be read any number of times.
+    The map stage runs at once, and the call returns when all rows are durable on the brokers. From then on the result
+    depends neither on ``df`` nor on the executors that ran it, and may be read any number of times.
 
-    ``partitions``: ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle listeners, which
-    all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker deletes data that nobody has
-    released. ``owner``: whose quota it counts against. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
-    ``patience``: s for which a task tries to restore a lost connection. A connection also counts as lost when an answer is due
-    and the broker is silent for 15 s. ``progress``: whether to draw a bar on stderr; None: if that is a terminal. ``security``:
-    TLS, by Kafka's names, such as ``{"security.protocol": "SSL", "ssl.truststore.location": "ca.crt"}``; the files must exist on
-    every executor, or be given as text (``ssl.truststore.certificates``).
+    ``partitions``: ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
+    listeners, which all executors must reach; map tasks use them in turn. ``ttl``: s after which a broker deletes
+    unreleased data. ``owner``: the owner of the quota in which the data counts. ``compression``: ``"lz4"`` or
+    ``"zstd"`` for slow networks. ``patience``: s for which a task tries to restore a lost connection. A connection also
+    counts as lost when an answer is due and the broker is silent for 15 s. ``progress``: whether to draw a bar on
+    stderr; None: if that is a terminal. ``security``: TLS, by Kafka's names, such as ``{"security.protocol": "SSL",
+    "ssl.truststore.location": "ca.crt"}``; the files must exist on every executor, or be given as text
+    (``ssl.truststore.certificates``).
 
-    Raises ExchangeError, ConfigError (each one sentence), ValueError, and the errors of ``df``.
+    Raises ExchangeError, ConfigError (each with one sentence), ValueError, and the errors of ``df``.
     """
     spark = df.sparkSession
     columns, buckets = _checked_keys(df, keys, partitions)
@@ -234,7 +235,7 @@ def exchange(
 
 
 def _checked_keys(df: "AnyDataFrame", keys: "Key | Sequence[Key]", partitions: int | None) -> tuple[list[Key], int]:
-    """Key columns and number of buckets. Raises ExchangeError, ValueError for what cannot be exchanged."""
+    """Key columns and number of buckets. Raises ExchangeError and ValueError for unsupported keys or numbers."""
     if not isinstance(df, DataFrame):
         raise ExchangeError("An exchange needs a session of its own driver: Spark Connect has none.")
     if df.isStreaming:
@@ -272,7 +273,7 @@ def _run_map_stage(
         # `tryComplete` use a listener, which the clone has, too.)
         with suppress(Py4JError):
             session.observationManager().tryComplete(committed._jdf.queryExecution())
-    # Spark returns the result of one attempt of each task, the first that succeeded.
+    # Spark returns the result of each task's first successful attempt.
     winners = tuple(map(Winner.of, rows))
     if any(winner.too_wide for winner in winners):
         _release_quietly(spec)
@@ -284,8 +285,8 @@ def _run_map_stage(
 
 def exchange_error_in(text: str) -> str | None:
     """The sentence of an ExchangeError in Spark's message about a task that failed with it, or None."""
-    _, found, rest = text.rpartition(f"{ExchangeError.__name__}: ")
-    return rest.splitlines()[0] if found else None
+    _, marker, rest = text.rpartition(f"{ExchangeError.__name__}: ")
+    return rest.splitlines()[0] if marker else None
 
 
 def _addresses(brokers: str | Sequence[str]) -> tuple[str, ...]:
@@ -324,12 +325,13 @@ def _release(spec: ExchangeSpec) -> None:
 
 def _release_quietly(spec: ExchangeSpec) -> None:
     """As ``_release``, without errors: a broker that cannot be reached deletes its share after the time to live."""
-    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an interpreter that is ending starts no threads
+    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an ending interpreter starts no threads
         _release(spec)
 
 
 def release_losers(plan: ExchangePlan) -> None:
-    """Release what losing attempts have written or are writing. What they begin later is released with the exchange."""
+    """Release the data of losing attempts, finished or running. Data that they begin later is released with the
+    exchange."""
     spec = plan.spec
     winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
     for address in spec.brokers:
@@ -342,8 +344,8 @@ def release_losers(plan: ExchangePlan) -> None:
 def in_cloned_session(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:
     """The same rows, planned with ``settings``.
 
-    The settings are made in a clone of the session. The user's session is not changed, not even temporarily, because other
-    threads plan their queries with it, other exchanges among them.
+    The settings are made in a clone of the session. The user's session is not changed, not even temporarily, because
+    other threads plan their queries with it, including other exchanges.
     """
     spark = df.sparkSession
     session = df._jdf.sparkSession().cloneSession()
@@ -352,7 +354,7 @@ def in_cloned_session(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFr
     assert spark._jvm is not None
     plan = df._jdf.queryExecution().analyzed()
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
-    # No new SparkSession: creating one would make RDD.toDF, in the whole process, create its frames in that session.
+    # No new SparkSession: creating it would make RDD.toDF, in the whole process, create its frames in that session.
     return DataFrame(rows, spark)
 
 

@@ -1,15 +1,15 @@
-"""The values that the two stages of an exchange and the driver exchange.
+"""The values that the stages of an exchange and the driver share, and the division of a map task's rows into batches
+for Python.
 
 An exchange is a data set with an id of 16 random bytes. The attempt ``a`` of map task ``m`` writes the result partition
-``<data set>#m`` of attempt ``a``, with a subpartition for each bucket, so attempts do not interfere. The driver decides which
-attempts count. An attempt cannot know that itself: if the stage before it fails, its rows simply end, and it finishes as usual.
+``<data set>#m`` of attempt ``a``, with a subpartition for each bucket, so attempts do not interfere. The driver decides
+which attempts count. An attempt cannot know that itself: if the stage before it fails, its rows simply end, and it
+finishes as usual.
 
-How Spark cuts a map task's rows into batches for Python.
-
-Spark can bound the bytes of a batch. It then asks each column for its size after each row, which for rows of 100 bytes takes more
-time than everything else that the JVM does with them. So the first run bounds only the number of rows, and SQL looks at each row:
-a row that is too wide for a batch with so many others arrives without its values and in the bucket ``WIDE_ROW``, and then the map
-stage runs once more, with a bound on the bytes.
+Spark can bound the bytes of a batch. It then asks each column for its size after each row, which for rows of 100 bytes
+takes more time than all other work of the JVM on them. So the first run bounds only the number of rows, and SQL checks
+each row: a row too wide for a batch of that many rows arrives without its values and in the bucket
+``WIDE_ROW``, and then the map stage runs again, with a bound on the bytes.
 
 Tests: tests/spark/test_exchange.py.
 """
@@ -50,18 +50,18 @@ class ExchangeSpec:
     ttl_ms: int
     owner: str
     compression: str | None  # of Arrow: lz4 or zstd
-    patience: float  # a task gives up after so many s without a connection
+    patience: float  # a task gives up after this many s without a connection
     security: SecuritySettings | None = None
 
     def partition(self, map_number: int, attempt: int) -> ResultPartitionID:
-        # To the broker each attempt is another producer; otherwise it would let the first one that finishes win.
+        # To the broker each attempt is another producer; otherwise the first attempt to finish would win.
         attempt %= 2**_ATTEMPT_BITS
         vertex = attempt.to_bytes(16, "big")
         return ResultPartitionID.of(self.data_set, map_number, self.data_set, vertex, map_number, attempt)
 
     @property
     def prefix(self) -> str:
-        """The hex digits with which the ids of all its partitions begin."""
+        """The hex digits with which the ids of all partitions of the exchange begin."""
         return self.data_set.hex()
 
 
@@ -82,7 +82,7 @@ class Winner:
     broker: int
     rows: int
     size: int  # bytes
-    buckets: bytes  # a bit for each bucket that has rows, the first one highest
+    buckets: bytes  # a bit for each bucket, set if it has rows; the first bucket's is the highest
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Winner":
@@ -132,14 +132,14 @@ class ExchangePlan:
 
 # A row with more bytes than this in strings and binaries is too wide.
 _WIDTH_MAX = 16 * 1024
-# Rows of a batch if their width is not known: 4 MB of rows of 1 KB, 64 MiB of the widest. The JVM fills, encodes and copies each
-# batch, and does not find larger ones in the processor's cache. With 8,192 rows of 1 KB an exchange takes a seventh more CPU,
-# with 2,048 rows of 100 bytes a little more.
+# Rows of a batch if their width is unknown: 4 MB of rows of 1 KB, 64 MiB of the widest. The JVM fills, encodes and
+# copies each batch, and larger batches do not fit into the processor's cache. With 8,192 rows of 1 KB an exchange takes
+# a seventh more CPU, with 2,048 rows of 100 bytes a little more.
 _ROWS = 4096
 # The size of a batch, and its most rows, if the width of the rows is known.
 _BATCH_BYTES = 1024 * 1024
 _ROWS_MAX = 65536
-# The bounds of batches whose bytes are counted.
+# The bounds of batches with counted bytes.
 _COUNTED_BYTES = 4 * 1024 * 1024
 _COUNTED_ROWS = 50000
 
@@ -165,23 +165,23 @@ _WIDTHS: dict[str, int] = {
 
 @frozen
 class Batches:
-    """``rows``: the columns for Python, the bucket last. ``settings``: those of the session that plans them."""
+    """``rows``: the columns for Python, the bucket last. ``settings``: those of the session that plans the rows."""
 
     rows: "DataFrame"
     settings: Mapping[str, str]
 
 
 def bounded_by_bytes(tagged: "DataFrame") -> Batches:
-    """Batches of bounded size, whatever the rows are."""
+    """Batches of bounded size for any rows."""
     return Batches(tagged, {_RECORDS: str(_COUNTED_ROWS), _BYTES: str(_COUNTED_BYTES)})
 
 
 def bounded_by_rows(tagged: "DataFrame") -> Batches | None:
-    """Batches with a bounded number of rows, or None for columns whose width takes long to compute.
+    """Batches with a bounded number of rows, or None for columns with widths that take long to compute.
 
     ``tagged``: columns of any type, and last the bucket, an int.
     """
-    # As SQL text, which Spark parses in one call instead of one for each function of each column.
+    # As SQL text, which Spark parses in a single call instead of a call for each function of each column.
     fields = tagged.schema.fields
     columns = [_quoted(field.name) for field in fields]
     widths = [_width(column, field.dataType) for column, field in zip(columns, fields, strict=True)]
@@ -245,7 +245,7 @@ def _fixed_width(kind: t.DataType) -> int | None:
 
 
 def _or_zero(size: str) -> str:
-    """A null has no bytes; by Spark's older rules the size of one is -1."""
+    """A null has no bytes; by Spark's older rules its size is -1."""
     return f"cast(coalesce({size}, 0) as bigint)"
 
 

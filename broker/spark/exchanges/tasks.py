@@ -1,17 +1,16 @@
-"""The map side of an exchange: a task that writes its buckets to a broker, in a Python worker of an executor.
+"""The tasks of an exchange, in Python workers of executors: map tasks write buckets to a broker, reduce tasks read
+them.
 
-Its only output is one row, which it returns when its data is durable on the broker. So a task that Spark counts as done stays
-done, even if its executor is lost.
+A map task's only output is one row, which it returns when its data is durable on the broker. So a task that Spark
+counts as done stays done, even if its executor is lost.
 
-Splits a map task's Arrow batches into blocks of one bucket each. Pure; no Python object for each row.
+``Splitter`` splits a map task's Arrow batches into blocks of a single bucket. Pure; no Python object for each row.
+Batches are collected until they are enough for blocks of a good size, sorted by bucket with one stable sort and one
+``take``, and cut. A block is one Arrow IPC record batch message without a schema, because both ends know the schema. A
+compressed block begins with its uncompressed size: an int64, little-endian.
 
-Batches are collected until they are enough for blocks of a good size, sorted by bucket with one stable sort and one ``take``, and
-cut. A block is one Arrow IPC record batch message without a schema, because both ends know the schema. A compressed block begins
-with its uncompressed size: an int64, little-endian.
-
-The reduce side of an exchange: ``mapInArrow`` over the numbers of the buckets, with one partition for each.
-
-It is not a Python data source, because to plan one Spark starts Python processes on the driver, half a second for each reading.
+The reduce side is ``mapInArrow`` over the numbers of the buckets, with one partition for each. It is not a Python data
+source, because to plan such a source Spark starts Python processes on the driver, half a second for each reading.
 
 Tests: tests/spark/test_exchange.py.
 """
@@ -55,7 +54,7 @@ _COLLECTED_MAX = 32 * 1024 * 1024
 _BLOCK_MAX = 2**31 - 1
 _SIZE = struct.Struct("<q")
 
-# The C library's, which keeps what is freed (``worker.reuse_memory``). Arrow's own gives it back to the kernel.
+# The C library's pool, which keeps freed memory (``worker.reuse_memory``). Arrow's own pool returns it to the kernel.
 POOL = pa.system_memory_pool()
 
 
@@ -79,14 +78,14 @@ class Codec:
             if not 0 <= size <= _BLOCK_MAX:
                 raise ValueError(f"a compressed block of {size} bytes")
             message = self._codec.decompress(message.slice(_SIZE.size), size)
-        # Otherwise offsets could point beyond the block. It takes a few microseconds for a megabyte.
+        # Otherwise offsets could point beyond the block. The check takes a few microseconds for a megabyte.
         pa.ipc.read_record_batch(message, _with_bytes_for_texts(schema)).validate(full=True)
         return pa.ipc.read_record_batch(message, schema)
 
 
 @lru_cache
 def _with_bytes_for_texts(schema: pa.Schema) -> pa.Schema:
-    """A schema with the same layout, whose validation lets texts pass that are not UTF-8, which Spark's may be."""
+    """A schema with the same layout that accepts texts in other encodings than UTF-8, as Spark does."""
     return pa.schema([_as_bytes(field) for field in schema])
 
 
@@ -106,7 +105,7 @@ def _as_bytes(field: pa.Field) -> pa.Field:
 
 
 class Splitter:
-    """``add`` batches whose last column is the bucket, an int32 below ``buckets``, and call ``finish`` at the end.
+    """``add`` batches with the bucket as last column, an int32 below ``buckets``, and call ``finish`` at the end.
 
     Both return (bucket, block) pairs. ``counts`` has the number of rows of each bucket so far.
     """
@@ -158,7 +157,7 @@ class Splitter:
 
 # The most bytes in flight to the broker.
 _WINDOW_BYTES = 16 * 1024 * 1024
-# How long a task waits for a broker whose memory and disk are full before it fails.
+# How long a task waits for a broker with full memory and disk before it fails.
 _FULL_BROKER_TIMEOUT_S = 600.0
 
 
@@ -245,7 +244,7 @@ class MapTask:
             try:
                 for blocks in _steps(splitter, first, rest):
                     for bucket, block in blocks:
-                        # Not copied: nothing else refers to it.
+                        # Not copied, because nothing else refers to it.
                         push_block(writer, bucket, memoryview(block), copy=False, timeout=_FULL_BROKER_TIMEOUT_S)
                         size += block.size
                 # Not `finish`: the broker ends each subpartition itself, which saves sending thousands of events.
@@ -258,7 +257,7 @@ class MapTask:
         return int(splitter.counts.sum()), size, bits(splitter.counts)
 
     def _check(self, given: pa.Schema) -> None:
-        """Raise ExchangeError unless the rows are laid out like the schema with which the reduce side reads them."""
+        """Raise ExchangeError unless the rows have the layout with which the reduce side reads them."""
         expected = arrow_schema(self.schema)
         types = [layout(field.type) for field in given][:-1]
         if types != [layout(field.type) for field in expected]:
@@ -301,7 +300,7 @@ def _commit(map_number: int, attempt: int, broker: int, rows: int, size: int, bu
 
 
 def layout(kind: pa.DataType) -> object:
-    """How the values of a type lie in buffers, without names, time zones and nullability."""
+    """The layout of a type's values in buffers, without names, time zones and nullability."""
     if pa.types.is_timestamp(kind):
         return "timestamp", kind.unit
     if kind.num_fields:
@@ -312,8 +311,8 @@ def layout(kind: pa.DataType) -> object:
 def one_row_per_partition(spark: SparkSession, count: int) -> DataFrame:
     """The numbers below ``count``, each in a partition of its own.
 
-    They are the rows of an RDD, about whose size Spark assumes nothing. It knows the size of a range, would take it for the size
-    of the result, and would broadcast gigabytes in a join.
+    They are the rows of an RDD, so Spark assumes nothing about their size. The size of a range is known to Spark, which
+    would take it for the size of the result and broadcast gigabytes in a join.
     """
     numbers = spark.range(0, count, 1, count).toDF("bucket")._jdf
     return DataFrame(spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), spark)
@@ -334,7 +333,7 @@ class ReduceTask:
                 yield from self.bucket(bucket)
 
     def bucket(self, bucket: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one bucket: one subpartition of every winner. Raises ExchangeError."""
+        """The rows of a bucket: a subpartition of every winner. Raises ExchangeError."""
         spec = self.plan.spec
         channels = self.plan.channels(bucket)
         schema = arrow_schema(self.schema)
@@ -362,11 +361,11 @@ class ReduceTask:
 def decoded(
     blocks: Iterable[tuple[object, bytes | bytearray | memoryview]], codec: Codec, schema: pa.Schema
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Each batch with the bytes that it takes in memory. Raises ExchangeError for other bytes than a Splitter's."""
+    """Each batch with its size in memory. Raises ExchangeError for bytes that a Splitter did not make."""
     for _, block in blocks:
         try:
             batch = codec.decode(block, schema)
-        except (ValueError, OSError) as error:  # which Arrow raises, too
+        except (ValueError, OSError) as error:  # Arrow also raises OSError
             raise ExchangeError(f"A block of the exchange is not one that an exchange writes: {error}") from error
         # A compressed block may hold hundreds of times its size.
         yield batch, max(len(block), batch.get_total_buffer_size())

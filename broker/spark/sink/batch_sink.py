@@ -1,29 +1,28 @@
-"""Writes rows to topics: the tasks' side, and batch writes. Commits in ``commit.py``.
+"""Writes rows to topics: the tasks' side, batch writes and streams (``df.writeStream``). Commits are in ``commit.py``.
 
-Spark plans a write in one process, writes in tasks, and commits or aborts in yet another process, so a writer is a value with
-options and columns. It connects in ``write`` and ``commit``. By default a batch write is *at least once*: a task that runs again
-writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, for any number of tasks, topics and partitions: a
-reader with ``read_committed`` never sees a part of it.
+Spark plans a write in one process, writes in tasks, and commits or aborts in yet another process, so a writer is a
+value with options and columns. It connects in ``write`` and ``commit``. By default a batch write is *at least once*: a
+task that runs again writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, for any number of
+tasks, topics and partitions: a reader with ``read_committed`` never sees a part of it.
 
-With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it is repeated to the same target
-(``marks.py``). In this way the result of a query in update mode can be written to a topic exactly once, although Spark does not
-allow update mode for Python sinks:
+With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it is repeated to the same
+target (``marks.py``). In this way the result of a query in update mode can be written to a topic exactly once, although
+Spark does not allow update mode for Python sinks:
 
     def write(changed, batch_id):
         changed.write.format("broker").options(txnAppId="counts", txnVersion=batch_id, ...).mode("append").save()
 
     counts.writeStream.outputMode("update").foreachBatch(write).start()
 
-``df.writeStream.format("broker")``: micro-batches to topics, by default each exactly once.
+A stream writes micro-batches, by default each exactly once. Spark (4.1 to 4.3) does not tell ``write`` the batch nor
+``commit`` the query, and keeps no writer between batches. Tasks learn the query's id from a local property
+(``sql.streaming.queryId``), which is undocumented but as old as Structured Streaming, and pass it to the commit in
+their messages. A batch without rows has nothing to commit.
 
-Spark (4.1 to 4.3) does not tell ``write`` the batch nor ``commit`` the query, and keeps no writer between batches. Tasks learn
-the query's id from a local property (``sql.streaming.queryId``), which is undocumented but as old as Structured Streaming, and
-pass it to the commit in their messages. A batch without rows has nothing to commit.
-
-The guarantee depends on Spark's own: a replayed batch has the same number and reads the same rows, which is true for sources that
-can replay and for deterministic queries. It lasts as long as the checkpoint and the group's offsets: if a query is killed between
-the broker's decision and Spark's entry in the commit log, and is restarted later than the broker's ``offsets.retention.minutes``
-(7 days), it writes its last batch twice.
+The guarantee depends on Spark's own: a replayed batch has the same number and reads the same rows, which is true for
+sources that can replay and for deterministic queries. It lasts as long as the checkpoint and the group's offsets: if a
+query is killed between the broker's decision and Spark's entry in the commit log, and is restarted later than the
+broker's ``offsets.retention.minutes`` (7 days), it writes its last batch twice.
 
 Tests: tests/spark/sink/test_commit.py,
 tests/spark/test_sink_kill.py,
@@ -53,13 +52,14 @@ from broker.spark.worker import freeze_imports
 
 # The local property from which a task learns its streaming query. It is undocumented, and there is no other way.
 _QUERY_ID = "sql.streaming.queryId"
-# In a streaming query its run, a UUID that is new after each start; otherwise the user's name for the job.
+# In a streaming query, the id of its run, a new UUID after each start; otherwise the user's name for the job.
 _JOB_GROUP = "spark.jobGroup.id"
 
 
 @attrs.frozen
 class Task:
-    """A task's place in its job. ``query_id``: the streaming query, if the job belongs to one, and ``run``: its run."""
+    """A task's place in its job. ``query_id``: the streaming query, if the job belongs to a query; ``run``: the query's
+    run."""
 
     partition: int
     attempt: int
@@ -153,7 +153,7 @@ def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 def batch_writer(given: Any, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Raises ConfigError, or the error that keeps the broker from answering."""
+    """Raises ConfigError, or the error that prevents the broker from answering."""
     if overwrite:
         raise ConfigError('A topic cannot be overwritten, only appended to: write with mode("append").')
     options = SinkOptions.parse(given, default_guarantee=AT_LEAST_ONCE)
@@ -168,7 +168,7 @@ _log = logging.getLogger(__name__)
 
 @sentences_only
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A value: Spark creates a new one for every commit."""
+    """A value: Spark creates a new writer for every commit."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self.options = options
@@ -191,7 +191,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 MicroBatch(cluster, batchId, written(messages)).commit()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Spark also calls this after a failed commit. What the broker has decided by then does not change.
+        # Spark also calls this after a failed commit. A decision that the broker has made does not change.
         members = [message.identity for message in written(messages) if message.identity is not None]
         if members:
             with Cluster(self.options.client) as cluster:

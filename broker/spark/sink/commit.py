@@ -1,19 +1,19 @@
 """The driver's commit or abort after the tasks have written: the exactly-once side of the sink.
 
-Each task writes in a transaction of its own, leaves it open and names it in its commit message. Then *one* durable decision of
-the broker (EndTxns) commits all of them, so that no reader ever sees a part of a batch. The decision also commits the batch's
-number (``marks.py``). If Spark replays a batch, because it was killed before it had recorded that the batch was done, the number
-shows that the batch is written, and it is not written again.
+Each task writes in a transaction of its own, leaves it open and names it in its commit message. Then *one* durable
+decision of the broker (EndTxns) commits all of them, so that no reader ever sees a part of a batch. The decision also
+commits the batch's number (``marks.py``). If Spark replays a batch, because it was killed before it had recorded the
+end of the batch, the number shows that the batch is written, and it is not written again.
 
 | killed                               | the transactions                | after the restart the batch is               |
 |--------------------------------------|---------------------------------|----------------------------------------------|
 | while tasks write, or before EndTxns | open; fenced by the replay      | written again; open transactions are aborted |
 | after the broker decided             | committed, with the number      | recognised; the replay's rows are aborted    |
 
-A driver that was taken for dead may still run. The driver's own producer is part of the decision, and a new driver, by taking
-over its transactional id (the job's name), fences the old one.
+A driver that was taken for dead may still run. The driver's own producer is part of the decision, and a new driver
+fences the old driver by taking over its transactional id (the job's name).
 
-A broker without EndTxns (Kafka itself) can decide for one producer only, so there one task must write the batch.
+A broker without EndTxns (Kafka itself) can decide for one producer only, so there a single task must write the batch.
 """
 
 import logging
@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Written(WriterCommitMessage):
-    """A task's commit message. ``identity`` is its open transaction, or None without one or without rows.
+    """A task's commit message. ``identity`` is its open transaction, or None without a transaction or without rows.
 
-    ``run``: the run of the streaming query, between two restarts, for which it was written.
+    ``run``: the run of the streaming query, between two restarts, for which the task wrote.
     """
 
     rows: int
@@ -58,7 +58,7 @@ def task_name(job: str, partition: int, attempt: int) -> str:
 
 
 class MicroBatch:
-    """The commit of one batch, in steps that ``commit`` runs.
+    """The commit of a batch, in steps that ``commit`` runs.
 
     ``marks`` knows which batches the broker has; by default those of a streaming query.
     """
@@ -70,7 +70,8 @@ class MicroBatch:
         self.marks = marks or query_marks(cluster, written)
 
     def commit(self) -> bool:
-        """Whether the batch was committed now: False if it had been before, or if no task has written rows."""
+        """Return whether the batch was committed now: False if it was committed before, or if no task has written
+        rows."""
         if not self.members:
             return False
         self.abort_leftovers()
@@ -150,7 +151,8 @@ def require_one(members: Sequence[Identity]) -> Sequence[Identity]:
 
 
 def abort(cluster: Cluster, members: Iterable[Identity]) -> None:
-    """Abort those transactions that are still open. If that is not possible now, the broker aborts them when they time out."""
+    """Abort the transactions that are still open. If that is impossible now, the broker aborts them when they time
+    out."""
     for member in members:
         try:
             transaction.end(cluster.routing, member, committed=False)
@@ -176,7 +178,7 @@ def abort_job_leftovers(cluster: Cluster, job: str, members: Iterable[Identity])
 
 
 def abort_leftovers(cluster: Cluster, prefix: str, is_mine: Callable[[str], bool], members: Iterable[Identity]) -> None:
-    """Abort the open transactions whose ids begin with ``prefix`` and satisfy ``is_mine``, except ``members``."""
+    """Abort the open transactions with ids that begin with ``prefix`` and satisfy ``is_mine``, except ``members``."""
     current = {(member.transactional_id, member.producer_id) for member in members}
     try:
         for opened in cluster.list_transactions(prefix):

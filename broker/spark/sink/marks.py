@@ -1,7 +1,7 @@
-"""Marks on the broker that tell which batches it has, so that a repeated batch is not written again. On the driver's thread.
+"""Marks of written batches on the broker, so that a repeated batch is not written again. On the driver's thread.
 
-A mark is a committed offset: the number of the last batch, at partition 0 of the first topic that was written to. The decision
-that commits the rows commits the mark, too (``commit.py``). The mark's group tells whose batches it counts:
+A mark is a committed offset: the number of the last batch, at partition 0 of the first topic that was written to. The
+decision that commits the rows also commits the mark (``commit.py``). The mark's group identifies the counted batches:
 
 | write                                       | job: its transactional ids begin so  | group of the mark         |
 |---------------------------------------------|--------------------------------------|---------------------------|
@@ -9,13 +9,14 @@ that commits the rows commits the mark, too (``commit.py``). The mark's group te
 | txnAppId, txnVersion and the option topic   | ``spark-<app>/topic/<topic>``        | the same                  |
 | txnAppId, txnVersion and the column topic   | ``spark-<app>/column``               | ``<job>/<hash of topics>``|
 
-So numbered writes of one application to different topics, or to different sets of topics, are counted separately, as Delta counts
-them by table. By the numbers alone, two writes with the same number to the same target look like a write and its repetition. The
-mark therefore also names the streaming query of the write, and the run of that query in which the number came last: a batch is
-repeated only in the same query, and comes only once within a run.
+So numbered writes of one application to different topics, or to different sets of topics, are counted separately, as
+Delta counts them by table. By the numbers alone, two writes with the same number to the same target look like a write
+and its repetition. The mark therefore also names the streaming query of the write, and the run of that query in which
+the number came last: a batch is repeated only in the same query, and comes only once within a run.
 
-Older versions counted all numbered writes of an application together, in the group ``spark-<app>``. A mark in that group stands
-for the last write whose first topic has it, without saying which write that was: the first write with its number claims it.
+Older versions counted all numbered writes of an application together, in the group ``spark-<app>``. A mark in that
+group belongs to the last write with that first topic, without naming the write: the first write with its number claims
+it.
 """
 
 import hashlib
@@ -69,7 +70,7 @@ class Marks(Protocol):
         """Whether this is a transaction of an earlier attempt to write such a batch, usually a task's."""
 
     def last(self) -> int:
-        """The number of the last batch that the broker has; -1 for none."""
+        """The number of the last batch on the broker; -1 for none."""
 
     def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
 
@@ -79,7 +80,7 @@ class Marks(Protocol):
 
 @attrs.frozen
 class QueryMarks:
-    """The marks of a streaming query. It has one sink, so a batch is written once, whatever its topics are."""
+    """The marks of a streaming query. It has one sink, so a batch is written once, to any topics."""
 
     cluster: Cluster
     query_id: str
@@ -103,7 +104,7 @@ class QueryMarks:
     def last(self) -> int:
         """The highest number at all topics, because they may change from batch to batch.
 
-        Only for the present topic does this wait for a transaction that is committing the mark.
+        Waits for transactions that are committing the mark, but only at the present topic.
         """
         marks = self.cluster.committed(self.group)
         marks |= self.cluster.committed(self.group, [_place(self.topics)], stable=True)
@@ -143,7 +144,7 @@ class _Mark:
 
 @attrs.define(eq=False)
 class WriteMarks:
-    """The marks of one application's writes to one target: the topic of the option, or the set of the rows' topics."""
+    """The marks of an application's writes to a target: the topic of the option, or the set of the rows' topics."""
 
     cluster: Cluster
     app: str
@@ -183,7 +184,7 @@ class WriteMarks:
         old = self.cluster.committed(query_name(self.app), [place], stable=True).get(place)
         if old is None:
             return -1
-        # Writes before the last one cannot be told apart, so they count for every target.
+        # Writes before the last write cannot be told apart, so they count for every target.
         return old.offset if old.metadata in ("", self._claim) else old.offset - 1
 
     @property
@@ -250,7 +251,7 @@ class WriteMarks:
 
 
 def _place(topics: Collection[str]) -> TopicPartition:
-    """The partition at which the mark is committed; an offset must belong to one."""
+    """The partition at which the mark is committed; an offset must belong to a partition."""
     return min(topics), 0
 
 

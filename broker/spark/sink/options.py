@@ -17,8 +17,9 @@ from broker.spark.source.options import SINK_OPTIONS, SOURCE_OPTIONS, check_name
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
-# Four times Kafka's default. A batch is 1 MB, so that by default no two of them would fit into one request. Requests of several
-# batches (three, if these are full) cost producer and broker a tenth less CPU, and more is on its way to the disk.
+# Four times Kafka's default. A batch is 1 MB, so by default no two batches would fit into a request. Requests of
+# several batches (three, if these are full) cost producer and broker a tenth less CPU, and more data is on its way to
+# the disk.
 SINK_REQUEST_BYTES = 4 * 1024 * 1024
 
 
@@ -53,7 +54,7 @@ class SinkOptions:
             # A task's transaction waits for all other tasks of its batch.
             client = attrs.evolve(client, transaction_timeout_ms=LONGEST_TRANSACTION_MS)
         if "kafka.max.request.size" not in named:
-            # Batches of several partitions then share requests, and a large record is the topic's to refuse.
+            # Batches of several partitions then share requests, and the topic decides whether to refuse a large record.
             client = attrs.evolve(client, max_request_size=SINK_REQUEST_BYTES)
         if guarantee == EXACTLY_ONCE and (client.acks != "all" or client.enable_idempotence is False):
             raise ConfigError(

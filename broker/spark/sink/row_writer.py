@@ -1,10 +1,11 @@
 """Chooses the partition of each row, collects rows until they make large record batches, and gives these to a producer.
 
-It runs on a task's thread; the producer's requests are in flight while the next rows are collected. No Python object is made for
-a row: partitions are chosen, and rows sorted into them, by column.
+It runs on a task's thread; the producer's requests are in flight while the next rows are collected. No Python object is
+made for a row: partitions are chosen, and rows sorted into them, by column.
 
-A row goes to the partition in its column ``partition``; without one, to that of its key's hash (chosen as Kafka's own producers
-do, so a key keeps its partition); and without a key, to one partition until a batch is full, then to the next.
+A row goes to the partition in its column ``partition``; without that, to the partition of its key's hash (as chosen by
+Kafka's own producers, so a key keeps its partition); and without a key, to the same partition until a batch is full, then to
+the next.
 """
 
 from itertools import pairwise
@@ -23,13 +24,13 @@ from broker.spark.sink.options import SinkColumns, check_topic
 
 # The most bytes collected for partitions that have no full batch yet: Kafka's buffer.memory.
 _COLLECTED_MAX_BYTES = 32 * 1024 * 1024
-# The bytes that a record takes beside key, value and headers, roughly: the offsets in Arrow arrays take as many.
+# Roughly the bytes of a record beside key, value and headers: the offsets in Arrow arrays take as many.
 _RECORD_OVERHEAD = 12
 
 
 @attrs.define(eq=False)
 class _Collected:
-    """Rows of one partition that are not sent yet, as slices of columns, in order."""
+    """Unsent rows of a partition, as slices of columns, in order."""
 
     values: list[Any] = attrs.Factory(list)
     keys: list[Any] = attrs.Factory(list)
@@ -39,7 +40,7 @@ class _Collected:
 
 @attrs.define(eq=False)
 class _Topic:
-    """``next`` is the partition for rows that may go anywhere, until ``bytes_left`` more bytes have gone there."""
+    """``next`` is the partition for rows without key and partition, until ``bytes_left`` more bytes have gone there."""
 
     name: str
     partitions: int
@@ -48,12 +49,14 @@ class _Topic:
 
 
 class RowWriter:
-    """``add`` batches, then call ``finish``. After it the producer has all rows, and the caller flushes the producer."""
+    """``add`` batches, then call ``finish``. Afterwards the producer has all rows, and the caller flushes the
+    producer."""
 
     def __init__(
         self, cluster: Cluster, producer: Producer, columns: SinkColumns, topic: str | None, first: int = 0
     ) -> None:
-        """``first``: the partition (modulo their number) at which rows without a partition begin, so that tasks spread."""
+        """``first``: the partition (modulo their number) at which rows without a partition begin, so that tasks
+        spread."""
         self.rows = 0
         self.topics: set[str] = set()
         config = cluster.config
@@ -90,7 +93,7 @@ class RowWriter:
         for where in list(self._collected):
             self._send(where)
 
-    # One topic --------------------------------------------------------------------------------------------------------
+    # A topic ----------------------------------------------------------------------------------------------------------
 
     def _add_to_topic(self, name: str, batch: pa.RecordBatch) -> None:
         topic = self._known.get(name)
@@ -127,11 +130,11 @@ class RowWriter:
     def _placed(self, topic: _Topic, batch: pa.RecordBatch) -> Any:
         """The partition of each row, -1 if it may go anywhere; None if all rows may."""
         columns = self._columns
-        given = None if columns.partition is None else batch.column(columns.partition)
+        chosen = None if columns.partition is None else batch.column(columns.partition)
         keys = None if columns.key is None else batch.column(columns.key)
-        if given is not None and given.null_count < len(given):
-            placed = given.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-            valid = given.is_valid().to_numpy(zero_copy_only=False)
+        if chosen is not None and chosen.null_count < len(chosen):
+            placed = chosen.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+            valid = chosen.is_valid().to_numpy(zero_copy_only=False)
             wrong = valid & ((placed < 0) | (placed >= topic.partitions))
             if wrong.any():
                 raise ConfigError(

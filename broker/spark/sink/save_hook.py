@@ -1,12 +1,10 @@
-"""Has ``broker.spark.sink.save_hook`` patch PySpark's DataFrameWriter, at once or as soon as PySpark is imported.
+"""Makes ``df.write.format("broker").save()`` without a mode append, as with Spark's own Kafka sink. In the user's
+process.
 
-``import broker.spark`` calls ``install``, before or after PySpark was imported. Reasons: docs/decisions/0008-save-mode.md.
-
-Makes ``df.write.format("broker").save()`` without a mode append, as with Spark's own Kafka sink. In the user's process.
-
-Spark's default mode is ErrorIfExists, and its JVM refuses that mode for every Python data source before it calls the source. So
-the mode must be changed when ``save`` is called: ``patch`` wraps that method of PySpark. Writes of other formats are passed on
-unchanged. ``save_hook.py`` calls ``patch``. Reasons: docs/decisions/0008-save-mode.md.
+Spark's default mode is ErrorIfExists, and its JVM refuses that mode for every Python data source before it calls the
+source. So the mode must be changed when ``save`` is called: ``patch`` wraps that method of PySpark. Writes of other
+formats are passed on unchanged. ``import broker.spark`` calls ``install``, which patches PySpark at once or as soon as
+PySpark is imported. Reasons: docs/decisions/0008-save-mode.md.
 
 Tests: tests/spark/sink/test_batch_sink.py.
 """
@@ -83,7 +81,7 @@ class _Finder(MetaPathFinder):
 
 
 class _PatchingLoader(Loader):
-    """Wraps the loader of one module. The loader itself is not changed, because all modules of a zip file share one."""
+    """Wraps the loader of a module. The loader itself is not changed, because all modules of a zip file share it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,16 +1,12 @@
-"""The batch source: at every run of a query it plans on the driver which records the tasks read.
+"""The batch source: plans on the driver, at every run of a query, which records the tasks read.
 
-``BatchReader`` is created in a planning process and copied to the tasks, so it holds options only. ``reading.py`` is the tasks'
-side.
+``BatchReader`` is created in a planning process and copied to the tasks, so it holds options only. ``reading.py`` is
+the tasks' side. ``narrow`` narrows the partitions and offsets by a query's filters (pure): filters on ``topic``,
+``partition`` and ``offset`` are applied completely. Of ``timestamp`` only lower bounds are used, and Spark filters
+again: producers set timestamps, so a record after the first late record may be early, but no record before it is late.
 
-Narrows the partitions and offsets to read by a query's filters. Pure.
-
-Filters on ``topic``, ``partition`` and ``offset`` are applied completely. Of ``timestamp`` only lower bounds are used, and Spark
-filters again: producers set timestamps, so a record after the first late one may be early, but no record before it is late.
-
-The columns that a query sees, with the names and types of Spark's Kafka connector.
-
-These are Spark's types; ``broker.client.kafka.columns.columns`` has the same columns in Arrow's.
+The columns have the names and types of Spark's Kafka connector. The types here are Spark's;
+``broker.client.kafka.columns.columns`` has the same columns in Arrow's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -86,7 +82,7 @@ class Narrowing:
 
 
 def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """What a conjunction of filters keeps, and the filters that Spark must apply again."""
+    """The records that a conjunction of filters keeps, and the filters that Spark must apply again."""
     narrowing, rest = Narrowing(), []
     for item in filters:
         kept, is_exact = _of(item)
@@ -97,7 +93,7 @@ def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _of(item: Filter) -> tuple[Narrowing, bool]:
-    """What one filter keeps, and whether that is exactly what the filter selects."""
+    """The records that a filter keeps, and whether the filter selects exactly those."""
     column = ".".join(getattr(item, "attribute", ()))
     value = getattr(item, "value", None)
     if isinstance(item, IsNotNull):
@@ -141,10 +137,10 @@ def _milliseconds(moment: datetime.datetime) -> int:
     return max(0, (moment - _EPOCH) // datetime.timedelta(milliseconds=1))
 
 
-def _common(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset[Any] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _common(left: frozenset[Any] | None, right: frozenset[Any] | None) -> frozenset[Any] | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
 
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -166,7 +162,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that a user has given, which may lack some. Raises ConfigError for any other column or type."""
+    """The columns of the user's schema, which may lack some. Raises ConfigError for any other column or type."""
     for field in schema.fields:
         if TYPES.get(field.name) != field.dataType or not field.nullable:
             known = ", ".join(f"{name} {type_.simpleString()}" for name, type_ in TYPES.items())
@@ -221,7 +217,7 @@ def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list
     first = resolve.first_offsets(ends, discovered.partitions, options, now_ms)
     last = resolve.last_offsets(ends, discovered.partitions, options, now_ms)
     for where in discovered.partitions:
-        # Times may cross in a partition that has no records between them; crossed offsets are a mistake of the user.
+        # Times may cross in a partition without records between them; crossed offsets are the user's mistake.
         if first[where] > last[where] and isinstance(options.start, Offsets) and isinstance(options.end, Offsets):
             raise ConfigError(
                 f"startingOffsets ({first[where]}) is after endingOffsets ({last[where]}) for {resolve.name(where)}."

@@ -1,18 +1,16 @@
-"""The position of a stream, which its checkpoint keeps: one offset for each partition, and the ids of the topics. Values only.
+"""The positions of a stream: offsets in its checkpoint, its lag, and the positions that options may name. Values only.
 
-The JSON is that of Spark's Kafka connector, ``{"orders": {"0": 23}}``, with ``"#topics": {"orders": "<id>"}`` beside the topics:
-the id tells a topic that was deleted and created again from the one that was read. A topic's name cannot contain ``#``.
+``StreamOffset`` is kept by the checkpoint: an offset for each partition, and the ids of the topics. Its JSON is that of
+Spark's Kafka connector, ``{"orders": {"0": 23}}``, with ``"#topics": {"orders": "<id>"}`` beside the topics: the id
+distinguishes a topic that was deleted and created again. A topic's name cannot contain ``#``. Spark keeps the ends of
+batches. If it reads the first batch again after a restart, it asks again where the query begins, and by then "latest"
+is another offset. So the end of the first batch also has its beginning: ``"#from": {"orders": {"0": 20}}``. Spark
+compares offsets as text, so equal offsets are written equally: topics in order, partitions by number.
 
-Spark keeps the ends of batches. If it reads the first batch again after a restart, it asks again where the query begins, and by
-then "latest" is another offset. So the end of the first batch also has its beginning: ``"#from": {"orders": {"0": 20}}``.
+``lag`` computes how far a stream is behind from Spark's progress events. Spark's Kafka connector reports the same in
+``sources[].metrics``, which a Python data source cannot fill.
 
-Spark compares offsets as text, so equal offsets are written equally: topics in order, partitions by number.
-
-How far a stream is behind, computed from Spark's progress events. Pure.
-
-Spark's Kafka connector reports the same in ``sources[].metrics``, which a Python data source cannot fill.
-
-The positions at which a read may begin or end, and their text in options. Pure; ``resolve.py`` turns them into offsets.
+A read may begin or end at these positions (``resolve.py`` turns them into offsets):
 
 | text | value |
 |---|---|
@@ -40,9 +38,9 @@ _IDS, _FIRST = "#topics", "#from"
 
 @attrs.frozen
 class StreamOffset:
-    """The next offset to read of each partition. ``topic_ids``: those of topics whose broker has ids.
+    """The next offset to read of each partition. ``topic_ids``: those of topics with ids.
 
-    ``first``: where the query began; set in its initial offset and in the end of its first batch, else None.
+    ``first``: the beginning of the query; set in its initial offset and in the end of its first batch, else None.
     """
 
     at: Mapping[TopicPartition, int]
@@ -55,7 +53,7 @@ class StreamOffset:
         return self.first is not None and self.first == self.at
 
     def to_json(self) -> dict[str, Any]:
-        """The value for ``json.dumps``; the module's docstring describes it."""
+        """The value for ``json.dumps``; see the module's docstring."""
         written = _nested(self.at)
         ids = {topic: self.topic_ids[topic] for topic in written if topic in self.topic_ids}
         if ids:
@@ -106,8 +104,8 @@ class Lag:
     @property
     def source(self) -> str:
         """The source by the name that Spark's Kafka connector would have: ``Broker[Subscribe[orders]]``.
-
         Spark shows a Python source as its JVM object, ``PythonMicroBatchStream@...``: that class has no ``toString``.
+                Spark shows a Python source as its JVM object, ``PythonMicroBatchStream@...``: that class has no ``toString``.
         """
         return f"Broker[Subscribe[{', '.join(sorted({topic for topic, _ in self.by_partition}))}]]"
 
@@ -131,7 +129,7 @@ class Lag:
 def lag(progress: Any) -> list[Lag]:
     """The lag of each source, in order. ``progress``: ``query.lastProgress``, a listener's ``event.progress``, or its JSON.
 
-    A source of another format, or one that has not reported yet, has an empty lag.
+    A source of another format, or a source that has not reported yet, has an empty lag.
     """
     if isinstance(progress, str):
         progress = json.loads(progress)

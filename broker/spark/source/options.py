@@ -1,7 +1,7 @@
 """The source's options: their names, their values, and combinations that are not allowed. Pure.
 
-Names and meanings are those of Spark's Kafka connector, so that a query changes only the name of its format; docs/SPARK.md marks
-the additional ones. Spark passes the names in lower case. Every ConfigError is one sentence.
+Names and meanings are those of Spark's Kafka connector, so that a query changes only the name of its format;
+docs/SPARK.md marks the additional options. Spark passes the names in lower case. Every ConfigError is one sentence.
 """
 
 import difflib
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Subscription:
-    """Exactly one field is set. ``pattern`` must match the whole name."""
+    """A single field is set. ``pattern`` must match the whole name."""
 
     topics: tuple[str, ...] | None = None
     assigned: tuple[TopicPartition, ...] | None = None
@@ -75,7 +75,7 @@ class Subscription:
 
 @attrs.frozen
 class Limits:
-    """The limits of one micro-batch; None: no limit."""
+    """The limits of a micro-batch; None: no limit."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -89,7 +89,7 @@ class SourceOptions:
     subscription: Subscription
     start: Position
     end: Position
-    # What a start by time means in a partition with no record that late: None is an error.
+    # The meaning of a start by time in a partition with no record that late: None is an error.
     late_start: int | None
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
@@ -123,7 +123,7 @@ class SourceOptions:
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of the table: those that the option ``columns`` names, or else all of Kafka's."""
+    """The columns of the table: those in the option ``columns``, or else all of Kafka's."""
     options = _Given(given)
     headers = options.flag("includeHeaders", False)
     named = options.text("columns")
@@ -247,9 +247,9 @@ def _subscription(options: _Given) -> Subscription:
 
 
 def _start(options: _Given, streaming: bool) -> tuple[Position, int | None]:
-    """The start, and where a partition begins that has no record that late.
+    """The start, and where to begin in a partition with no record that late.
 
-    A time for all partitions has precedence over times by partition, and both have precedence over offsets.
+    A time for all partitions takes precedence over times by partition, and both take precedence over offsets.
     """
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
     default = "latest" if streaming else "earliest"

@@ -1,12 +1,11 @@
-"""The tasks' side of the sources: from a ``Slice`` to Arrow record batches of about 1 MB, on the thread of a Python worker.
+"""The tasks' side of the sources: from a ``Slice`` to Arrow record batches of about 1 MB, on the thread of a Python
+worker.
 
-A task opens its connections here and closes them after the last batch, after an error, or when it ends; nothing is kept between
-tasks. So a task that failed can simply run again.
+A task opens its connections here and closes them after the last batch, after an error, or when it ends; nothing is kept
+between tasks, so a failed task can run again. A task runs in another process, perhaps on another machine, with a copy
+of the reader that was made before the query ran. Its ``Slice`` contains everything that it needs.
 
-Divides ranges of offsets into pieces, one for each task, and describes a piece to its task. Pure.
-
-A task runs in another process, perhaps on another machine, with a copy of the reader that was made before the query ran. Its
-``Slice`` contains everything that it needs.
+``cut`` divides ranges of offsets into pieces, one for each task. Pure.
 """
 
 from collections.abc import Iterator
@@ -66,7 +65,7 @@ class ReadSettings:
 
 @attrs.frozen(init=False)
 class Slice(InputPartition):
-    """The records that one task reads. Pickled on its way to the task."""
+    """The records that a task reads. Pickled on its way to the task."""
 
     range: OffsetRange
     settings: ReadSettings
@@ -75,13 +74,14 @@ class Slice(InputPartition):
         self.__attrs_init__(range, settings)
 
     def __repr__(self) -> str:
-        return f"Slice({self.range})"  # Spark shows it to users; addresses and columns are left out
+        return f"Slice({self.range})"  # shown to users by Spark; addresses and columns are left out
 
 
 def cut(ranges: Iterable[OffsetRange], at_least: int | None, most_records: int | None) -> list[OffsetRange]:
     """The non-empty ``ranges``, cut as required, in the order of topic, partition and offset.
 
-    ``at_least``: the least number of pieces, if there are as many records; the longest ranges are cut first (minPartitions).
+    ``at_least``: the least number of pieces, if there are enough records; the longest ranges are cut first
+    (minPartitions).
     ``most_records``: the most records in a piece (maxRecordsPerPartition).
     """
     whole = sorted(
@@ -105,7 +105,8 @@ def _split(range_: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """The records of one slice, in order. If there is nothing to read, Spark passes a partition of its own without a value."""
+    """The records of a slice, in order. If there is nothing to read, Spark passes a partition of its own without a
+    value."""
     if not isinstance(partition, Slice):
         return
     freeze_imports()

@@ -1,6 +1,6 @@
 """Turns the options into partitions and offsets by asking the cluster. Runs on the driver.
 
-Every function that may find that records were deleted takes a ``Loss``, which decides what to do then.
+Every function that may encounter deleted records takes a ``Loss``, which decides how to proceed.
 
 Tests: tests/spark/source/test_batch_source.py, tests/spark/source/test_stream_source.py.
 """
@@ -29,7 +29,7 @@ class DataLossError(BrokerError):
 
 @attrs.frozen
 class Loss:
-    """What to do about deleted records: fail, or log a warning and continue."""
+    """How to treat deleted records: fail, or log a warning and continue."""
 
     fails: bool
 
@@ -66,7 +66,7 @@ class Discovered:
 
 
 def discover(cluster: Cluster, subscription: Subscription) -> Discovered:
-    """The topics and partitions of the subscription that exist. ``require_all`` raises for the missing ones."""
+    """The existing topics and partitions of the subscription. ``require_all`` raises for missing ones."""
     if subscription.pattern is not None:
         matches = re.compile(subscription.pattern).fullmatch
         every = cluster.topics(None).values()
@@ -187,7 +187,7 @@ def _must_match(option: str, given: Mapping[TopicPartition, int], partitions: li
 def _within(
     ends: Ends, at: dict[TopicPartition, int], position: Position, option: str, loss: Loss
 ) -> dict[TopicPartition, int]:
-    """Report offsets that a user has given and that do not exist, and move them to the nearest that do."""
+    """Report offsets of the user that do not exist, and move them to the nearest existing offsets."""
     if not isinstance(position, Offsets):
         return at
     for where, offset in at.items():

@@ -1,18 +1,15 @@
 """The stream source. One ``StreamReader`` runs in a Python process beside the driver for as long as the query runs.
 
-It decides where each micro-batch ends, plans the tasks and keeps the connections. The tasks have copies of it that were made
-before that, so they use nothing but their ``Slice``.
+It decides where each micro-batch ends, plans the tasks and keeps the connections. The tasks have copies of it that were
+made before that, so they use nothing but their ``Slice``.
 
-Only ``latestOffset`` decides what a batch contains: partitions, topic ids and, for the first batch, its beginning are in the
-offset that Spark keeps. After a restart ``partitions`` plans the same batch from that offset.
+Only ``latestOffset`` decides the contents of a batch: partitions, topic ids and, for the first batch, its beginning are
+in the offset that Spark keeps. After a restart ``partitions`` plans the same batch from that offset.
 
-How many records one micro-batch reads of each partition. Pure arithmetic on lags, the numbers of records not yet read.
-
-Every partition with a lag gets at least one record, so none is starved.
-
-Estimates how large the records of each partition are, by samples, for maxBytesPerTrigger.
-
-It runs on the driver, which sees no records of the query. A ``RecordSizes`` belongs to one ``StreamReader``.
+``share_records`` and ``share_bytes`` compute how many records a micro-batch reads of each partition from the lags, the
+numbers of unread records. Every partition with a lag gets at least one record, so none is starved. For
+maxBytesPerTrigger, ``RecordSizes`` estimates the record size of each partition by samples, because the driver sees no
+records of the query.
 """
 
 import logging
@@ -51,9 +48,9 @@ Lags = Mapping[TopicPartition, int]
 
 
 def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
-    """Distribute ``most`` records over the partitions in proportion to their lags, or all records if they are no more.
+    """Distribute ``most`` records over the partitions in proportion to their lags, or all records if they are fewer.
 
-    The sum is ``most``, or the number of partitions that have a lag if that is more.
+    The sum is ``most``, or the number of partitions with a lag, if larger.
     """
     lags = {where: lag for where, lag in lags.items() if lag > 0}
     total = sum(lags.values())
@@ -69,7 +66,8 @@ def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
 
 
 def share_bytes(lags: Lags, record_bytes: Mapping[TopicPartition, float], most: int) -> dict[TopicPartition, int]:
-    """Records of each partition that together have about ``most`` bytes. ``record_bytes``: the mean size per partition."""
+    """Records of each partition that together have about ``most`` bytes. ``record_bytes``: the mean size per
+    partition."""
     lags = {where: lag for where, lag in lags.items() if lag > 0}
     total = sum(lag * record_bytes[where] for where, lag in lags.items())
     if total <= most:
@@ -155,13 +153,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Only tells whether there are limits: Spark can express one at a time. ``latestOffset`` uses the options."""
-        given = self._options.limits
-        if given.max_offsets is not None:
-            return ReadMaxRows(given.max_offsets)
-        if given.max_bytes is not None:
-            return ReadMaxBytes(given.max_bytes)
-        if given.min_offsets is not None:
-            return ReadMinRows(given.min_offsets)
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -173,9 +171,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         come_to = StreamOffset.from_json(start)
         begun = self._clamp_to_existing(_resume_offsets(come_to, newest, self._loss.report), newest)
         lags = {where: newest.at[where] - offset for where, offset in begun.items()}
-        # Everything before `start` is done. Spark itself reports that only with the next batch, so never for the last one.
+        # Everything before `start` is done. Spark itself reports that only with the next batch, so never for the last
+        # batch.
         self.commit(start)
-        # For a trigger that fires only once Spark asks for all records, whatever the options say.
+        # For a trigger that fires only once, Spark asks for all records, whatever the options say.
         taken = lags if isinstance(limit, ReadAllAvailable) else self._limited(begun, lags)
         if any(taken.values()):
             self._last_batch_s = self._cluster.clock.monotonic()
@@ -249,17 +248,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, begun: Mapping[TopicPartition, int], lags: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """The number of records that the batch reads of each partition, by the options."""
-        given, taken = self._options.limits, lags
+        limits, taken = self._options.limits, lags
         # The trigger availableNow ends with the first empty batch, so it must not wait.
-        if given.min_offsets is not None and self._pinned is None and self._last_batch_s is not None:
+        if limits.min_offsets is not None and self._pinned is None and self._last_batch_s is not None:
             waited_ms = (self._cluster.clock.monotonic() - self._last_batch_s) * 1000
-            if must_wait(lags, given.min_offsets, waited_ms, given.max_delay_ms):
+            if must_wait(lags, limits.min_offsets, waited_ms, limits.max_delay_ms):
                 return {}
-        if given.max_offsets is not None:
-            taken = share_records(taken, given.max_offsets)
-        if given.max_bytes is not None:
+        if limits.max_offsets is not None:
+            taken = share_records(taken, limits.max_offsets)
+        if limits.max_bytes is not None:
             means = self._sizes.means(self._cluster, {where: begun[where] for where, lag in taken.items() if lag > 0})
-            taken = share_bytes(taken, means, given.max_bytes)
+            taken = share_bytes(taken, means, limits.max_bytes)
         return taken
 
 
@@ -294,9 +293,9 @@ def _resume_offsets(
 ) -> dict[TopicPartition, int]:
     """The offset at which to continue, from ``begun``, in each partition of ``until``. Reports records lost between the two.
 
-    A partition that is not in ``begun`` is new and read from its beginning, and so is one of a topic that was created again. A
-    partition that ends before the query's position also was created again or, if the ids say that it is the same, lost its
-    end.
+    A partition missing in ``begun`` is new and read from its beginning, as is a partition of a topic that was
+    created again. A partition that ends before the query's position also was created again or, if the ids say that it
+    is the same, lost its end.
     """
     for where in sorted(begun.at.keys() - until.at.keys()):
         report(

@@ -1,4 +1,4 @@
-"""A broker for the tests of one module, and a cluster that is its client."""
+"""A broker for the tests of a module, and a cluster as its client."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ def running() -> Iterator[Broker]:
 
 @pytest.fixture
 def cluster(running: Broker) -> Iterator[Cluster]:
-    with Cluster(config(running)) as one:
-        yield one
+    with Cluster(config(running)) as client:
+        yield client
 
 
 @pytest.fixture
 def topic(running: Broker) -> str:
-    """A topic of two partitions that no other test uses."""
+    """A topic of two partitions for a single test."""
     name = f"columns-{next(_names)}"
     running.server.kafka.logs.create_topic(name, 2, {})
     return name

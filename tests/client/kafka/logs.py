@@ -8,27 +8,27 @@ from protocol.kafka.records.records import build_batch, records
 
 
 def append(running: Broker, topic: str, values: Iterable[bytes], partition: int = 0, timestamp: int = 0) -> None:
-    """One batch of these values."""
+    """A batch of these values."""
     log = running.server.kafka.logs.get(topic, partition)
     assert log is not None
     log.append(memoryview(build_batch([(None, value, [], timestamp) for value in values])), now_ms=timestamp)
 
 
 def offsets_and_values(data: memoryview) -> list[tuple[int, bytes | None]]:
-    """Of every record."""
-    return [(one.offset, one.value) for pos, _ in batches(data) for one in records(data, pos)]
+    """Offset and value of every record."""
+    return [(record.offset, record.value) for pos, _ in batches(data) for record in records(data, pos)]
 
 
 def values(data: memoryview, aborted: Sequence[tuple[int, int]] | None = None) -> list[bytes | None]:
     """The values of all records except markers and, with ``aborted``, records of aborted transactions."""
-    waiting = sorted(aborted or (), key=lambda one: one[1])
+    waiting = sorted(aborted or (), key=lambda transaction: transaction[1])
     aborting: set[int] = set()
-    found: list[bytes | None] = []
+    visible: list[bytes | None] = []
     for pos, header in batches(data):
         while waiting and waiting[0][1] <= header.base_offset:
             aborting.add(waiting.pop(0)[0])
         if header.is_control:
             aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
-            found += [one.value for one in records(data, pos)]
-    return found
+            visible += [record.value for record in records(data, pos)]
+    return visible

@@ -10,14 +10,14 @@ from tests.client.gate import Gate
 
 
 class Cut(NamedTuple):
-    """The connection ends when this many bytes have gone to the broker, or come from it."""
+    """The connection ends after this many bytes to the broker, or from it."""
 
     to_broker: int | None = None
     from_broker: int | None = None
 
 
 class CuttingProxy(Gate):
-    """Each connection takes the next of ``cuts``; when none is left, connections are not cut."""
+    """Each connection takes the next of ``cuts``; without any left, connections are not cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +46,15 @@ class CuttingProxy(Gate):
             assert self._target is not None
             try:
                 server = socket.create_connection(self._target, 10)
-            except OSError:  # the broker is down: so are we
+            except OSError:  # the broker is down, and so is the proxy
                 _end(client)
                 client.close()
                 continue
             self.connections += 1
             cut = self.cuts.popleft() if self.cuts else Cut()
-            for one in (client, server):
-                one.settimeout(None)
-                self.sockets.append(one)
+            for sock in (client, server):
+                sock.settimeout(None)
+                self.sockets.append(sock)
             self.run(self._copy, client, server, cut.to_broker)
             self.run(self._copy, server, client, cut.from_broker)
 

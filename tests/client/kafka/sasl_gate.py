@@ -1,5 +1,5 @@
 """A gate in front of a broker that demands a login, over TLS if configured, and then only forwards. With ``lifetime_ms`` a login
-counts for that time (KIP-368): the gate takes a further login and closes what sends anything else later.
+counts for that time (KIP-368): the gate takes a further login and closes connections that send anything else later.
 
 A faithful peer for the client's tests: other clients must be able to log in, too (``test_security.py``).
 """
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class SaslGate(Gate):
-    tokens = ("good.token",)  # that OAUTHBEARER takes
+    tokens = ("good.token",)  # accepted by OAUTHBEARER
 
     def __init__(self, users: dict[str, str], context: ssl.SSLContext | None = None, lifetime_ms: int = 0) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SaslGate(Gate):
         self.renewed = 0  # further logins on a connection
         self.expired = 0  # connections closed because their login had ended
         self.lifetime_ms = lifetime_ms
-        self.seen = bytearray()  # all that clients have sent before they were in
+        self.seen = bytearray()  # all bytes that clients have sent before their login succeeded
         self._users = users
         self._context = context
         self._target: tuple[str, int] | None = None
@@ -131,8 +131,8 @@ class SaslGate(Gate):
     def _with_sasl(self, frame: bytes, version: int) -> bytes:
         correlation_id, answer = control.parse_response(ApiKey.API_VERSIONS, version, frame)
         ranges = [
-            {"api_key": one.api_key, "min_version": one.min_version, "max_version": one.max_version}
-            for one in answer.api_keys
+            {"api_key": api.api_key, "min_version": api.min_version, "max_version": api.max_version}
+            for api in answer.api_keys
         ]
         ranges += [
             {"api_key": int(key), "min_version": 0, "max_version": most}
@@ -190,7 +190,7 @@ class Steps:
 
 
 class Bearer(Steps):
-    """RFC 7628: a refusal is an answer, to which the client says one byte."""
+    """RFC 7628: a refusal is an answer, to which the client sends a single byte."""
 
     def __init__(self, taken: tuple[str, ...], tokens: list[bytes]) -> None:
         super().__init__(iter(()), 1)
@@ -228,6 +228,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
-    for one in (source, target):
+    for sock in (source, target):
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""A broker of one topic that speaks whichever versions it is told to, for what our own broker does not do: topic ids, torn
-batches, throttling, leaders that move, and answers that are no answers.
+"""A broker of one topic with configurable versions, for the behaviour that our own broker lacks: topic ids, torn
+batches, throttling, leaders that move, and invalid answers.
 
-It keeps what is produced in memory, in one partition, and answers by Kafka's own schemas.
+It keeps produced records in memory, in one partition, and answers by Kafka's own schemas.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class ScriptedBroker(Gate):
         self.end = 0
         self.next_sequence = 0
         self.topic_id = TOPIC_ID
-        self.leader = self  # of the one partition
+        self.leader = self  # of the only partition
         self.script: deque[dict[str, Any] | bytes] = deque()
         self.asked: list[tuple[ApiKey, int]] = []
 
@@ -105,8 +105,8 @@ class ScriptedBroker(Gate):
 
     def list_offsets(self, request: Any) -> dict[str, Any]:
         answers = [
-            {"partition_index": one.partition_index, "offset": self.end if one.timestamp == -1 else 0}
-            for one in request.topics[0].partitions
+            {"partition_index": wanted.partition_index, "offset": self.end if wanted.timestamp == -1 else 0}
+            for wanted in request.topics[0].partitions
         ]
         return {"topics": [{"name": TOPIC, "partitions": answers}]}
 
@@ -114,7 +114,7 @@ class ScriptedBroker(Gate):
         return {"producer_id": 5, "producer_epoch": 0}
 
     def produce(self, request: Any) -> dict[str, Any]:
-        ((topic, (partition,)),) = [(one.name, one.partition_data) for one in request.topic_data]
+        ((topic, (partition,)),) = [(topic_data.name, topic_data.partition_data) for topic_data in request.topic_data]
         answer = {"index": partition.index}
         header = read_header(partition.records)
         if self.leader is not self:
@@ -146,8 +146,8 @@ class ScriptedBroker(Gate):
         return {"throttle_time": throttle, "responses": [name | {"partitions": [data]}]}
 
     def _records(self, offset: int, most: int) -> bytes:
-        found = [(position, header) for position, header in batches(self.log) if header.next_offset > offset]
-        if not found:
+        following = [(position, header) for position, header in batches(self.log) if header.next_offset > offset]
+        if not following:
             return b""
-        start, first = found[0]
+        start, first = following[0]
         return bytes(self.log[start : start + (most if self.tears else max(most, first.size))])

@@ -1,4 +1,4 @@
-"""The client of `broker backup`, with a broker that lets one backup begin a second."""
+"""The client of `broker backup`, with a broker that allows one new backup per second."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from broker.client.kafka.routing import Routing
 from broker.runtime.clock import SystemClock
 
 
-def test_one_after_the_other_is_waited_for_and_one_beside_the_other_refused() -> None:
+def test_backups_in_turn_wait_and_overlapping_are_refused() -> None:
     with Broker() as broker:
         config = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
         routing = Routing(config, SystemClock())

@@ -15,16 +15,16 @@ from tests.client.kafka.logs import append
 
 
 def test_topics_by_name_come_with_their_partitions(cluster: Cluster, topic: str) -> None:
-    found = cluster.topics([topic])
-    assert {topic: (0, 1)} == {name: one.partitions for name, one in found.items()}
+    topics = cluster.topics([topic])
+    assert {topic: (0, 1)} == {name: metadata.partitions for name, metadata in topics.items()}
 
 
-def test_a_topic_that_is_not_there_is_absent_and_not_made(cluster: Cluster, topic: str) -> None:
+def test_missing_topic_is_absent_and_not_created(cluster: Cluster, topic: str) -> None:
     assert {topic} == cluster.topics([topic, "nobody-made-this"]).keys()
     assert "nobody-made-this" not in cluster.topics(None)
 
 
-def test_a_topic_has_an_id_and_another_one_when_it_is_made_again(
+def test_recreated_topic_has_another_id(
     running: Broker, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = cluster.topics([topic])[topic].topic_id
@@ -32,7 +32,7 @@ def test_a_topic_has_an_id_and_another_one_when_it_is_made_again(
     assert before == cluster.topics(None)[topic].topic_id
     monkeypatch.setattr("broker.client.kafka.routing._PARTITIONS_PER_PAGE", 1)  # many pages
     assert before == cluster.topics(None)[topic].topic_id
-    assert all(one.topic_id is not None for one in cluster.topics(None).values())
+    assert all(metadata.topic_id is not None for metadata in cluster.topics(None).values())
     running.server.kafka.logs.delete_topic(topic)
     running.server.kafka.logs.create_topic(topic, 2, {})
     assert cluster.topics([topic])[topic].topic_id not in (None, before)
@@ -42,15 +42,15 @@ def test_all_topics_can_be_asked_for(cluster: Cluster, topic: str) -> None:
     assert topic in cluster.topics(None)
 
 
-def test_no_names_are_no_topics(cluster: Cluster, topic: str) -> None:
+def test_no_names_give_no_topics(cluster: Cluster, topic: str) -> None:
     assert {} == cluster.topics([])
 
 
-def test_a_producer_s_topics_are_made(cluster: Cluster) -> None:
+def test_topics_of_a_producer_are_created(cluster: Cluster) -> None:
     assert (0, 1) == cluster.make_topics(["made-for-a-producer"])["made-for-a-producer"].partitions
 
 
-def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
+def test_topic_that_broker_does_not_create_is_error() -> None:
     refused = pytest.raises(UnknownTopicError, match="The topic 'missing' does not exist")
     with Broker(auto_create_topics_enable=False) as running:
         hasty = config(running, retry_backoff_ms=1, retry_backoff_max_ms=300)  # gives up after 3 s
@@ -58,7 +58,7 @@ def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
             cluster.make_topics(["missing"])
 
 
-def test_a_topic_that_takes_a_while_to_be_made_is_waited_for() -> None:
+def test_slow_creation_of_a_topic_is_awaited() -> None:
     """Kafka's controller creates the topic, and meanwhile its brokers answer that it does not exist."""
 
     class Looking(Routing):
@@ -82,44 +82,44 @@ def test_offsets_of_a_partition(running: Broker, cluster: Cluster, topic: str) -
     append(running, topic, [b"b", b"c"], timestamp=3000)
     append(running, topic, [b"d"], timestamp=2000)
     wanted = {EARLIEST: 0, LATEST: 4, MAX_TIMESTAMP: 1, 1000: 0, 1001: 1, 3000: 1, 3001: None}
-    found = {time: cluster.offsets({(topic, 0): time})[topic, 0] for time in wanted}
-    assert wanted == found
+    offsets = {time: cluster.offsets({(topic, 0): time})[topic, 0] for time in wanted}
+    assert wanted == offsets
 
 
-def test_offsets_of_many_partitions_are_asked_for_at_once(cluster: Cluster, topic: str) -> None:
+def test_offsets_of_many_partitions_come_at_once(cluster: Cluster, topic: str) -> None:
     assert {(topic, 0): 0, (topic, 1): 0} == cluster.offsets({(topic, 0): LATEST, (topic, 1): EARLIEST})
     assert {} == cluster.offsets({})
 
 
-def test_offsets_of_a_topic_that_is_not_there_are_an_error(cluster: Cluster) -> None:
+def test_offsets_of_missing_topic_are_an_error(cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
         cluster.offsets({("nowhere", 0): LATEST})
 
 
-def test_offsets_of_a_partition_that_is_not_there_are_an_error(cluster: Cluster, topic: str) -> None:
+def test_offsets_of_missing_partition_are_an_error(cluster: Cluster, topic: str) -> None:
     with pytest.raises(UnknownTopicError, match="has 2 partitions, and no partition 7"):
         cluster.offsets({(topic, 7): LATEST})
 
 
-def test_what_a_group_commits_it_finds_again(cluster: Cluster, topic: str) -> None:
+def test_committed_offsets_are_read_back(cluster: Cluster, topic: str) -> None:
     cluster.commit("group", {(topic, 0): OffsetAndMetadata(5, "five"), (topic, 1): 6})
     assert {(topic, 0): OffsetAndMetadata(5, "five")} == cluster.committed("group", [(topic, 0)])
     everything = {(topic, 0): OffsetAndMetadata(5, "five"), (topic, 1): OffsetAndMetadata(6)}
     assert everything == cluster.committed("group") == cluster.committed("group", stable=True)
 
 
-def test_nothing_committed_is_absent(cluster: Cluster, topic: str) -> None:
+def test_missing_commit_is_absent(cluster: Cluster, topic: str) -> None:
     assert {} == cluster.committed("a new group", [(topic, 0)]) == cluster.committed("a new group")
     assert {} == cluster.committed("a new group", [])
 
 
-def test_a_closed_cluster_connects_again(cluster: Cluster, topic: str) -> None:
+def test_closed_cluster_connects_again(cluster: Cluster, topic: str) -> None:
     cluster.topics([topic])
     cluster.close()
     assert topic in cluster.topics([topic])
 
 
-def test_nobody_there_is_one_clear_sentence() -> None:
+def test_missing_broker_is_one_clear_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -129,7 +129,7 @@ def test_nobody_there_is_one_clear_sentence() -> None:
     assert f"No broker answers at 127.0.0.1:{port}: connection refused." == str(failure.value)
 
 
-def test_a_broker_that_is_being_started_is_waited_for_if_its_address_is_known_to_be_right() -> None:
+def test_patient_cluster_waits_for_a_starting_broker() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -144,7 +144,7 @@ def test_a_broker_that_is_being_started_is_waited_for_if_its_address_is_known_to
     later.stop()
 
 
-def test_the_second_address_is_tried(running: Broker, topic: str) -> None:
+def test_second_address_is_tried(running: Broker, topic: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         both = f"127.0.0.1:{taken.getsockname()[1]},{running.bootstrap_servers}"
@@ -152,7 +152,7 @@ def test_the_second_address_is_tried(running: Broker, topic: str) -> None:
             assert topic in cluster.topics([topic])
 
 
-def test_a_cluster_is_not_pickled_and_its_config_is(cluster: Cluster) -> None:
+def test_cluster_is_not_pickled_but_its_config_is(cluster: Cluster) -> None:
     with pytest.raises(TypeError, match="send its config"):
         pickle.dumps(cluster)
     assert cluster.config == pickle.loads(pickle.dumps(cluster.config))

@@ -25,17 +25,17 @@ def test_addresses(text: str, expected: tuple[tuple[str, int], ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " , ", "localhost", ":9092", "a:0", "a:65536", "a:b", "a:1:", "a:٣"])
-def test_addresses_that_are_none_are_refused(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         ClientConfig.from_properties({"bootstrap.servers": text})
 
 
-def test_there_must_be_a_broker() -> None:
+def test_broker_address_is_required() -> None:
     with pytest.raises(ConfigError, match=r"Set bootstrap\.servers"):
         ClientConfig.from_properties({})
 
 
-def test_librdkafka_s_name_for_the_brokers_is_known_and_java_s_goes_before_it() -> None:
+def test_java_name_of_brokers_precedes_librdkafkas_name() -> None:
     assert (("a", 1),) == ClientConfig.from_properties({"metadata.broker.list": "a:1"}).bootstrap
     both = {"metadata.broker.list": "a:1", "bootstrap.servers": "b:2"}
     assert (("b", 2),) == ClientConfig.from_properties(both).bootstrap
@@ -62,7 +62,7 @@ def test_values_may_be_text_or_not() -> None:
         ({"max.in.flight.requests.per.connection": 6}, "max.in.flight.requests.per.connection must be a whole number"),
     ],
 )
-def test_a_value_that_cannot_be_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
+def test_invalid_value_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError) as failure:
         ClientConfig.from_properties(SERVERS | settings)
     assert str(failure.value).startswith(sentence)

@@ -37,16 +37,16 @@ def gate(
     context: ssl.SSLContext | None = None, kind: type[SaslGate] = SaslGate, lifetime_ms: int = 0
 ) -> Iterator[SaslGate]:
     with (
-        kind(USERS, context, lifetime_ms) as one,
-        Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{one.port}",)) as running,
+        kind(USERS, context, lifetime_ms) as server,
+        Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{server.port}",)) as running,
     ):
-        one.forward_to(running.server.listeners["kafka"])
+        server.forward_to(running.server.listeners["kafka"])
         running.server.kafka.logs.create_topic("topic", 1, {})
-        yield one
+        yield server
 
 
 class ManualClock(SystemClock):
-    """Monotonic time goes on by itself and by ``now``."""
+    """Monotonic time advances by itself and by ``now``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -77,22 +77,22 @@ def as_user(mechanism: str, user: str = "alice", password: str = "s3cret-Ä") ->
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", USERS)
-def test_who_knows_the_password_gets_in_with_every_connection(mechanism: str, user: str) -> None:
-    with gate() as one, cluster(one, **as_user(mechanism, user, USERS[user])) as client:
+def test_right_password_opens_every_connection(mechanism: str, user: str) -> None:
+    with gate() as server, cluster(server, **as_user(mechanism, user, USERS[user])) as client:
         with client.producer() as producer:
             producer.send("topic", 0, build_batch([(None, b"v", [], 0)]), 1)
             producer.flush()
-        found = [value for fetched in client.fetcher("topic", 0, 0, 1) for value in values(fetched.data)]
-        assert [b"v"] == found
-        assert 3 == one.let_in  # control, producer, fetcher
+        received = [value for fetched in client.fetcher("topic", 0, 0, 1) for value in values(fetched.data)]
+        assert [b"v"] == received
+        assert 3 == server.let_in  # control, producer, fetcher
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_librdkafka_gets_in_too(mechanism: str) -> None:
-    with gate() as one:
+def test_librdkafka_logs_in_too(mechanism: str) -> None:
+    with gate() as server:
         admin = AdminClient(
             {
-                "bootstrap.servers": f"localhost:{one.port}",
+                "bootstrap.servers": f"localhost:{server.port}",
                 "security.protocol": "SASL_PLAINTEXT",
                 "sasl.mechanism": mechanism,
                 "sasl.username": "alice",
@@ -103,17 +103,17 @@ def test_librdkafka_gets_in_too(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_wrong_password_is_one_sentence_without_it(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_password_is_one_sentence_without_it(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with gate() as one, cluster(one, **as_user(mechanism, password="wrong-one")) as client:
+    with gate() as server, cluster(server, **as_user(mechanism, password="wrong-one")) as client:
         with pytest.raises(AuthenticationError) as failure:
             client.topics()
-        where = f"The broker at localhost:{one.port} refuses 'alice' with {mechanism}: Authentication failed"
+        where = f"The broker at localhost:{server.port} refuses 'alice' with {mechanism}: Authentication failed"
         assert str(failure.value).startswith(where)
         assert "wrong-one" not in str(failure.value) + repr(client.config) + caplog.text
         if mechanism != "PLAIN":  # SCRAM does not even tell the broker
-            assert b"wrong-one" not in one.seen
-        assert 0 == one.let_in
+            assert b"wrong-one" not in server.seen
+        assert 0 == server.let_in
 
 
 class Impostor(SaslGate):
@@ -125,9 +125,9 @@ class Impostor(SaslGate):
         yield b"v=AAAA"
 
 
-def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+def test_server_without_the_password_is_detected() -> None:
     found_out = pytest.raises(AuthenticationError, match="the server does not know the password either")
-    with gate(kind=Impostor) as one, cluster(one, **as_user("SCRAM-SHA-256")) as client, found_out:
+    with gate(kind=Impostor) as server, cluster(server, **as_user("SCRAM-SHA-256")) as client, found_out:
         client.topics()
 
 
@@ -138,19 +138,19 @@ def bearing(**token: object) -> dict[str, object]:
     return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"} | token
 
 
-def test_a_token_lets_in_and_so_does_one_in_a_file_that_changes(tmp_path: Path) -> None:
+def test_token_and_changing_token_file_log_in(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("good.token\n")
-    with gate() as one:
+    with gate() as server:
         for token in (
             {"sasl_oauthbearer_token": "good.token"},
             {"sasl_oauthbearer_token": lambda: "good.token"},
             {"sasl_oauthbearer_token_file": str(file)},
         ):
-            with cluster(one, **bearing(**token)) as client:
+            with cluster(server, **bearing(**token)) as client:
                 assert "topic" in client.topics()
-        assert 3 == one.let_in
-        with cluster(one, **bearing(sasl_oauthbearer_token_file=str(file))) as client:
+        assert 3 == server.let_in
+        with cluster(server, **bearing(sasl_oauthbearer_token_file=str(file))) as client:
             client.topics()
             client.close()
             file.write_text("an.old.one")
@@ -164,44 +164,44 @@ def test_a_token_lets_in_and_so_does_one_in_a_file_that_changes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("token", ["two words", "line\n\x01auth=x", "ä", " "])
-def test_a_token_that_would_be_another_message_is_not_sent(token: str, tmp_path: Path) -> None:
+def test_token_with_another_message_is_not_sent(token: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token)
-    with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file=str(tmp_path / "token"))) as client:
+    with gate() as server, cluster(server, **bearing(sasl_oauthbearer_token_file=str(tmp_path / "token"))) as client:
         with pytest.raises(ConfigError, match="printable") as failure:
             client.topics()
-        assert 0 == one.let_in
+        assert 0 == server.let_in
     assert token.strip() == "" or token not in str(failure.value)
 
 
-def test_a_token_file_that_is_not_there_is_named() -> None:
+def test_missing_token_file_is_named() -> None:
     named = pytest.raises(ConfigError, match="/no/such/file")
-    with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file="/no/such/file")) as client, named:
+    with gate() as server, cluster(server, **bearing(sasl_oauthbearer_token_file="/no/such/file")) as client, named:
         client.topics()
 
 
 # Logging in again (KIP-368) --------------------------------------------------------------------------------------------
 
 
-def test_a_connection_logs_in_again_before_its_login_ends() -> None:
-    with gate(lifetime_ms=60_000) as one:
+def test_connection_logs_in_again_before_login_ends() -> None:
+    with gate(lifetime_ms=60_000) as server:
         clock = ManualClock()
-        config = configured(one, **as_user("SCRAM-SHA-256"))
+        config = configured(server, **as_user("SCRAM-SHA-256"))
         connection = Connection(config.bootstrap[0], config, None, clock)
         connection.open()
         fields = {"topics": None}
         connection.ask(ApiKey.METADATA, 1, fields)
-        assert 0 == one.renewed
+        assert 0 == server.renewed
         clock.now += 58
         assert connection.login_due
         connection.ask(ApiKey.METADATA, 1, fields)
-        assert (1, 1) == (one.let_in, one.renewed)
+        assert (1, 1) == (server.let_in, server.renewed)
         assert not connection.login_due
         connection.close()
 
 
 def test_producer_and_fetcher_live_longer_than_their_login() -> None:
     count = 300
-    with gate(lifetime_ms=300) as one, cluster(one, **as_user("PLAIN")) as client:
+    with gate(lifetime_ms=300) as server, cluster(server, **as_user("PLAIN")) as client:
         client.topics()
         started = time.monotonic()
         with client.producer() as producer:
@@ -212,17 +212,17 @@ def test_producer_and_fetcher_live_longer_than_their_login() -> None:
                 sent += 1
             producer.flush()
         started = time.monotonic()
-        found = []
+        received = []
         for fetched in client.fetcher("topic", 0, 0, sent, max_bytes=2000):
             if time.monotonic() < started + 0.7:
                 time.sleep(0.02)
-            found += values(fetched.data)
-        assert [str(number).encode() * 100 for number in range(sent)] == found
-        assert one.renewed > 0
+            received += values(fetched.data)
+        assert [str(number).encode() * 100 for number in range(sent)] == received
+        assert server.renewed > 0
 
 
-def test_a_broker_that_renews_no_login_gets_a_new_connection() -> None:
-    """Kafka's rule: not within a second of the last one."""
+def test_broker_without_login_renewal_gets_new_connection() -> None:
+    """Kafka's rule: not within a second of the last login."""
     with Broker(listeners=("kafka+sasl://127.0.0.1:0",), connections_max_reauth_ms=60_000) as running:
         running.add_user("alice", "s3cret")
         config = ClientConfig.from_properties(
@@ -243,20 +243,20 @@ def test_a_broker_that_renews_no_login_gets_a_new_connection() -> None:
             assert first.is_open or client.routing.any_connection() is not first
 
 
-def test_who_is_refused_at_the_second_login_is_told_so() -> None:
-    with gate(lifetime_ms=60_000) as one:
+def test_refused_second_login_is_reported() -> None:
+    with gate(lifetime_ms=60_000) as server:
         clock = ManualClock()
-        config = configured(one, **as_user("SCRAM-SHA-256"))
+        config = configured(server, **as_user("SCRAM-SHA-256"))
         connection = Connection(config.bootstrap[0], config, None, clock)
         connection.open()
-        one.forget("alice")
+        server.forget("alice")
         clock.now += 58
         with pytest.raises(AuthenticationError, match="refuses 'alice' with SCRAM-SHA-256"):
             connection.ask(ApiKey.METADATA, 1, {"topics": None})
         assert not connection.is_open
 
 
-def test_a_broker_without_sasl_says_so() -> None:
+def test_broker_without_sasl_is_reported() -> None:
     with Broker() as running:
         config = ClientConfig.from_properties(
             {
@@ -284,61 +284,68 @@ def over_tls(**settings: str) -> dict[str, str]:
 
 def test_over_tls() -> None:
     records = [bytes([number]) * 300_000 for number in range(4)]  # larger than a TLS record, and than a socket buffer
-    with gate(server_side()) as one, cluster(one, **over_tls()) as client:
+    with gate(server_side()) as server, cluster(server, **over_tls()) as client:
         with client.producer() as producer:
             for record in records:
                 producer.send("topic", 0, build_batch([(None, record, [], 0)]), 1)
             producer.flush()
-        found = [value for fetched in client.fetcher("topic", 0, 0, 4) for value in values(fetched.data)]
-        assert records == found
+        received = [value for fetched in client.fetcher("topic", 0, 0, 4) for value in values(fetched.data)]
+        assert records == received
 
 
 def test_with_a_certificate_of_our_own() -> None:
     certificate = str(CERTIFICATES / "client.pem")
-    with gate(server_side(wants_certificate=True)) as one:
-        with cluster(one, **over_tls(ssl_certificate_location=certificate)) as client:
+    with gate(server_side(wants_certificate=True)) as server:
+        with cluster(server, **over_tls(ssl_certificate_location=certificate)) as client:
             assert "topic" in client.topics()
-        with cluster(one, **over_tls()) as client, pytest.raises((AuthenticationError, UnreachableError)):
+        with cluster(server, **over_tls()) as client, pytest.raises((AuthenticationError, UnreachableError)):
             client.topics()
 
 
-def test_an_authority_given_as_text() -> None:
+def test_authority_may_be_text() -> None:
     text = (CERTIFICATES / "ca.pem").read_text()
     settings = over_tls() | {"ssl_ca_pem": text}
     del settings["ssl_ca_location"]
-    with gate(server_side()) as one, cluster(one, **settings) as client:
+    with gate(server_side()) as server, cluster(server, **settings) as client:
         assert "topic" in client.topics()
 
 
-def test_a_certificate_of_nobody_we_know_is_not_taken() -> None:
+def test_certificate_of_unknown_authority_is_refused() -> None:
     settings = over_tls()
     del settings["ssl_ca_location"]
     refused = pytest.raises(AuthenticationError, match=r"No TLS connection to .*: its certificate is not accepted")
-    with gate(server_side()) as one, cluster(one, **settings) as client, refused:
+    with gate(server_side()) as server, cluster(server, **settings) as client, refused:
         client.topics()
 
 
-def test_a_certificate_of_another_host_is_not_taken_unless_asked() -> None:
-    with gate(server_side()) as one:
-        elsewhere = {"bootstrap_servers": f"127.0.0.1:{one.port}"}
-        with cluster(one, **over_tls(**elsewhere)) as client, pytest.raises(AuthenticationError, match="certificate"):
+def test_certificate_of_other_host_needs_permission() -> None:
+    with gate(server_side()) as server:
+        elsewhere = {"bootstrap_servers": f"127.0.0.1:{server.port}"}
+        with (
+            cluster(server, **over_tls(**elsewhere)) as client,
+            pytest.raises(AuthenticationError, match="certificate"),
+        ):
             client.topics()
         lenient = over_tls(ssl_endpoint_identification_algorithm="none", **elsewhere)
-        with cluster(one, **lenient) as client:
+        with cluster(server, **lenient) as client:
             assert "topic" in client.topics()
 
 
-def test_tls_where_there_is_none_and_none_where_there_is() -> None:
-    with gate() as one, cluster(one, **over_tls()) as client, pytest.raises((AuthenticationError, UnreachableError)):
+def test_tls_and_plaintext_mismatches_are_reported() -> None:
+    with (
+        gate() as server,
+        cluster(server, **over_tls()) as client,
+        pytest.raises((AuthenticationError, UnreachableError)),
+    ):
         client.topics()
     plain = pytest.raises(
         UnreachableError, match=r"gave no answer to the first request .* Is security.protocol right\?"
     )
-    with gate(server_side()) as one, cluster(one, **as_user("PLAIN")) as client, plain:
+    with gate(server_side()) as server, cluster(server, **as_user("PLAIN")) as client, plain:
         client.topics()
 
 
-def test_files_that_are_not_there_are_named() -> None:
+def test_missing_files_are_named() -> None:
     refused = pytest.raises(ConfigError, match=r"The certificates of the client cannot be used")
-    with gate() as one, cluster(one, **over_tls(ssl_ca_location="/no/such/file")) as client, refused:
+    with gate() as server, cluster(server, **over_tls(ssl_ca_location="/no/such/file")) as client, refused:
         client.topics()

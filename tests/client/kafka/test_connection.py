@@ -1,4 +1,4 @@
-"""The times of nested calls, and pauses that end in time."""
+"""The time limits of nested calls, and pauses within them."""
 
 from math import inf
 
@@ -20,7 +20,7 @@ class HandClock(SystemClock):
         return self.now
 
 
-def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
+def test_nested_call_has_no_more_time() -> None:
     limit = Limit(HandClock())
     assert inf == limit.deadline
     with limit.within(2000):
@@ -33,14 +33,14 @@ def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
     assert inf == limit.deadline
 
 
-def test_an_error_ends_the_time_of_its_call() -> None:
+def test_error_ends_the_time_of_its_call() -> None:
     limit = Limit(HandClock())
     with pytest.raises(KeyError), limit.within(2000):
         raise KeyError
     assert inf == limit.deadline
 
 
-def test_a_failure_is_raised_when_there_is_no_time_for_another_try() -> None:
+def test_failure_without_time_for_retry_is_raised() -> None:
     clock = HandClock()
     retry = Retry(CONFIG, clock, 1000, Limit(clock))
     failure = KafkaClientError("no")
@@ -50,8 +50,8 @@ def test_a_failure_is_raised_when_there_is_no_time_for_another_try() -> None:
         retry.again(failure)
 
 
-def test_a_failure_is_raised_when_a_pause_has_taken_all_the_time() -> None:
-    """As on a busy machine: the next try would fail for want of time, and its error would hide this one."""
+def test_failure_after_too_long_pause_is_raised() -> None:
+    """As on a busy machine: the next try would fail for lack of time, and its error would hide the previous error."""
 
     class SlowMachine(HandClock):
         def monotonic(self) -> float:
@@ -67,9 +67,7 @@ def test_a_failure_is_raised_when_a_pause_has_taken_all_the_time() -> None:
 @pytest.mark.parametrize(
     ("failed_after_s", "named"), [(0.7, "refused"), (0.1, "no answer in time")], ids=["short", "long"]
 )
-def test_an_attempt_that_is_cut_off_hides_the_failure_before_it_only_if_it_had_more_time(
-    failed_after_s: float, named: str
-) -> None:
+def test_cut_off_attempt_hides_only_shorter_attempts_failures(failed_after_s: float, named: str) -> None:
     clock = HandClock()
     retry = Retry(CONFIG, clock, 1000, Limit(clock))
     clock.now += failed_after_s
@@ -79,7 +77,7 @@ def test_an_attempt_that_is_cut_off_hides_the_failure_before_it_only_if_it_had_m
         retry.again(KafkaClientError("no answer in time"))
 
 
-def test_the_failures_of_a_call_are_not_those_of_the_next_one() -> None:
+def test_failures_of_a_call_do_not_outlive_it() -> None:
     clock = HandClock()
     retry = Retry(CONFIG, clock, 1000, Limit(clock))
     clock.now += 0.7
@@ -90,7 +88,7 @@ def test_the_failures_of_a_call_are_not_those_of_the_next_one() -> None:
         retry.again(KafkaClientError("no answer in time"))
 
 
-def test_a_retry_ends_with_the_call_that_it_is_in_and_can_be_shortened() -> None:
+def test_retry_ends_with_its_call_and_can_shorten() -> None:
     clock = HandClock()
     limit = Limit(clock)
     with limit.within(500):

@@ -57,7 +57,7 @@ on_one_broker = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 
 @on_one_broker
 @given(cuts=CUTS, sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 900)), min_size=1, max_size=12))
-def test_an_idempotent_producer_writes_each_record_once(
+def test_idempotent_producer_writes_each_record_once(
     broken: Broken, cuts: list[Cut], sizes: list[tuple[int, int]]
 ) -> None:
     topic = broken.topic()
@@ -75,7 +75,7 @@ def test_an_idempotent_producer_writes_each_record_once(
 
 @on_one_broker
 @given(cuts=CUTS, sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 150)), min_size=1, max_size=12))
-def test_a_producer_whose_batches_are_split_writes_each_record_once(
+def test_producer_with_split_batches_writes_records_once(
     broken: Broken, cuts: list[Cut], sizes: list[tuple[int, int]]
 ) -> None:
     topic = broken.topic({"max.message.bytes": "400"})
@@ -93,7 +93,7 @@ def test_a_producer_whose_batches_are_split_writes_each_record_once(
 
 @on_one_broker
 @given(cuts=CUTS, ends=st.lists(st.booleans(), min_size=1, max_size=4))
-def test_a_transaction_is_whole_or_not_there(broken: Broken, cuts: list[Cut], ends: list[bool]) -> None:
+def test_transaction_is_whole_or_absent(broken: Broken, cuts: list[Cut], ends: list[bool]) -> None:
     topic = broken.topic()
     expected = []
     with Cluster(broken.config) as cluster:
@@ -115,7 +115,7 @@ def test_a_transaction_is_whole_or_not_there(broken: Broken, cuts: list[Cut], en
 
 @on_one_broker
 @given(cuts=CUTS, sizes=st.lists(st.integers(1, 900), min_size=1, max_size=12), max_bytes=st.integers(1, 4000))
-def test_a_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes: list[int], max_bytes: int) -> None:
+def test_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes: list[int], max_bytes: int) -> None:
     topic = broken.topic()
     expected = [b"%d:" % number + b"x" * size for number, size in enumerate(sizes)]
     for value in expected:
@@ -127,9 +127,7 @@ def test_a_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes
 
 
 @pytest.mark.parametrize("written_before", [0, 1])
-def test_what_a_broker_refuses_for_the_moment_goes_again_with_all_that_came_after_it(
-    broken: Broken, written_before: int
-) -> None:
+def test_refused_batch_is_resent_with_all_later_batches(broken: Broken, written_before: int) -> None:
     topic = broken.topic()
     log = broken.running.server.kafka.logs.get(topic, 0)
     assert log is not None
@@ -142,7 +140,7 @@ def test_what_a_broker_refuses_for_the_moment_goes_again_with_all_that_came_afte
             producer.flush()
         log.config = short_of_replicas
         producer.send(topic, 0, build_batch([(None, records[written_before], [], 0)]), 1)
-        time.sleep(0.3)  # refused by now; if this machine is slower than that, nothing is and the test says nothing
+        time.sleep(0.3)  # refused by now; on a slower machine nothing is refused, and the test checks nothing
         log.config = usual
         for record in records[written_before + 1 :]:
             producer.send(topic, 0, build_batch([(None, record, [], 0)]), 1)

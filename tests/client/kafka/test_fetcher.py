@@ -10,14 +10,14 @@ from tests.client.kafka.logs import append, offsets_and_values
 
 
 def read(cluster: Cluster, topic: str, start: int, end: int, **how: int) -> list[tuple[int, bytes | None]]:
-    found: list[tuple[int, bytes | None]] = []
+    records: list[tuple[int, bytes | None]] = []
     with cluster.fetcher(topic, 0, start, end, **how) as fetcher:  # type: ignore[arg-type]
         for fetched in fetcher:
-            found += offsets_and_values(fetched.data)
-    return found
+            records += offsets_and_values(fetched.data)
+    return records
 
 
-def test_all_that_is_there_is_read_in_order(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_all_records_are_read_in_order(running: Broker, cluster: Cluster, topic: str) -> None:
     expected = []
     for number in range(50):
         append(running, topic, [b"%d" % number] * 3)
@@ -26,20 +26,18 @@ def test_all_that_is_there_is_read_in_order(running: Broker, cluster: Cluster, t
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 250, 1000, 1 << 20])
-def test_whole_batches_come_whatever_the_size_of_a_fetch(
-    running: Broker, cluster: Cluster, topic: str, max_bytes: int
-) -> None:
+def test_fetch_of_any_size_returns_whole_batches(running: Broker, cluster: Cluster, topic: str, max_bytes: int) -> None:
     for number in range(10):
         append(running, topic, [b"x" * 40 * number])
     assert list(range(10)) == [offset for offset, _ in read(cluster, topic, 0, 10, max_bytes=max_bytes)]
 
 
-def test_a_fetch_from_the_middle_of_a_batch_has_the_whole_batch(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_fetch_within_a_batch_returns_whole_batch(running: Broker, cluster: Cluster, topic: str) -> None:
     append(running, topic, [b"a", b"b", b"c"])
     assert [(0, b"a"), (1, b"b"), (2, b"c")] == read(cluster, topic, 1, 3)
 
 
-def test_the_end_of_the_log_is_an_answer_without_data(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_end_of_log_is_answer_without_data(running: Broker, cluster: Cluster, topic: str) -> None:
     append(running, topic, [b"a"])
     with cluster.fetcher(topic, 0, 0, max_wait_ms=20) as fetcher:
         first, second = (copied(next(fetcher)) for _ in range(2))
@@ -51,7 +49,7 @@ def test_the_end_of_the_log_is_an_answer_without_data(running: Broker, cluster: 
         assert [(1, b"b")] == offsets_and_values(more.data)
 
 
-def test_seek_throws_away_what_was_asked_for(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_seek_drops_the_pending_answer(running: Broker, cluster: Cluster, topic: str) -> None:
     for number in range(4):
         append(running, topic, [b"%d" % number])
     with cluster.fetcher(topic, 0, 0, 4, max_bytes=1) as fetcher:
@@ -61,7 +59,7 @@ def test_seek_throws_away_what_was_asked_for(running: Broker, cluster: Cluster, 
         assert [] == list(fetcher)
 
 
-def test_an_offset_after_the_end_says_where_the_log_is(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_offset_after_the_end_names_the_bounds(running: Broker, cluster: Cluster, topic: str) -> None:
     append(running, topic, [b"a"] * 3)
     with pytest.raises(OffsetOutOfRangeError, match=f"Offset 7 of {topic}-0 does not exist yet") as failure:
         next(cluster.fetcher(topic, 0, 7))
@@ -69,9 +67,7 @@ def test_an_offset_after_the_end_says_where_the_log_is(running: Broker, cluster:
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_a_topic_that_is_made_again_is_not_read_on(
-    running: Broker, cluster: Cluster, topic: str, waiting: bool
-) -> None:
+def test_recreated_topic_is_not_read_on(running: Broker, cluster: Cluster, topic: str, waiting: bool) -> None:
     append(running, topic, [b"a"])
     with cluster.fetcher(topic, 0, 0, max_wait_ms=30_000 if waiting else 20) as fetcher:
         assert [(0, b"a")] == offsets_and_values(next(fetcher).data)
@@ -84,11 +80,11 @@ def test_a_topic_that_is_made_again_is_not_read_on(
 
 
 def read_on(fetcher: Iterator[Fetched]) -> None:
-    """Until there are data."""
+    """Wait until there are data."""
     assert list(takewhile(lambda fetched: not fetched.data, fetcher))
 
 
-def test_a_topic_that_is_deleted_ends_its_reading(running: Broker, cluster: Cluster, topic: str) -> None:
+def test_deleted_topic_ends_its_reading(running: Broker, cluster: Cluster, topic: str) -> None:
     append(running, topic, [b"a"])
     with cluster.fetcher(topic, 0, 0, max_wait_ms=20) as fetcher:
         next(fetcher)
@@ -97,12 +93,12 @@ def test_a_topic_that_is_deleted_ends_its_reading(running: Broker, cluster: Clus
             read_on(fetcher)
 
 
-def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
+def test_missing_topic_is_an_error(cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
         next(cluster.fetcher("nowhere", 0, 0))
 
 
-def test_nothing_is_asked_when_the_start_is_the_end(cluster: Cluster, topic: str) -> None:
+def test_empty_range_asks_nothing(cluster: Cluster, topic: str) -> None:
     assert [] == list(cluster.fetcher(topic, 0, 5, 5))
 
 

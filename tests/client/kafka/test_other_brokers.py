@@ -1,4 +1,4 @@
-"""What other brokers do and this one does not: every version of Fetch and Produce, topic ids, torn batches, throttling."""
+"""Behaviour of other brokers that ours lacks: every version of Fetch and Produce, topic ids, torn batches, throttling."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +68,7 @@ def test_every_version_of_produce(version: int) -> None:
 
 
 @pytest.mark.parametrize("in_flight", range(4))
-def test_what_is_on_its_way_to_the_old_leader_comes_before_what_goes_to_the_new_one(in_flight: int) -> None:
+def test_batches_for_old_leader_precede_new_leaders(in_flight: int) -> None:
     sent = [b"%d" % number for number in range(8)]
     with ScriptedBroker() as old, ScriptedBroker() as new, cluster(old) as client, client.producer() as producer:
         producer.send(TOPIC, 0, build_batch([(None, sent[0], [], 0)]), 1)
@@ -76,19 +76,19 @@ def test_what_is_on_its_way_to_the_old_leader_comes_before_what_goes_to_the_new_
         old.hand_over_to(new)
         for value in sent[1 : 1 + in_flight]:
             producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
-        client.topics([TOPIC])  # somebody else hears of the new leader
+        client.topics([TOPIC])  # another caller learns of the new leader
         for value in sent[1 + in_flight :]:
             producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
         producer.flush()
         assert sent == values(memoryview(new.log))
 
 
-def test_a_first_word_of_an_older_version() -> None:
+def test_first_answer_in_older_version_is_read() -> None:
     with filled(ScriptedBroker({ApiKey.API_VERSIONS: (0, 2)})) as broker, cluster(broker) as client:
         assert VALUES == list(read(client))
 
 
-def test_a_version_that_nobody_shares_names_both_sides() -> None:
+def test_missing_common_version_names_both_sides() -> None:
     refused = pytest.raises(
         UnsupportedVersionError, match="serves versions 19 to 20 of FETCH, and this client needs one of 4 to 18"
     )
@@ -97,8 +97,8 @@ def test_a_version_that_nobody_shares_names_both_sides() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [70, 100, 1000])
-def test_batches_that_are_torn_come_again(max_bytes: int) -> None:
-    """Also a batch that is larger than the bytes asked for: then the client asks for more."""
+def test_torn_batches_come_again(max_bytes: int) -> None:
+    """Also a batch larger than the requested bytes: then the client requests more."""
     with filled(ScriptedBroker(tears=True)) as broker, cluster(broker) as client:
         assert VALUES == list(read(client, max_bytes=max_bytes))
 
@@ -112,32 +112,32 @@ def test_batches_that_are_torn_come_again(max_bytes: int) -> None:
         ErrorCode.unknown_topic_or_partition,
     ],
 )
-def test_what_is_over_soon_is_tried_again(code: int) -> None:
+def test_temporary_error_is_retried(code: int) -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [{}, {"error_code": code}, {"error_code": code}]
         assert VALUES == list(read(client, max_bytes=200))
 
 
-def test_what_is_not_over_is_raised_with_its_name() -> None:
+def test_permanent_error_is_raised_with_its_name() -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [{"error_code": ErrorCode.topic_authorization_failed}]
         with pytest.raises(BrokerAnswerError, match=r"topic-0 cannot be read: TOPIC_AUTHORIZATION_FAILED \(29\)"):
             list(read(client))
 
 
-def test_an_offset_that_is_out_of_range_only_for_now_is_tried_again() -> None:
+def test_temporarily_out_of_range_offset_is_retried() -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [{"error_code": ErrorCode.offset_out_of_range}]
         assert VALUES == list(read(client))
 
 
-def test_a_throttled_reader_waits_and_loses_nothing() -> None:
+def test_throttled_reader_waits_and_loses_nothing() -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [{"throttle_time": 30}, {"throttle_time": 30, "records": b""}]
         assert VALUES == list(read(client, max_bytes=200))
 
 
-def test_a_topic_that_was_made_again_is_not_read_on() -> None:
+def test_recreated_topic_is_not_read_on() -> None:
     with filled(ScriptedBroker({ApiKey.FETCH: (4, 17)})) as broker, cluster(broker) as client:
         broker.script += [{}, {"error_code": ErrorCode.unknown_topic_id}]
         fetcher = client.fetcher(TOPIC, 0, 0, len(VALUES), max_bytes=200)
@@ -158,7 +158,7 @@ def test_a_topic_that_was_made_again_is_not_read_on() -> None:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_nonsense_is_an_error_and_no_wait(nonsense: bytes) -> None:
+def test_nonsense_is_an_error_without_a_wait(nonsense: bytes) -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [nonsense]
         with pytest.raises(KafkaClientError, match=r"The (broker at|answer of the broker at) 127\.0\.0\.1"):
@@ -166,14 +166,14 @@ def test_nonsense_is_an_error_and_no_wait(nonsense: bytes) -> None:
 
 
 @pytest.mark.parametrize("records", [bytes(61), b"\x00" * 8 + b"\x00\x00\x00\x40" + bytes(70)])
-def test_records_that_are_none_are_an_error(records: bytes) -> None:
+def test_invalid_records_are_an_error(records: bytes) -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         broker.script += [{"records": records}]
         with pytest.raises(CorruptRecordError, match="topic-0 cannot be read from offset 0 on"):
             list(read(client))
 
 
-def test_old_records_again_and_again_are_an_error() -> None:
+def test_repeated_old_records_are_an_error() -> None:
     with filled(ScriptedBroker()) as broker, cluster(broker) as client:
         old = bytes(build_batch([(None, b"v", [], 0)]))
         broker.script += [{}, {"records": old}]

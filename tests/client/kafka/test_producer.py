@@ -28,18 +28,18 @@ def batch(*records: bytes) -> tuple[bytearray, int]:
 def everything(
     cluster: Cluster, topic: str, partition: int = 0, isolation: str = "read_committed"
 ) -> list[bytes | None]:
-    """Values in order. What is aborted is left out here as a consumer does it: by the producers that are listed."""
+    """Values in order. Aborted records are left out as a consumer does: by the listed producers."""
     end = cluster.offsets({(topic, partition): -1}, isolation)[topic, partition]
     assert end is not None
-    found: list[bytes | None] = []
+    read: list[bytes | None] = []
     with cluster.fetcher(topic, partition, 0, end, isolation=isolation) as fetcher:
         for fetched in fetcher:
-            found += values(fetched.data, fetched.aborted)
-    return found
+            read += values(fetched.data, fetched.aborted)
+    return read
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])
-def test_what_is_flushed_is_there_in_order(cluster: Cluster, topic: str, acks: str) -> None:
+def test_flushed_records_are_stored_in_order(cluster: Cluster, topic: str, acks: str) -> None:
     cluster.topics([topic])
     with cluster.producer(acks=acks) as producer:
         for number in range(30):
@@ -49,7 +49,7 @@ def test_what_is_flushed_is_there_in_order(cluster: Cluster, topic: str, acks: s
     assert [b"%d" % number for number in range(1, 30, 2)] == everything(cluster, topic, 1)
 
 
-def test_without_acknowledgement_it_is_there_soon(cluster: Cluster, topic: str) -> None:
+def test_unacknowledged_records_are_stored_soon(cluster: Cluster, topic: str) -> None:
     with cluster.producer(acks="0") as producer:
         producer.send(topic, 0, *batch(b"a"))
         producer.flush()
@@ -57,7 +57,7 @@ def test_without_acknowledgement_it_is_there_soon(cluster: Cluster, topic: str) 
             assert [b"a"] == values(next(fetcher).data)
 
 
-def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
+def test_large_batches_go_one_per_request(cluster: Cluster, topic: str) -> None:
     records = [bytes([number]) * 700_000 for number in range(12)]
     with cluster.producer() as producer:
         for record in records:
@@ -67,7 +67,7 @@ def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("request_size", "expected"), [(1 << 20, [1] * 6), (4 << 20, [3, 3])])
-def test_full_batches_of_several_partitions_share_requests_that_have_room(
+def test_full_batches_share_requests_with_room(
     running: Broker, monkeypatch: pytest.MonkeyPatch, request_size: int, expected: list[int]
 ) -> None:
     topic = f"shared-{request_size}"
@@ -89,7 +89,7 @@ def test_full_batches_of_several_partitions_share_requests_that_have_room(
 
 
 def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:
-    """Of all batches in the log."""
+    """The headers of all batches in the log."""
     end = cluster.offsets({(topic, partition): -1})[topic, partition]
     with cluster.fetcher(topic, partition, 0, end) as fetcher:
         return [header for fetched in fetcher for _, header in batches(fetched.data)]
@@ -97,7 +97,7 @@ def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHe
 
 @pytest.mark.parametrize("compression", [0, 4])
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_batches_that_the_topic_does_not_take_are_split(
+def test_batches_above_topic_limit_are_split(
     running: Broker, cluster: Cluster, compression: int, idempotent: bool
 ) -> None:
     topic = f"small-{compression}-{idempotent}"
@@ -105,7 +105,7 @@ def test_batches_that_the_topic_does_not_take_are_split(
     random = Random(7)
     records = [random.randbytes(random.choice([10, 90, 700])) for _ in range(200)]
     with cluster.producer(idempotent=idempotent) as producer:
-        for first in range(0, len(records), 20):  # several at once are on their way, to both partitions
+        for first in range(0, len(records), 20):  # several are in flight at once, to both partitions
             for partition in (0, 1):
                 these = [
                     (None, record, [("h", b"v")], first + n) for n, record in enumerate(records[first : first + 20])
@@ -115,13 +115,13 @@ def test_batches_that_the_topic_does_not_take_are_split(
         assert 256 < producer.largest(topic) < 1000
     for partition in (0, 1):
         assert records == everything(cluster, topic, partition)
-        found = headers_of(cluster, topic, partition)
-        assert 1000 >= max(header.size for header in found)
+        headers = headers_of(cluster, topic, partition)
+        assert 1000 >= max(header.size for header in headers)
         if idempotent:
-            assert [header.base_offset for header in found] == [header.base_sequence for header in found]
+            assert [header.base_offset for header in headers] == [header.base_sequence for header in headers]
 
 
-def test_a_transaction_is_whole_although_its_batches_were_split(running: Broker, cluster: Cluster) -> None:
+def test_transaction_with_split_batches_is_whole(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("small-txn", 1, {"max.message.bytes": "1000"})
     records = [b"%d" % number + b"x" * 300 for number in range(40)]
     with cluster.producer(transactional_id="small-txn") as producer:
@@ -136,23 +136,21 @@ def test_a_transaction_is_whole_although_its_batches_were_split(running: Broker,
     assert 2 * records == everything(cluster, "small-txn")
 
 
-def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Broker, cluster: Cluster) -> None:
+def test_record_above_topic_limit_is_one_sentence(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("small", 1, {"max.message.bytes": "1000"})
     with cluster.producer() as producer:
         producer.send("small", 0, *batch(b"x", b"x" * 2000, b"y"))
         with pytest.raises(
             RecordTooLargeError, match=r"A record for small-0 takes 20\d\d bytes, .* max.message.bytes"
-        ) as one:
+        ) as first:
             producer.flush()
         with pytest.raises(RecordTooLargeError) as again:
             producer.send("small", 0, *batch(b"y"))
-        assert one.value is again.value
-    assert [b"x"] == everything(cluster, "small")  # what came before it
+        assert first.value is again.value
+    assert [b"x"] == everything(cluster, "small")  # the record before it
 
 
-def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its_batch(
-    running: Broker, cluster: Cluster
-) -> None:
+def test_refusal_of_partition_keeps_others_of_request(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("keyed", 4, {"cleanup.policy": "compact"})
     with cluster.producer() as producer:
         for partition, key in enumerate([b"k", None, b"k", None]):
@@ -165,9 +163,7 @@ def test_what_one_request_wrote_is_acknowledged_although_a_partition_refused_its
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_what_other_requests_wrote_is_acknowledged_although_a_partition_refused_its_batch(
-    running: Broker, idempotent: bool
-) -> None:
+def test_refusal_of_partition_keeps_other_requests(running: Broker, idempotent: bool) -> None:
     topic = f"keyed-{idempotent}"
     running.server.kafka.logs.create_topic(topic, 3, {"cleanup.policy": "compact"})
 
@@ -188,13 +184,13 @@ def test_what_other_requests_wrote_is_acknowledged_although_a_partition_refused_
         send(2, b"k")
         with pytest.raises(BrokerAnswerError, match=f"{topic}-0 cannot be written"):
             producer.flush()
-        # Of partition 0 the first ones, without the one that follows the refused one and that is written without idempotence.
+        # Of partition 0 the first records, without the record after the refused one, which is written without idempotence.
         assert {(topic, 0): 1, (topic, 1): 2, (topic, 2): 2} == producer.acknowledged
         assert [1 if idempotent else 2, 2, 2] == [len(everything(cluster, topic, partition)) for partition in range(3)]
 
 
-def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running: Broker, cluster: Cluster) -> None:
-    """Its error is final, like any other: what was not written must not be forgotten by the next flush."""
+def test_unreadable_too_large_batch_fails_the_producer(running: Broker, cluster: Cluster) -> None:
+    """Its error is final, like any other: the next flush must not forget the unwritten records."""
     running.server.kafka.logs.create_topic("small-garbage", 1, {"max.message.bytes": "1000"})
     data, count = batch(*[b"x" * 600] * 4)
     data[-1300:] = bytes(1300)  # the producer makes the checksum anew
@@ -205,7 +201,7 @@ def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running
                 producer.flush()
 
 
-def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running: Broker, topic: str) -> None:
+def test_batch_above_client_limit_is_split_before_sending(running: Broker, topic: str) -> None:
     records = [b"%d" % number + b"x" * 300 for number in range(40)]
     with Cluster(config(running, max_request_size=1000, batch_size=1000)) as cluster, cluster.producer() as producer:
         producer.send(topic, 0, *batch(*records))
@@ -214,14 +210,14 @@ def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running
         assert 1000 >= max(header.size for header in headers_of(cluster, topic))
 
 
-def test_a_record_that_the_client_does_not_send_is_named(running: Broker, topic: str) -> None:
+def test_record_above_client_limit_is_named(running: Broker, topic: str) -> None:
     settings = config(running, max_request_size=1000, batch_size=1000)
     too_large = pytest.raises(RecordTooLargeError, match=r"more than max.request.size=1000")
     with Cluster(settings) as cluster, cluster.producer() as producer, too_large:
         producer.send(topic, 0, *batch(b"x" * 1000))
 
 
-def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
+def test_missing_topic_is_an_error(cluster: Cluster) -> None:
     with cluster.producer() as producer, pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
         producer.send("nowhere", 0, *batch(b"a"))
 
@@ -236,7 +232,7 @@ def test_idempotence_needs_all_acknowledgements(cluster: Cluster) -> None:
 # Transactions -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str) -> None:
+def test_transaction_is_visible_after_commit(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         producer.begin()
         producer.send(topic, 0, *batch(b"a"))
@@ -249,7 +245,7 @@ def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str
         assert [b"b"] == everything(cluster, topic, 1)
 
 
-def test_nothing_of_an_aborted_transaction_is_seen_and_the_next_one_is(cluster: Cluster, topic: str) -> None:
+def test_aborted_transaction_is_invisible_and_next_is_visible(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for number in range(6):
             producer.begin()
@@ -261,7 +257,7 @@ def test_nothing_of_an_aborted_transaction_is_seen_and_the_next_one_is(cluster: 
     assert [b"0", b"2", b"4"] == everything(cluster, topic)
 
 
-def test_offsets_are_committed_with_the_records_or_not_at_all(cluster: Cluster, topic: str) -> None:
+def test_offsets_are_committed_with_records_or_not(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for number in range(2):
             producer.begin()
@@ -271,11 +267,11 @@ def test_offsets_are_committed_with_the_records_or_not_at_all(cluster: Cluster, 
             else:
                 producer.commit()
     assert {(topic, 0): 10} == {
-        key: one.offset for key, one in cluster.committed(f"{topic}-group", stable=True).items()
+        key: commit.offset for key, commit in cluster.committed(f"{topic}-group", stable=True).items()
     }
 
 
-def test_an_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
+def test_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         producer.begin()
         producer.commit()
@@ -283,7 +279,7 @@ def test_an_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
         producer.abort()
 
 
-def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> None:
+def test_newer_producer_fences_older_producer(cluster: Cluster, topic: str) -> None:
     with (
         cluster.producer(transactional_id=f"{topic}-writer") as older,
         cluster.producer(transactional_id=f"{topic}-writer") as newer,
@@ -303,7 +299,7 @@ def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> N
     assert [b"new", b"newer"] == everything(cluster, topic)
 
 
-def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
+def test_calls_in_wrong_states_are_refused(cluster: Cluster, topic: str) -> None:
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for wrong in (producer.commit, producer.abort, lambda: producer.send(topic, 0, *batch(b"a"))):
             with pytest.raises(TransactionError):
@@ -315,13 +311,13 @@ def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
         plain.begin()
 
 
-def test_a_timeout_that_the_broker_does_not_allow_names_the_setting(cluster: Cluster, topic: str) -> None:
+def test_timeout_above_broker_limit_names_the_setting(cluster: Cluster, topic: str) -> None:
     producer = cluster.producer(transactional_id=f"{topic}-writer", transaction_timeout_ms=2**31 - 1)
     with pytest.raises(ConfigError, match=r"transaction.max.timeout.ms"):
         producer.begin()
 
 
-# Several producers, one decision ----------------------------------------------------------------------------------------
+# Several producers, a joint decision-------------------------------------------------------------------------------------
 
 
 def members_of(cluster: Cluster, topic: str, count: int) -> list[Identity]:
@@ -346,25 +342,27 @@ def test_transactions_end_together(cluster: Cluster, topic: str, committed: bool
     assert ({(topic, 0)} if committed else set()) == cluster.committed(f"{topic}-group", stable=True).keys()
 
 
-def test_one_fenced_member_keeps_all_from_being_committed(cluster: Cluster, topic: str) -> None:
+def test_fenced_member_prevents_the_joint_commit(cluster: Cluster, topic: str) -> None:
     members = members_of(cluster, topic, 3)
     cluster.abort_transaction(members[1].transactional_id)
     with cluster.producer(transactional_id=f"{topic}-leader") as leader:
         leader.begin()
         with pytest.raises(ProducerFencedError, match=f"{topic}-member-1"):
             cluster.end_together(leader, members)
-    for name in {one.transactional_id for one in cluster.list_transactions(f"{topic}-member-")}:
+    for name in {transaction.transactional_id for transaction in cluster.list_transactions(f"{topic}-member-")}:
         cluster.abort_transaction(name)
     assert [] == everything(cluster, topic)
 
 
-def test_open_transactions_are_found_by_the_beginning_of_their_name(cluster: Cluster, topic: str) -> None:
+def test_open_transactions_are_found_by_prefix(cluster: Cluster, topic: str) -> None:
     members = members_of(cluster, topic, 2)
     listed = cluster.list_transactions(f"{topic}-member-")
-    expected = [(one.transactional_id, one.producer_id, "Ongoing") for one in members]
-    assert expected == [(one.transactional_id, one.producer_id, one.state) for one in listed]
-    for one in listed:
-        cluster.abort_transaction(one.transactional_id)
+    expected = [(member.transactional_id, member.producer_id, "Ongoing") for member in members]
+    assert expected == [
+        (transaction.transactional_id, transaction.producer_id, transaction.state) for transaction in listed
+    ]
+    for transaction in listed:
+        cluster.abort_transaction(transaction.transactional_id)
     assert [] == cluster.list_transactions(f"{topic}-member-")
 
 

@@ -1,4 +1,4 @@
-"""Records in, batches out: what the format's own reader finds in them is what went in."""
+"""Encoded batches, read back by the format's own reader."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ rows = st.lists(st.tuples(nullable, nullable, header_lists, st.integers(0, 1 << 
 
 
 def read(batches: list[tuple[bytearray, int]]) -> list[Row]:
-    found: list[Row] = []
+    decoded: list[Row] = []
     for data, count in batches:
         header = read_header(data)
         check_crc(data, 0, header)
@@ -26,15 +26,15 @@ def read(batches: list[tuple[bytearray, int]]) -> list[Row]:
         assert count == len(inside) == header.record_count
         assert header.max_timestamp == max(record.timestamp for record in inside)
         assert list(range(count)) == [record.offset for record in inside]
-        found += [
+        decoded += [
             (record.key, record.value, [(name.encode(), value) for name, value in record.headers], record.timestamp)
             for record in inside
         ]
-    return found
+    return decoded
 
 
 @given(rows, st.integers(100, 2000), st.sampled_from([0, 1, 4]))
-def test_what_goes_in_comes_out(given_rows: list[Row], most: int, codec: int) -> None:
+def test_encoded_records_are_read_back(given_rows: list[Row], most: int, codec: int) -> None:
     given_records = Records(
         [row[1] for row in given_rows],
         [row[0] for row in given_rows],
@@ -47,7 +47,7 @@ def test_what_goes_in_comes_out(given_rows: list[Row], most: int, codec: int) ->
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=30), st.integers(100, 5000))
-def test_values_alone_have_a_shorter_way(values: list[bytes], most: int) -> None:
+def test_values_alone_take_a_shorter_way(values: list[bytes], most: int) -> None:
     batches = list(encode(Records(values), most, now_ms=7))
     assert [(None, value, [], 7) for value in values] == read(batches)
 
@@ -60,7 +60,7 @@ def test_missing_columns_are_nulls_and_now(values: list[bytes | None], keyed: bo
     )
 
 
-def test_a_batch_has_a_largest_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_has_a_largest_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_encoder, "_BATCH_RECORDS_MAX", 100)
     batches = list(encode(Records([b""] * 1000), 1_000_000, now_ms=1))
     assert max(count for _, count in batches) <= 100
@@ -72,14 +72,14 @@ def test_offsets_beyond_the_prepared_ones() -> None:
     assert 5000 == len(read([batch]))
 
 
-def test_what_does_not_become_smaller_is_not_compressed() -> None:
+def test_incompressible_batch_is_not_compressed() -> None:
     ((data, _),) = encode(Records([b"x"]), 1000, now_ms=1, codec=1)
     assert 0 == read_header(data).compression
     ((data, _),) = encode(Records([b"x" * 1000]), 10_000, now_ms=1, codec=1)
     assert 1 == read_header(data).compression
 
 
-def test_no_records_are_no_batch() -> None:
+def test_no_records_give_no_batch() -> None:
     assert [] == list(encode(Records([]), 1000, now_ms=1))
 
 

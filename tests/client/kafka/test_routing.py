@@ -15,14 +15,14 @@ def routing(cluster: Cluster) -> Routing:
     return cluster.routing
 
 
-def test_one_connection_serves_all_control_requests_to_a_broker(routing: Routing) -> None:
+def test_control_requests_to_a_broker_share_one_connection(routing: Routing) -> None:
     connection = routing.any_connection()
     assert connection is routing.any_connection()
     assert connection is routing.connection(routing.leader("orders", 0))
     assert [connection] == routing.every_broker()
 
 
-def test_dial_opens_a_connection_of_the_caller_s_own(routing: Routing) -> None:
+def test_dial_opens_a_connection_for_the_caller(routing: Routing) -> None:
     address = routing.leader("orders", 0)
     connection = routing.dial(address)
     assert connection is not routing.connection(address)
@@ -30,14 +30,14 @@ def test_dial_opens_a_connection_of_the_caller_s_own(routing: Routing) -> None:
     assert routing.connection(address).is_open
 
 
-def test_a_closed_routing_connects_again(routing: Routing) -> None:
+def test_closed_routing_connects_again(routing: Routing) -> None:
     before = routing.any_connection()
     routing.close()
     assert not before.is_open
     assert routing.any_connection().is_open
 
 
-def test_a_forgotten_leader_is_asked_for_again(routing: Routing) -> None:
+def test_forgotten_leader_is_asked_for_again(routing: Routing) -> None:
     leader = routing.leader("orders", 0)
     routing.forget_leader("orders", 0)
     assert leader == routing.leader("orders", 0)
@@ -46,7 +46,7 @@ def test_a_forgotten_leader_is_asked_for_again(routing: Routing) -> None:
     assert leader == routing.leader("orders", 0)
 
 
-def test_a_topic_that_does_not_exist_has_no_leader(routing: Routing) -> None:
+def test_missing_topic_has_no_leader(routing: Routing) -> None:
     with pytest.raises(RetriableError, match="There is no topic 'nothing'") as caught:
         routing.leader("nothing", 0)
     assert ErrorCode.unknown_topic_or_partition == caught.value.code
@@ -54,7 +54,7 @@ def test_a_topic_that_does_not_exist_has_no_leader(routing: Routing) -> None:
         routing.leader("orders", 99)
 
 
-def test_a_topic_that_stays_unknown_counts_as_deleted_after_five_answers(routing: Routing) -> None:
+def test_topic_counts_as_deleted_after_five_answers(routing: Routing) -> None:
     attempts = []
 
     def look() -> None:
@@ -66,7 +66,7 @@ def test_a_topic_that_stays_unknown_counts_as_deleted_after_five_answers(routing
     assert 5 == len(attempts)
 
 
-def test_metadata_replaces_what_was_known_of_a_topic(routing: Routing) -> None:
+def test_metadata_replaces_knowledge_of_a_topic(routing: Routing) -> None:
     assert {"orders"} == routing.refresh(["orders"]).keys()
     known = routing.known_topic("orders")
     assert known is not None
@@ -74,7 +74,7 @@ def test_metadata_replaces_what_was_known_of_a_topic(routing: Routing) -> None:
     assert routing.known_topic("nothing") is None
 
 
-def test_a_coordinator_is_asked_for_once_and_again_when_it_has_moved(routing: Routing) -> None:
+def test_coordinator_is_asked_for_again_after_move(routing: Routing) -> None:
     connection = routing.coordinator(GROUP, "g")
     assert connection is routing.coordinator(GROUP, "g")
     with pytest.raises(RetriableError, match=r"No answer for the test: NOT_COORDINATOR \(16\)"):
@@ -83,13 +83,13 @@ def test_a_coordinator_is_asked_for_once_and_again_when_it_has_moved(routing: Ro
     assert connection is routing.coordinator(GROUP, "g")
 
 
-def test_an_error_that_another_try_does_not_cure_is_raised_as_such(routing: Routing) -> None:
+def test_permanent_error_is_raised_as_such(routing: Routing) -> None:
     routing.check_coordinator_answer(ErrorCode.none, "the test", GROUP, "g")
     with pytest.raises(BrokerAnswerError, match="The broker refuses the test"):
         routing.check_coordinator_answer(ErrorCode.group_authorization_failed, "the test", GROUP, "g")
 
 
-def test_a_routing_needs_no_broker_until_it_is_asked(cluster: Cluster) -> None:
+def test_unused_routing_needs_no_broker(cluster: Cluster) -> None:
     routing = Routing(cluster.config, SystemClock())
     assert routing.known_topic("orders") is None
     routing.close()

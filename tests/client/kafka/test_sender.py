@@ -19,7 +19,7 @@ RECORDS = st.lists(st.tuples(FIELDS, FIELDS, HEADERS, st.integers(0, 2**40)), mi
     st.integers(0, 3000),
     st.none() | st.tuples(st.integers(0, 2**31 - 1), st.booleans()),
 )
-def test_the_pieces_are_the_whole(
+def test_pieces_are_the_whole(
     given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
     compression: int,
     most: int,
@@ -30,28 +30,28 @@ def test_the_pieces_are_the_whole(
         set_producer(whole, 9, 3, *producer)
     pieces = split(whole, most)
     assert 2 <= len(pieces)
-    found = []
+    split_records = []
     sequence = producer[0] if producer is not None else -1
     for data, count in pieces:
         header = read_header(data)
         check_crc(data, 0, header)
         these = list(records(data))
         assert (len(data), count, count - 1) == (header.size, header.record_count, header.last_offset_delta)
-        assert list(range(count)) == [one.offset for one in these]
+        assert list(range(count)) == [record.offset for record in these]
         assert compression == header.compression
-        assert max(one.timestamp for one in these) == header.max_timestamp
+        assert max(record.timestamp for record in these) == header.max_timestamp
         if producer is None:
             assert (-1, -1, -1) == (header.producer_id, header.producer_epoch, header.base_sequence)
         else:
             assert (9, 3, sequence) == (header.producer_id, header.producer_epoch, header.base_sequence)
             assert producer[1] == header.is_transactional
             sequence = (sequence + count) % 2**31
-        found += these
-    assert given == [(one.key, one.value, one.headers, one.timestamp) for one in found]
+        split_records += these
+    assert given == [(record.key, record.value, record.headers, record.timestamp) for record in split_records]
 
 
 @pytest.mark.parametrize("most", [5000, 8000])
-def test_pieces_without_compression_are_no_larger_than_they_may_be(most: int) -> None:
+def test_uncompressed_pieces_stay_within_the_limit(most: int) -> None:
     whole = build_batch([(b"key", b"x" * 100, [], 0) for _ in range(100)])
     assert most >= max(len(data) for data, _ in split(whole, most))
     assert -(-len(whole) // most) + 1 >= len(split(whole, most))

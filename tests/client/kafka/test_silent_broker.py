@@ -1,4 +1,4 @@
-"""A broker that sends no answer and closes no connection: every call ends when its time is over, whatever it waits for.
+"""A broker that sends no answer and closes no connection: every call ends when its time is over.
 
 ``request.timeout.ms`` is left at half a minute: a call that hung would wait at least as long.
 """
@@ -18,7 +18,7 @@ from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess
 
 CALL_MS = 300
-# Less than request.timeout.ms, and more than any call takes that ends in its time.
+# Less than request.timeout.ms, and more than any call within its time takes.
 FOR_EVER_S = 15.0
 
 
@@ -70,8 +70,8 @@ def fails_in_time(call: Callable[[], object]) -> None:
         lambda cluster: cluster.abort_transaction("a"),
     ],
 )
-def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object], known: bool) -> None:
-    """``known``: there is a connection already, which is silent from now on; else a new one is, from its first word."""
+def test_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object], known: bool) -> None:
+    """``known``: an open connection is silent from now on; else a new connection is silent from its beginning."""
     with Cluster(config(process)) as cluster:
         if known:
             ask_well(process, cluster, ask)
@@ -80,7 +80,7 @@ def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object
 
 
 def ask_well(process: BrokerProcess, cluster: Cluster, ask: Callable[[Cluster], object]) -> None:
-    """Without a bound on the time."""
+    """Set no bound on the time."""
     cluster.routing.config, before = config(process, 60_000), cluster.config
     ask(cluster)
     cluster.routing.config = before
@@ -133,7 +133,7 @@ def test_sending_ends(process: BrokerProcess) -> None:
         lambda producer: producer.hand_over(),
     ],
 )
-def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], object]) -> None:
+def test_transaction_ends(process: BrokerProcess, end: Callable[[object], object]) -> None:
     with Cluster(config(process, 60_000)) as cluster, cluster.producer(transactional_id="t") as producer:
         producer.begin()
         producer.send("topic", 0, *batch())
@@ -149,7 +149,7 @@ def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], obje
 # -- the decisions --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
+def test_nested_call_has_no_more_time() -> None:
     limit = Limit(SystemClock())
     with limit.until(100.0):
         with limit.until(50.0):
@@ -163,7 +163,7 @@ def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
     assert inf == limit.deadline
 
 
-def test_the_last_failure_is_one_of_the_broker_not_of_an_attempt_without_time(process: BrokerProcess) -> None:
+def test_last_failure_is_that_of_the_broker(process: BrokerProcess) -> None:
     asked = []
 
     def refuse() -> None:

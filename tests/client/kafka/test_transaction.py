@@ -1,4 +1,4 @@
-"""The table of a producer's transaction against two booleans, which is all it means."""
+"""The table of a producer's transaction against two booleans."""
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -8,12 +8,12 @@ from tests.transitions import check_pairs
 
 S, E = TransactionState, TransactionEvent
 
-# (a transaction is open, the coordinator has heard of it)
+# (a transaction is open, the coordinator knows of it)
 MEANS = {S.NO_TRANSACTION: (False, False), S.OPEN: (True, False), S.OPEN_AT_COORDINATOR: (True, True)}
 
 
 def expected(state: TransactionState, event: TransactionEvent) -> TransactionState | None:
-    """What the two booleans say; None where the event cannot happen."""
+    """The next state by the two booleans; None if the event cannot happen."""
     is_open, _ = MEANS[state]
     if is_open == (event is E.BEGUN):
         return None

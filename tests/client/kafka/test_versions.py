@@ -12,7 +12,7 @@ from protocol.kafka.records.records import build_batch
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import values
 
-# The lowest that Kafka 4 serves, or (transactions) that this client asks for.
+# The lowest version that Kafka 4 serves, or (transactions) that this client needs.
 LOWEST = {
     ApiKey.METADATA: 4,
     ApiKey.LIST_OFFSETS: 2,
@@ -31,7 +31,7 @@ LOWEST = {
 
 
 class Older(Cluster):
-    """Whose brokers serve nothing above ``steps`` versions over the lowest."""
+    """A cluster without versions more than ``steps`` above the lowest."""
 
     steps = 0
 
@@ -57,10 +57,12 @@ def test_everything_with_each_version(running: Broker, topic: str, steps: int) -
             producer.send(topic, 0, build_batch([(None, b"v", [], 0)]), 1)
             producer.commit_offsets(group, {(topic, 0): 5})
             producer.flush()
-            assert [name] == [one.transactional_id for one in cluster.list_transactions(name)]
+            assert [name] == [transaction.transactional_id for transaction in cluster.list_transactions(name)]
             producer.commit()
-        assert {(topic, 0): 5, (topic, 1): 4} == {key: one.offset for key, one in cluster.committed(group).items()}
+        assert {(topic, 0): 5, (topic, 1): 4} == {
+            key: commit.offset for key, commit in cluster.committed(group).items()
+        }
         assert {(topic, 0): 2} == cluster.offsets({(topic, 0): LATEST}, "read_committed")
         assert {(topic, 0): 0} == cluster.offsets({(topic, 0): EARLIEST})
         with cluster.fetcher(topic, 0, 0, 2, isolation="read_committed") as fetcher:
-            assert [b"v"] == [value for one in fetcher for value in values(one.data, one.aborted)]
+            assert [b"v"] == [value for fetched in fetcher for value in values(fetched.data, fetched.aborted)]

@@ -1,6 +1,6 @@
 """A small server of the shuffle protocol, for the client's tests: exact about the rules, slow, and able to misbehave.
 
-One asyncio loop on one thread. What a client does against the rules is kept in ``violations``. A test may replace
+An asyncio loop on a thread. A client's violations of the rules are kept in ``violations``. A test may replace
 ``on_request`` to answer partition requests by hand, or set ``cut_after`` to have writers lose their connection.
 """
 
@@ -30,7 +30,7 @@ class Partition:
 
 
 class Reader:
-    """One receiver of a connection: one subpartition after the other, each from its first buffer."""
+    """A receiver of a connection: its subpartitions in order, each from its first buffer."""
 
     def __init__(self, request: messages.PartitionRequest, partition: Partition) -> None:
         self.receiver = request.receiver
@@ -133,14 +133,14 @@ class Connection:
             self.server.tell_producer(message)
         elif isinstance(message, messages.AckAllUserRecordsProcessed):
             partition = reader.partition
-            for handle, one in partition.connection.handles.items() if partition.connection else ():
-                if one is partition:
+            for handle, opened in partition.connection.handles.items() if partition.connection else ():
+                if opened is partition:
                     for index in reader.indices:
                         partition.connection.send(writer_frames.encode_all_records_processed(handle, index))
         elif isinstance(message, messages.NewBufferSize):
             partition = reader.partition
-            for handle, one in partition.connection.handles.items() if partition.connection else ():
-                if one is partition:
+            for handle, opened in partition.connection.handles.items() if partition.connection else ():
+                if opened is partition:
                     for index in reader.indices:
                         partition.connection.send(
                             writer_frames.encode_buffer_size_hint(handle, index, message.buffer_size)
@@ -198,23 +198,23 @@ class Connection:
                 existed = server.partitions.pop(partition, None) is not None
                 self.send(writer_frames.encode_partition_released(correlation, existed))
             case writer_frames.ReleaseDataSet(correlation, data_set):
-                gone = [one for one in server.partitions if one.startswith(data_set)]
-                for one in gone:
-                    del server.partitions[one]
+                gone = [held for held in server.partitions if held.startswith(data_set)]
+                for held in gone:
+                    del server.partitions[held]
                 self.send(writer_frames.encode_data_set_released(correlation, len(gone)))
             case writer_frames.ListPartitions(correlation, prefix):
                 rows = [
                     writer_frames.PartitionInfo(
-                        one.id,
-                        one.type,
-                        PartitionState.FINISHED if one.finished else PartitionState.OPEN,
-                        len(one.subpartitions),
-                        sum(len(entry[2]) for sub in one.subpartitions for entry in sub),
-                        sum(len(sub) for sub in one.subpartitions),
+                        held.id,
+                        held.type,
+                        PartitionState.FINISHED if held.finished else PartitionState.OPEN,
+                        len(held.subpartitions),
+                        sum(len(entry[2]) for sub in held.subpartitions for entry in sub),
+                        sum(len(sub) for sub in held.subpartitions),
                         0,
                     )
-                    for one in server.partitions.values()
-                    if one.id.hex().startswith(prefix)
+                    for held in server.partitions.values()
+                    if held.id.hex().startswith(prefix)
                 ]
                 self.send(writer_frames.encode_partition_list(correlation, rows))
         return True
@@ -242,7 +242,10 @@ class Connection:
         server.opens += 1
         self.send(
             writer_frames.encode_partition_opened(
-                message.writer, server.handle, server.credit, [len(one) for one in partition.subpartitions]
+                message.writer,
+                server.handle,
+                server.credit,
+                [len(subpartition) for subpartition in partition.subpartitions],
             )
         )
         server.serve()
@@ -283,7 +286,7 @@ class Connection:
         )
 
     def serve(self) -> None:
-        """One buffer a turn, round robin, as credit allows."""
+        """A buffer each turn, round robin, as credit allows."""
         busy = True
         while busy:
             busy = False
@@ -369,8 +372,8 @@ class ReferenceServer:
     def tell_producer(self, message: messages.TaskEventRequest) -> None:
         partition = self.partitions.get(message.partition)
         if partition is not None and partition.connection is not None:
-            for handle, one in partition.connection.handles.items():
-                if one is partition:
+            for handle, opened in partition.connection.handles.items():
+                if opened is partition:
                     partition.connection.send(writer_frames.encode_writer_task_event(handle, -1, message.event))
 
     def serve(self) -> None:

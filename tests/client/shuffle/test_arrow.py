@@ -9,7 +9,7 @@ from protocol.shuffle.ids import ResultPartitionID
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 
-def test_batches_come_out_as_they_went_in(partition: ResultPartitionID) -> None:
+def test_batches_are_read_back(partition: ResultPartitionID) -> None:
     from broker.client.shuffle.reading import reader
 
     batches = [pyarrow.record_batch({"word": ["a", "b", None], "count": [number, 2, 3]}) for number in range(20)] + [
@@ -19,12 +19,12 @@ def test_batches_come_out_as_they_went_in(partition: ResultPartitionID) -> None:
     with exchange.writer(partition, 1, "blocking") as writer, writer.records(serializer=reader.serialize) as out:
         out.extend(batches)
     with InputGate([(exchange, partition, 0)]) as gate:
-        found = list(gate.arrow_batches())
-    assert len(batches) == len(found)
-    assert all(one.equals(other) for one, other in zip(batches, found, strict=True))
+        received = list(gate.arrow_batches())
+    assert len(batches) == len(received)
+    assert all(batch.equals(other) for batch, other in zip(batches, received, strict=True))
 
 
-def test_a_record_that_is_no_arrow_stream_is_an_error(partition: ResultPartitionID) -> None:
+def test_record_without_arrow_stream_is_an_error(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     with exchange.writer(partition, 1, "blocking") as writer, writer.records() as out:
         out.write(b"not that")

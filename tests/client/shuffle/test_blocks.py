@@ -1,4 +1,4 @@
-"""Blocks come back whole and in order, also when the broker goes away in between."""
+"""Blocks come back whole and in order, also if the broker restarts in between."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.client.shuffle.reference_server import ReferenceServer
 
 
 class Pushed:
-    """A writer that notes what it is given."""
+    """A writer that notes its pushes."""
 
     def __init__(self) -> None:
         self.pushes: list[tuple[bytes, DataType]] = []
@@ -30,7 +30,7 @@ class Pushed:
 
 
 @given(block=st.binary(min_size=1, max_size=100), buffer_size=st.integers(1, 40))
-def test_a_block_is_cut_into_full_buffers_and_the_last_one_has_a_clear_end(block: bytes, buffer_size: int) -> None:
+def test_block_is_cut_into_full_buffers(block: bytes, buffer_size: int) -> None:
     writer = Pushed()
     push_block(writer, 5, block, buffer_size=buffer_size)  # type: ignore[arg-type]
     assert block == b"".join(payload for payload, _ in writer.pushes)
@@ -40,7 +40,7 @@ def test_a_block_is_cut_into_full_buffers_and_the_last_one_has_a_clear_end(block
     assert DataType.DATA_BUFFER_WITH_CLEAR_END is last
 
 
-def test_an_empty_block_is_refused() -> None:
+def test_empty_block_is_refused() -> None:
     with pytest.raises(ValueError):
         push_block(Pushed(), 5, b"")  # type: ignore[arg-type]
 
@@ -56,49 +56,49 @@ def write(address: str, partition: ResultPartitionID, writer: int, blocks: int =
 
 
 @pytest.mark.parametrize("writers", [1, 3, 12])
-def test_every_block_comes_whole_and_in_the_order_of_its_channel(broker: Broker, writers: int) -> None:
-    """Twelve: so many that they share their buffers."""
+def test_blocks_come_whole_in_channel_order(broker: Broker, writers: int) -> None:
+    """Twelve channels, which share their buffers."""
     address, data_set = broker.shuffle_address, new_data_set()
     partitions = [ResultPartitionID.of(data_set, number) for number in range(writers)]
     for number, partition in enumerate(partitions):
         write(address, partition, number)
-    found: list[list[bytes]] = [[] for _ in range(writers)]
+    received: list[list[bytes]] = [[] for _ in range(writers)]
     for channel, payload in BlockReader([(address, partition, 1) for partition in partitions]):
-        found[channel].append(bytes(payload))
-    assert [[block(writer, number) for number in range(1, 20, 2)] for writer in range(writers)] == found
+        received[channel].append(bytes(payload))
+    assert [[block(writer, number) for number in range(1, 20, 2)] for writer in range(writers)] == received
 
 
-def test_the_broker_may_be_started_again_in_the_middle(tmp_path: object) -> None:
+def test_broker_may_restart_in_the_middle(tmp_path: object) -> None:
     partitions = [ResultPartitionID.of(new_data_set(), number) for number in range(2)]
     with Broker(str(tmp_path)) as first:
         port = first.shuffle_address.rpartition(":")[2]
         for number, partition in enumerate(partitions):
             write(first.shuffle_address, partition, number, blocks=2000)
         reader = iter(BlockReader([(first.shuffle_address, partition, 0) for partition in partitions]))
-        found: list[list[bytes]] = [[], []]
+        received: list[list[bytes]] = [[], []]
         for _ in range(3):
             channel, payload = next(reader)
-            found[channel].append(bytes(payload))
+            received[channel].append(bytes(payload))
     with Broker(str(tmp_path), listeners=("kafka://127.0.0.1:0", f"shuffle://127.0.0.1:{port}")):
         for channel, payload in reader:
-            found[channel].append(bytes(payload))
-    assert [[block(writer, number) for number in range(0, 2000, 2)] for writer in range(2)] == found
+            received[channel].append(bytes(payload))
+    assert [[block(writer, number) for number in range(0, 2000, 2)] for writer in range(2)] == received
 
 
 @pytest.mark.parametrize("cuts", [{3}, {3, 4, 30}])
-def test_what_was_read_before_a_connection_was_lost_does_not_come_again(
+def test_blocks_read_before_a_loss_are_skipped(
     server: ReferenceServer, partition: ResultPartitionID, cuts: set[int]
 ) -> None:
     write(server.address, partition, 0, blocks=100)
-    found = []
+    received = []
     for _, payload in BlockReader([(server.address, partition, 0)]):
-        found.append(bytes(payload))
-        if len(found) in cuts:
+        received.append(bytes(payload))
+        if len(received) in cuts:
             server.cut_connections()
-    assert [block(0, number) for number in range(0, 100, 2)] == found
+    assert [block(0, number) for number in range(0, 100, 2)] == received
 
 
-def test_a_partition_that_was_released_is_not_waited_for_for_long() -> None:
+def test_released_partition_is_not_awaited_for_long() -> None:
     with (
         Broker(shuffle_partition_request_timeout_ms=50) as broker,
         pytest.raises(PartitionNotFoundError),
@@ -106,21 +106,21 @@ def test_a_partition_that_was_released_is_not_waited_for_for_long() -> None:
         list(BlockReader([(broker.shuffle_address, ResultPartitionID.of(new_data_set()), 0)]))
 
 
-def test_without_a_broker_the_patience_ends() -> None:
+def test_patience_ends_without_a_broker() -> None:
     with Broker() as broker:
         address = broker.shuffle_address
     with pytest.raises(ConnectionFailedError, match=address):
         list(BlockReader([(address, ResultPartitionID.of(new_data_set()), 0)], patience=0.2))
 
 
-def test_an_end_in_the_middle_of_a_block_is_an_error(broker: Broker, partition: ResultPartitionID) -> None:
+def test_end_within_a_block_is_an_error(broker: Broker, partition: ResultPartitionID) -> None:
     with ShuffleWriter(broker.shuffle_address, partition, 1, "blocking") as writer:
         writer.push(0, b"and then", DataType.DATA_BUFFER)
     with pytest.raises(LocalTransportError, match="middle of a block"):
         list(BlockReader([(broker.shuffle_address, partition, 0)]))
 
 
-def test_a_block_waits_for_room_as_long_as_it_may(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_block_waits_for_room_within_its_timeout(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit, server.give_credit = 3, False
     writer = ShuffleWriter(server.address, partition, 1, "blocking")
     writer.open()
@@ -132,7 +132,7 @@ def test_a_block_waits_for_room_as_long_as_it_may(server: ReferenceServer, parti
     writer.close()
 
 
-def test_the_attempt_that_has_finished_is_found(broker: Broker, partition: ResultPartitionID) -> None:
+def test_finished_attempt_is_found(broker: Broker, partition: ResultPartitionID) -> None:
     write(broker.shuffle_address, partition.with_attempt(4), 0)
     with pytest.raises(AnotherAttemptWonError):
         write(broker.shuffle_address, partition.with_attempt(5), 0)

@@ -16,7 +16,7 @@ from tests.client.shuffle.reference_server import ReferenceServer
 
 @pytest.fixture(params=["reference", "broker"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a server that is exact about the rules, and of the real one."""
+    """The addresses of the reference server and of the real broker."""
     if request.param == "broker":
         with Broker() as broker:
             yield broker.shuffle_address
@@ -43,14 +43,14 @@ def test_every_record_arrives_once_and_in_order(
 
     in_thread(write)
     channels = [(address, partition, index) for index in range(3)]
-    found: list[list[bytes]] = [[], [], []]
+    received: list[list[bytes]] = [[], [], []]
     with InputGate(channels, credit=credit, floating_buffers=floating) as gate:
         for channel, record in gate.records_by_channel():
-            found[channel].append(record)
-    assert [expected[index::3] for index in range(3)] == found
+            received[channel].append(record)
+    assert [expected[index::3] for index in range(3)] == received
 
 
-def test_a_writer_learns_when_its_readers_have_worked_on_all_records(
+def test_writer_learns_when_readers_have_processed_everything(
     address: str, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
     """As a task of Flink: EndOfData, wait, EndOfPartition."""
@@ -68,7 +68,7 @@ def test_a_writer_learns_when_its_readers_have_worked_on_all_records(
         reading.join()
 
 
-def test_no_thread_is_left_behind(address: str, partition: ResultPartitionID) -> None:
+def test_no_thread_is_left(address: str, partition: ResultPartitionID) -> None:
     with InputGate([(address, partition, 0)]) as gate:
         with ShuffleWriter(address, partition, 1) as writer, writer.records(flush_interval_ms=1) as out:
             out.write(b"one")
@@ -76,7 +76,7 @@ def test_no_thread_is_left_behind(address: str, partition: ResultPartitionID) ->
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("shuffle-")]
 
 
-def test_a_reader_learns_that_the_writer_has_failed(address: str, partition: ResultPartitionID) -> None:
+def test_reader_learns_of_a_failed_writer(address: str, partition: ResultPartitionID) -> None:
     def write() -> None:
         with ShuffleWriter(address, partition, 1) as writer:
             writer.push(0, b"before")
@@ -89,14 +89,14 @@ def test_a_reader_learns_that_the_writer_has_failed(address: str, partition: Res
             list(gate.buffers())
 
 
-def test_a_writer_whose_readers_have_cancelled_goes_on_for_nobody(partition: ResultPartitionID) -> None:
-    """As a task of Flink, which hears nothing of it. On our broker: the reference server does not release."""
+def test_cancelled_readers_make_a_writer_discard(partition: ResultPartitionID) -> None:
+    """As a task of Flink, which is not told. On our broker: the reference server does not release."""
     with Broker() as broker, ShuffleWriter(broker.shuffle_address, partition, 2) as writer:
         for index in range(2):
             writer.push(index, b"data")
         assert not writer.discards
         with InputGate([(broker.shuffle_address, partition, index) for index in range(2)]) as gate:
-            gate.poll()  # the other one may not even have been requested
+            gate.poll()  # the other channel may not even have been requested
         while not writer.discards:
             writer.push(0, b"for nobody")
         assert writer.try_push(1, bytes(32768)) and writer.has_room(1, 32768)

@@ -1,4 +1,4 @@
-"""A forked child and what it has of its parent: copies of locks and descriptors, and no I/O thread."""
+"""A forked child and its parent's objects: copies of locks and descriptors, and no I/O thread."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ from broker.runtime import forks
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here"),
-    # Python warns of forks beside threads, from 3.12 on: that is what is tested.
+    # Python warns of forks beside threads, from 3.12 on: these tests fork on purpose.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 
 def in_child(function: Callable[[], object]) -> None:
-    """Runs in a forked child; fails if it raises, or takes for ever."""
+    """Run it in a forked child; fail if it raises or hangs."""
     child = os.fork()
     if not child:
         status = 1
@@ -40,9 +40,7 @@ def in_child(function: Callable[[], object]) -> None:
     assert status == 0
 
 
-def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
-    broker: Broker, partition: ResultPartitionID
-) -> None:
+def test_child_closes_its_copies_and_parent_continues(broker: Broker, partition: ResultPartitionID) -> None:
     address = broker.shuffle_address
     with (
         ShuffleWriter(address, partition, 1) as writer,
@@ -70,8 +68,8 @@ def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
                 with pytest.raises(ShuffleClosedError, match="process that this one was forked from"):
                     use()
             writer.fail("from the child")
-            for one in (gate, writer, admin):
-                one.close()
+            for copy in (gate, writer, admin):
+                copy.close()
 
         in_child(child)
         for number in range(200):
@@ -81,7 +79,7 @@ def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
         assert 1 == len(admin.partitions())
 
 
-def test_a_child_has_a_loop_of_its_own(broker: Broker, partition: ResultPartitionID) -> None:
+def test_child_has_its_own_loop(broker: Broker, partition: ResultPartitionID) -> None:
     address, other = broker.shuffle_address, ResultPartitionID.of(os.urandom(16))
     with ShuffleWriter(address, partition, 1, "blocking") as writer:
         writer.push(0, b"parent")
@@ -101,8 +99,8 @@ def test_a_child_has_a_loop_of_its_own(broker: Broker, partition: ResultPartitio
         writer.push(0, b"goes on")
 
 
-def test_the_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
-    """A copy of its descriptor in a child that lives on would keep it open."""
+def test_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
+    """A copy of its descriptor in a surviving child would keep it open."""
     address = broker.shuffle_address
     writer = ShuffleWriter(address, partition, 1)
     writer.open()
@@ -131,7 +129,7 @@ def test_the_connection_ends_when_the_parent_ends_it(broker: Broker, partition: 
         os.waitpid(child, 0)
 
 
-def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, partition: ResultPartitionID) -> None:
+def test_lock_held_at_the_fork_blocks_no_child(broker: Broker, partition: ResultPartitionID) -> None:
     writer = ShuffleWriter(broker.shuffle_address, partition, 1)
     gate = InputGate([(broker.shuffle_address, partition, 0)])
     writer.open()
@@ -162,25 +160,25 @@ def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, p
     gate.close()
 
 
-def test_who_is_told_of_a_fork() -> None:
+def test_fork_notifies_the_registered_objects() -> None:
     class One:
         forks = 0
 
         def forked(self) -> None:
             self.forks += 1
 
-    one = One()
-    forks.tell(one)
+    counting = One()
+    forks.tell(counting)
     before = forks.count()
 
     def child() -> None:
-        assert (1, before + 1) == (one.forks, forks.count())
+        assert (1, before + 1) == (counting.forks, forks.count())
 
     in_child(child)
-    assert (0, before) == (one.forks, forks.count())
+    assert (0, before) == (counting.forks, forks.count())
 
 
-def test_what_a_process_does_at_its_end_its_child_does_not() -> None:
+def test_exit_function_runs_only_in_its_process() -> None:
     script = """
 import os, sys
 from broker.client.shuffle.blocks import AtExit

@@ -1,4 +1,4 @@
-"""The I/O thread belongs to all writers and gates of the process: what goes wrong with one of them is its own affair."""
+"""The I/O thread serves all writers and gates of the process: the error of one must not affect the others."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def tell_size(gate: InputGate) -> None:
 
 
 def raises_soon(writer: ShuffleWriter, expected: type[Exception], text: str) -> None:
-    """The callback is called whenever the I/O thread gets to it."""
+    """The I/O thread calls the callback at some time."""
     with pytest.raises(expected, match=text):
         push_on(writer)
 
@@ -57,7 +57,7 @@ def push_on(writer: ShuffleWriter) -> None:
 @pytest.mark.parametrize(
     ("function", "expected", "text"), [(unlucky, Unlucky, "as it is"), (leave, ShuffleError, "SystemExit")]
 )
-def test_what_a_callback_raises_fails_its_writer_and_no_other(
+def test_error_of_a_callback_fails_only_its_writer(
     broker: Broker,
     partition: ResultPartitionID,
     callback: str,
@@ -97,7 +97,7 @@ def test_what_a_callback_raises_fails_its_writer_and_no_other(
         assert b"goes on" == item.data
 
 
-def test_a_callback_of_a_local_writer_is_no_affair_of_its_reader(partition: ResultPartitionID) -> None:
+def test_callback_of_local_writer_spares_its_reader(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     writer = exchange.writer(partition, 1)
     writer.on_task_event = unlucky
@@ -116,7 +116,7 @@ def test_a_callback_of_a_local_writer_is_no_affair_of_its_reader(partition: Resu
 @pytest.mark.parametrize(
     ("event", "why"), [(b"\0\0\0\x63rest", "unknown tag 99"), (b"\0\0\0\x01short", "end"), (b"\0", "end")]
 )
-def test_a_task_event_that_cannot_be_read_is_handed_over_as_it_is(
+def test_undecodable_task_event_is_passed_on_unchanged(
     server: ReferenceServer, partition: ResultPartitionID, event: bytes, why: str
 ) -> None:
     """A reader of a later release may know events that this side does not."""
@@ -128,8 +128,8 @@ def test_a_task_event_that_cannot_be_read_is_handed_over_as_it_is(
         def send() -> None:
             connection = server.partitions[partition].connection
             (handle,) = connection.handles
-            for one in (event, b"\0\0\0\x02"):
-                connection.send(writer_frames.encode_writer_task_event(handle, 0, one))
+            for sent in (event, b"\0\0\0\x02"):
+                connection.send(writer_frames.encode_writer_task_event(handle, 0, sent))
 
         server.call(send)
         wait_for(lambda: len(came) == 2)
@@ -141,7 +141,7 @@ def test_a_task_event_that_cannot_be_read_is_handed_over_as_it_is(
         writer.push(0, b"goes on")
 
 
-def test_a_connection_that_fails_here_takes_no_other_with_it(
+def test_failing_connection_takes_no_other_with_it(
     server: ReferenceServer, partition: ResultPartitionID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = partition.with_attempt(7)
@@ -156,7 +156,7 @@ def test_a_connection_that_fails_here_takes_no_other_with_it(
         good.push(0, b"goes on")
 
 
-def test_what_is_called_belongs_to_whoever_it_is_a_method_of(
+def test_call_belongs_to_its_methods_owner(
     server: ReferenceServer, partition: ResultPartitionID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = partition.with_attempt(7)
@@ -171,16 +171,14 @@ def test_what_is_called_belongs_to_whoever_it_is_a_method_of(
         good.push(0, b"goes on")
 
 
-def test_what_runs_on_the_loop_for_somebody_raises_there(server: ReferenceServer) -> None:
+def test_error_of_run_is_raised_at_the_caller(server: ReferenceServer) -> None:
     with ShuffleAdmin(server.address) as admin:
         with pytest.raises(Unlucky):
             io_loop.run(admin._loop, unlucky)
         assert () == admin.partitions()
 
 
-def test_what_belongs_to_nobody_ends_the_loop_and_everybody_hears_of_it(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_ownerless_error_ends_the_loop_for_all(server: ReferenceServer, partition: ResultPartitionID) -> None:
     writer = ShuffleWriter(server.address, partition, 1)
     writer.open()
     assert writer._loop is not None
@@ -208,7 +206,7 @@ io_loop.release(loop)
 
 
 @pytest.mark.skipif(process._mallopt is None, reason="the C library has no mallopt")
-def test_the_memory_of_payloads_that_were_dropped_is_used_for_the_next() -> None:
+def test_memory_of_dropped_payloads_is_reused() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     run = subprocess.run(
         [sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True, timeout=60, env=environment

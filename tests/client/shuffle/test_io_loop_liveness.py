@@ -1,4 +1,4 @@
-"""Silence counts only while something is expected, and only as far as this process has looked."""
+"""Silence counts only while an answer is expected, and only while this process runs."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,25 +12,25 @@ def looks(liveness: Liveness, *times: float, expecting: bool = True) -> list[Ver
     return [liveness.look(now, expecting) for now in times]
 
 
-def test_a_silent_peer_is_asked_once_and_then_dead() -> None:
+def test_silent_peer_is_asked_once_then_dead() -> None:
     assert looks(Liveness(12, 0), 3, 4, 5, 8, 11, 12) == [FINE, ASK, FINE, FINE, FINE, DEAD]
 
 
-def test_a_peer_of_which_nothing_is_expected_may_be_silent() -> None:
+def test_peer_without_expectations_may_be_silent() -> None:
     liveness = Liveness(12, 0)
     assert looks(liveness, *range(3, 60, 3), expecting=False) == [FINE] * 19
-    # The silence counts from the moment at which something is expected: 57.
+    # The silence counts from the time at which an answer is expected: 57.
     assert looks(liveness, 60, 61, 65, 68, 69) == [FINE, ASK, FINE, FINE, DEAD]
 
 
-def test_anything_that_is_heard_begins_the_silence_anew() -> None:
+def test_any_message_restarts_the_silence() -> None:
     liveness = Liveness(12, 0)
     assert looks(liveness, 3, 6, 9) == [FINE, ASK, FINE]
     liveness.heard(10)
     assert looks(liveness, 12, 14, 20, 22) == [FINE, ASK, FINE, DEAD]
 
 
-def test_time_in_which_this_process_stood_still_does_not_count() -> None:
+def test_suspension_of_this_process_does_not_count() -> None:
     liveness = Liveness(12, 0)
     assert looks(liveness, 3, 1000, 1001, 1009) == [FINE, FINE, ASK, FINE]
 
@@ -39,7 +39,7 @@ def test_time_in_which_this_process_stood_still_does_not_count() -> None:
     heard=st.lists(st.integers(1, 200), max_size=20).map(sorted),
     step=st.integers(1, 6),
 )
-def test_a_peer_is_dead_exactly_when_it_was_silent_for_the_whole_time(heard: list[int], step: int) -> None:
+def test_peer_is_dead_after_the_whole_silence(heard: list[int], step: int) -> None:
     """With regular looks, against the definition."""
     liveness = Liveness(12, 0)
     last = 0

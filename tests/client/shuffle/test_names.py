@@ -19,7 +19,7 @@ ID = ResultPartitionID.of(b"0123456789abcdef")
         (("127.0.0.1", 9094), ("127.0.0.1", 9094)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(text: str | tuple[str, int], address: tuple[str, int]) -> None:
+def test_address_is_a_host_and_a_port(text: str | tuple[str, int], address: tuple[str, int]) -> None:
     assert address == parse_address(text)
 
 
@@ -30,12 +30,12 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [ID, bytes(ID), bytes(ID).hex(), str(ID)])
-def test_a_partition_has_four_forms(text: ResultPartitionID | bytes | str) -> None:
+def test_partition_has_four_forms(text: ResultPartitionID | bytes | str) -> None:
     assert ID == partition_id(text)
 
 
-def test_a_name_stands_for_one_partition_everywhere() -> None:
-    # The very bytes: after an upgrade that changed them, nobody would find a partition by its name.
+def test_name_stands_for_one_partition_everywhere() -> None:
+    # The exact bytes: an upgrade that changed them would hide partitions from their names.
     expected = "8f6a788939ca730f226789b44f0f84dc" + 8 * "0" + "cd7180cb140215cc3afd97fe53e2d1d4" + 48 * "0"
     assert expected == partition_id("word-count").hex() == partition_id(" word-count ").hex()
     assert partition_id("a/0") != partition_id("a/1")
@@ -43,6 +43,6 @@ def test_a_name_stands_for_one_partition_everywhere() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a#1", "0" * 24, "0" * 119, "ä", "x" * 201, b"", b"0" * 59])
-def test_what_is_no_id_is_refused(text: bytes | str) -> None:
+def test_invalid_id_is_refused(text: bytes | str) -> None:
     with pytest.raises(ValueError):
         partition_id(text)

@@ -25,7 +25,7 @@ from tests.client.shuffle.tls_gate import TlsGate
 
 @pytest.fixture
 def trusting(tmp_path: Path) -> dict[str, str]:
-    """The settings of a client that trusts the gate."""
+    """The settings with which a client trusts the gate."""
     (tmp_path / "ca.crt").write_text(certificates.authority().pem)
     return {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "ca.crt")}
 
@@ -69,12 +69,12 @@ def test_blocks_of_all_sizes_go_both_ways(
     assert blocks == read(f"shuffle+ssl://{gate.address}", partition, trusting)
     settings = pickle.loads(pickle.dumps(SecuritySettings.from_properties(trusting)))
     with ShuffleAdmin(gate.address, security=settings) as admin:
-        assert [partition] == [one.partition for one in admin.partitions(partition.hex())]
+        assert [partition] == [info.partition for info in admin.partitions(partition.hex())]
         assert admin.release(partition)
     assert gate.let_in >= 3
 
 
-def test_a_lost_connection_is_made_again_with_tls(
+def test_lost_connection_is_restored_with_tls(
     gate: TlsGate, partition: ResultPartitionID, trusting: dict[str, str]
 ) -> None:
     writer = ShuffleWriter(gate.address, partition, 1, "blocking", security=trusting)
@@ -88,7 +88,7 @@ def test_a_lost_connection_is_made_again_with_tls(
     assert [b"one", b"two"] == read(gate.address, partition, trusting)
 
 
-def test_a_broker_that_is_not_trusted_is_not_spoken_to(gate: TlsGate, partition: ResultPartitionID) -> None:
+def test_untrusted_broker_gets_no_data(gate: TlsGate, partition: ResultPartitionID) -> None:
     with pytest.raises(ConnectionFailedError, match=r"its certificate is not accepted.*ssl\.truststore\.location"):
         write(gate.address, partition, [b"x"], {"security.protocol": "SSL"})
     with (
@@ -98,7 +98,7 @@ def test_a_broker_that_is_not_trusted_is_not_spoken_to(gate: TlsGate, partition:
         admin.partitions()
 
 
-def test_a_broker_of_another_name_is_not_spoken_to(
+def test_broker_with_another_name_gets_no_data(
     tmp_path: Path, session_broker: Broker, trusting: dict[str, str]
 ) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -111,7 +111,7 @@ def test_a_broker_of_another_name_is_not_spoken_to(
             admin.partitions("00")
 
 
-def test_a_certificate_of_the_client_is_shown(
+def test_client_certificate_is_sent(
     tmp_path: Path, session_broker: Broker, partition: ResultPartitionID, trusting: dict[str, str]
 ) -> None:
     files = certificates.client().write(tmp_path, "alice")
@@ -125,7 +125,7 @@ def test_a_certificate_of_the_client_is_shown(
         assert let_in == gate.let_in
 
 
-def test_plaintext_to_tls_and_tls_to_plaintext_fail_and_do_not_hang(
+def test_tls_and_plaintext_mismatches_fail_without_hanging(
     gate: TlsGate, session_broker: Broker, trusting: dict[str, str]
 ) -> None:
     with ShuffleAdmin(gate.address, timeout=30) as admin, pytest.raises(TransportError):
@@ -135,7 +135,7 @@ def test_plaintext_to_tls_and_tls_to_plaintext_fail_and_do_not_hang(
         admin.partitions()
 
 
-def test_the_broker_s_own_listener_takes_blocks_and_gives_them_back(
+def test_brokers_own_listener_takes_and_returns_blocks(
     tmp_path: Path, partition: ResultPartitionID, trusting: dict[str, str]
 ) -> None:
     alice = trusting | {"ssl.keystore.location": str(certificates.client().write(tmp_path, "alice").both)}
@@ -156,7 +156,7 @@ def test_the_broker_s_own_listener_takes_blocks_and_gives_them_back(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
+def test_forked_child_leaves_its_parents_connections_alone(
     tmp_path: Path, partition: ResultPartitionID, trusting: dict[str, str]
 ) -> None:
     with (
@@ -175,10 +175,10 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
             write(broker.shuffle_address, partition, [b"by the child"], trusting)
 
         in_child(child)
-        assert [partition] == [one.partition for one in admin.partitions()]
+        assert [partition] == [info.partition for info in admin.partitions()]
 
 
-def test_settings_are_checked_before_anything_is_opened() -> None:
+def test_settings_are_checked_before_any_connection() -> None:
     for security, said in (
         ({"security.protocol": "SSL", "ssl.truststore.location": "/no/such.pem"}, "/no/such.pem"),
         (

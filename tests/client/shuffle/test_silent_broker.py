@@ -1,6 +1,6 @@
 """A broker that answers nothing and closes nothing: a stopped process, or a machine without power. Every call has an end.
 
-The times here are short, and far shorter than what a call would take that does not bound its wait: that one would hang.
+The times here are far shorter than those of a call with an unbounded wait, which would hang.
 """
 
 import threading
@@ -25,9 +25,9 @@ from tests.client.conftest import InThread
 from tests.client.shuffle.reference_server import ReferenceServer
 from tests.process.broker_process import BrokerProcess
 
-# A busy machine answers in this time, too.
+# Even a busy machine answers in this time.
 ANSWER_S, RECONNECT_S = 1.0, 0.3
-# Where only a hang would get to.
+# Only a hang would take this long.
 FOR_EVER_S = 30
 
 
@@ -41,14 +41,14 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 @pytest.fixture(autouse=True)
 def goes_on(process: BrokerProcess) -> Iterator[None]:
-    """Whatever has failed."""
+    """The error of the failed call."""
     yield
     process.resume()
 
 
 @pytest.fixture
 def ends(in_thread: InThread) -> Callable[[Callable[[], object]], None]:
-    """The call comes back."""
+    """The call returns."""
 
     def check(call: Callable[[], object]) -> None:
         thread = in_thread(call)
@@ -110,9 +110,7 @@ def test_pushing_gives_up(process: BrokerProcess, partition: ResultPartitionID, 
         ends(use)
 
 
-def test_the_time_that_a_caller_gives_comes_first(
-    process: BrokerProcess, partition: ResultPartitionID, ends: Ends
-) -> None:
+def test_timeout_of_the_caller_comes_first(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
     patient = writer_to(process.address, partition, answer_timeout=FOR_EVER_S * 10, window_bytes=1500)
     patient.open()
     late = writer_to(process.address, partition.with_attempt(1), answer_timeout=FOR_EVER_S * 10)
@@ -132,14 +130,12 @@ def test_the_time_that_a_caller_gives_comes_first(
     patient.close()
 
 
-def test_a_broker_that_goes_on_in_time_is_written_to_as_if_nothing_had_been(
-    process: BrokerProcess, partition: ResultPartitionID
-) -> None:
+def test_broker_that_resumes_in_time_loses_nothing(process: BrokerProcess, partition: ResultPartitionID) -> None:
     with writer_to(process.address, partition, reconnect_timeout=FOR_EVER_S, window_bytes=1) as writer:
         writer.push(0, b"before")
 
         def meanwhile() -> None:
-            # Long enough for the connection to be given up and made anew, several times maybe.
+            # Long enough for the connection to be given up and restored, perhaps several times.
             for _ in range(2):
                 writer.push(0, b"meanwhile", timeout=3 * ANSWER_S)
 
@@ -147,8 +143,8 @@ def test_a_broker_that_goes_on_in_time_is_written_to_as_if_nothing_had_been(
             meanwhile()
         writer.push(0, b"after")
     with InputGate([(process.address, partition, 0)]) as gate:
-        found = [bytes(data) for _, data in gate.buffers()]
-    assert found in ([b"before", b"meanwhile", b"after"], [b"before", b"after"])
+        received = [bytes(data) for _, data in gate.buffers()]
+    assert received in ([b"before", b"meanwhile", b"after"], [b"before", b"after"])
 
 
 def test_reading_blocks_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
@@ -171,25 +167,21 @@ def test_reading_blocks_gives_up(process: BrokerProcess, partition: ResultPartit
         ends(use)
 
 
-def test_a_reader_of_blocks_goes_on_with_a_broker_that_goes_on(
-    process: BrokerProcess, partition: ResultPartitionID
-) -> None:
+def test_block_reader_continues_with_a_resumed_broker(process: BrokerProcess, partition: ResultPartitionID) -> None:
     with writer_to(process.address, partition) as writer:
         for number in range(2000):
             writer.push(0, b"%d" % number * 500, DataType.DATA_BUFFER_WITH_CLEAR_END)
-    found = []
+    received = []
     for _, block in BlockReader([(process.address, partition, 0)], answer_timeout=ANSWER_S, patience=FOR_EVER_S):
-        found.append(bytes(block))
-        if len(found) == 50:
+        received.append(bytes(block))
+        if len(received) == 50:
             process.suspend()
-            # Later than the reader gives the connection up.
+            # Later than the reader gives up the connection.
             threading.Timer(2 * ANSWER_S, process.resume).start()
-    assert [b"%d" % number * 500 for number in range(2000)] == found
+    assert [b"%d" % number * 500 for number in range(2000)] == received
 
 
-def test_a_gate_waits_as_long_as_it_is_told_to(
-    process: BrokerProcess, partition: ResultPartitionID, ends: Ends
-) -> None:
+def test_gate_waits_for_the_configured_time(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
     with (
         writer_to(process.address, partition) as writer,
         InputGate([(process.address, partition, 0)]) as patient,
@@ -220,7 +212,7 @@ def test_questions_give_up(process: BrokerProcess, ends: Ends) -> None:
 # -- an older broker ------------------------------------------------------------------------------------------------
 
 
-def test_a_writer_asks_a_broker_that_does_not_acknowledge(
+def test_unacknowledged_writer_asks_the_broker(
     server: ReferenceServer, partition: ResultPartitionID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By opening again on the same connection, as any broker allows."""
@@ -235,10 +227,8 @@ def test_a_writer_asks_a_broker_that_does_not_acknowledge(
     assert 0 == server.resent
 
 
-def test_a_writer_that_is_held_back_asks_whether_the_broker_is_there(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
-    """And one that waits for credit for longer than a broker may be silent keeps its connection."""
+def test_held_back_writer_asks_the_broker(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    """A writer that waits for credit for longer than a broker may be silent keeps its connection."""
     server.credit, server.give_credit = 1, False
     with ShuffleWriter(server.address, partition, 1, "blocking", answer_timeout=0.1, reconnect_timeout=0.0) as writer:
         writer.push(0, b"0")
@@ -269,7 +259,7 @@ def test_silence_counts_only_while_something_is_expected() -> None:
     assert Verdict.FINE is liveness.look(121.0, True)
 
 
-def test_the_time_for_which_this_process_stood_still_does_not_count() -> None:
+def test_suspension_of_this_process_does_not_count() -> None:
     liveness = Liveness(9.0, 0.0)
     assert Verdict.FINE is liveness.look(2.0, True)
     assert Verdict.FINE is liveness.look(1000.0, True)
@@ -278,8 +268,8 @@ def test_the_time_for_which_this_process_stood_still_does_not_count() -> None:
     assert Verdict.DEAD is liveness.look(1007.0, True)
 
 
-def test_a_live_broker_may_have_nothing_to_send(partition: ResultPartitionID) -> None:
-    """It waits for a partition to come, for longer than a silent one is believed in."""
+def test_live_broker_may_have_nothing_to_send(partition: ResultPartitionID) -> None:
+    """It waits for a partition for longer than a silent broker counts as alive."""
     with (
         Broker(shuffle_partition_request_timeout_ms=3000) as broker,
         pytest.raises(PartitionNotFoundError),

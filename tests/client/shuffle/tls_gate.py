@@ -38,6 +38,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError):
         while data := source.recv(65536):
             target.sendall(data)
-    for one in (source, target):
+    for sock in (source, target):
         with contextlib.suppress(OSError, ValueError):
-            one.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)

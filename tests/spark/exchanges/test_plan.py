@@ -35,34 +35,32 @@ def plans(draw: st.DrawFn) -> ExchangePlan:
 
 
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=40))
-def test_a_winner_knows_which_buckets_have_rows(counts: list[int]) -> None:
+def test_winner_knows_which_buckets_have_rows(counts: list[int]) -> None:
     winner = Winner(0, 0, 0, sum(counts), 0, bits(np.array(counts)))
     assert [bool(count) for count in counts] == [winner.has(bucket) for bucket in range(len(counts))]
 
 
 @given(plan=plans(), data=st.data())
-def test_a_bucket_is_read_from_the_winners_that_have_rows_for_it(plan: ExchangePlan, data: st.DataObject) -> None:
+def test_bucket_is_read_from_winners_with_rows(plan: ExchangePlan, data: st.DataObject) -> None:
     bucket = data.draw(st.integers(0, plan.spec.buckets - 1))
     expected = [
         (plan.spec.brokers[winner.broker], winner.map_number, winner.attempt, bucket)
         for winner in plan.winners
         if winner.broker >= 0 and winner.has(bucket)
     ]
-    found = [
+    actual = [
         (address, partition.number, partition.attempt, subpartition)
         for address, partition, subpartition in plan.channels(bucket)
     ]
-    assert expected == found
+    assert expected == actual
 
 
 @given(
     spec=specs, map_number=st.integers(0, 2**31 - 1), attempts=st.sets(st.integers(0, 2**40), min_size=2, max_size=2)
 )
-def test_attempts_of_a_map_are_told_apart_and_do_not_race(
-    spec: ExchangeSpec, map_number: int, attempts: set[int]
-) -> None:
-    one, other = (spec.partition(map_number, attempt) for attempt in attempts)
+def test_attempts_of_a_map_are_distinct(spec: ExchangeSpec, map_number: int, attempts: set[int]) -> None:
+    first, other = (spec.partition(map_number, attempt) for attempt in attempts)
     same = len({attempt % 2**31 for attempt in attempts}) == 1
-    assert (one == other) is same
-    assert (one.producer_key == other.producer_key) is same
-    assert one.hex().startswith(spec.prefix)
+    assert (first == other) is same
+    assert (first.producer_key == other.producer_key) is same
+    assert first.hex().startswith(spec.prefix)

@@ -54,7 +54,7 @@ def split(splitter: Splitter, given_: list[pa.RecordBatch]) -> Iterator[tuple[in
     compression=st.sampled_from([None, "lz4", "zstd"]),
     collect=st.sampled_from([1, 500, 10_000_000]),
 )
-def test_every_row_comes_out_in_its_bucket_and_in_order(
+def test_rows_come_in_their_buckets_in_order(
     data: st.DataObject, buckets: int, compression: str | None, collect: int
 ) -> None:
     given_ = data.draw(batches(buckets))
@@ -65,11 +65,11 @@ def test_every_row_comes_out_in_its_bucket_and_in_order(
             expected.setdefault(row.pop(bucket_name), []).append(row)
     splitter = Splitter(buckets, compression, collect)
     codec = Codec(compression)
-    found: dict[int, list[dict[str, object]]] = {}
+    actual: dict[int, list[dict[str, object]]] = {}
     for bucket, block in split(splitter, given_):
         schema = pa.schema(list(given_[0].schema)[:-1])
-        found.setdefault(bucket, []).extend(codec.decode(memoryview(block), schema).to_pylist())
-    assert expected == found
+        actual.setdefault(bucket, []).extend(codec.decode(memoryview(block), schema).to_pylist())
+    assert expected == actual
     assert {bucket: len(rows) for bucket, rows in expected.items()} == {
         int(bucket): int(splitter.counts[bucket]) for bucket in np.flatnonzero(splitter.counts)
     }
@@ -86,12 +86,12 @@ def test_blocks_have_about_a_megabyte_each() -> None:
 
 
 @pytest.mark.parametrize("block", [b"", b"1234567", bytes(8), b"\xff" * 16, b"\0\0\0\0\1\0\0\0 and not so many bytes"])
-def test_what_is_no_compressed_block_is_an_error(block: bytes) -> None:
+def test_invalid_compressed_block_is_an_error(block: bytes) -> None:
     with pytest.raises((ValueError, OSError)):
         Codec("lz4").decode(block, pa.schema([]))
 
 
-def test_a_block_whose_offsets_go_beyond_its_bytes_is_an_error() -> None:
+def test_block_offsets_beyond_its_bytes_are_an_error() -> None:
     batch = pa.record_batch({"v": pa.array(["abc", "de"])})
     block = bytearray(Codec(None).encode(batch))
     offsets = block.index(struct.pack("<3i", 0, 3, 5))
@@ -101,23 +101,23 @@ def test_a_block_whose_offsets_go_beyond_its_bytes_is_an_error() -> None:
 
 
 def test_texts_need_not_be_utf_8() -> None:
-    """Spark's need not."""
+    """Spark's texts need not be UTF-8."""
     texts = pa.StringArray.from_buffers(2, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"\xff\xfe"))
     nested = pa.StructArray.from_arrays([texts, pa.MapArray.from_arrays([0, 1, 2], texts, texts)], ["t", "m"])
     batch = pa.record_batch({"v": texts, "l": pa.ListArray.from_arrays([0, 1, 2], texts), "s": nested})
-    [(found, _)] = decoded([(0, Codec(None).encode(batch))], Codec(None), batch.schema)
-    assert batch.equals(found)
+    [(decoded_batch, _)] = decoded([(0, Codec(None).encode(batch))], Codec(None), batch.schema)
+    assert batch.equals(decoded_batch)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_changed_block_is_read_whole_or_is_an_error(changes: list[tuple[int, int]]) -> None:
+def test_changed_block_is_whole_or_an_error(changes: list[tuple[int, int]]) -> None:
     batch = pa.record_batch({"v": pa.array(["abc", None] * 9), "l": pa.array([[1, 2], None] * 9)})
     block = bytearray(Codec(None).encode(batch))
     for position, byte in changes:
         block[position % len(block)] = byte
     with contextlib.suppress(ExchangeError, UnicodeDecodeError):
-        for found, _ in decoded([(0, block)], Codec(None), batch.schema):
-            found.to_pydict()
+        for decoded_batch, _ in decoded([(0, block)], Codec(None), batch.schema):
+            decoded_batch.to_pydict()
 
 
 @given(sizes=st.lists(st.integers(1, 3 * BLOCK_BYTES)))
@@ -133,7 +133,7 @@ def test_small_batches_are_read_as_megabytes(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_batches_have_about_a_megabyte_however_small_their_blocks_are(compression: str | None) -> None:
+def test_batches_of_small_blocks_have_a_megabyte(compression: str | None) -> None:
     rows = 40_000
     batch = pa.record_batch({"v": pa.array([b"0123456789" * 100] * rows), "b": pa.array([0] * rows, pa.int32())})
     blocks = [(bucket, bytearray(block)) for bucket, block in split(Splitter(1, compression), [batch])]

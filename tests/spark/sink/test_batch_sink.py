@@ -27,7 +27,7 @@ def write(topics: Topics) -> Write:
 
 
 def messages(topics: Topics, topic: str, partitions: int = 2) -> list[Message]:
-    """All that is committed."""
+    """All committed messages."""
     settings: dict[str, Any] = {
         "bootstrap.servers": topics.bootstrap_servers,
         "group.id": "reader",
@@ -37,19 +37,19 @@ def messages(topics: Topics, topic: str, partitions: int = 2) -> list[Message]:
     }
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found = []
+    received = []
     ended = 0
     while ended < partitions:
         message = consumer.poll(30)
-        assert message is not None, found
+        assert message is not None, received
         error = message.error()
         if error is None:
-            found.append(message)
+            received.append(message)
         else:
             assert error.code() == KafkaError._PARTITION_EOF, error
             ended += 1
     consumer.close()
-    return found
+    return received
 
 
 def seen(topics: Topics, topic: str) -> list[str]:
@@ -73,13 +73,13 @@ def test_every_column_arrives(spark: "SparkSession", topics: Topics, write: Writ
     ]
     schema = "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int"
     write(spark.createDataFrame(rows, schema), deliveryGuarantee=guarantee)
-    found = [
-        (one.key(), one.value(), one.headers() or [], one.topic(), one.partition())
+    actual = [
+        (message.key(), message.value(), message.headers() or [], message.topic(), message.partition())
         for topic in (first, second)
-        for one in messages(topics, topic)
+        for message in messages(topics, topic)
     ]
     expected = [(key, value, headers or [], topic, partition) for key, value, headers, topic, partition in rows]
-    assert sorted(expected, key=repr) == sorted(found, key=repr)
+    assert sorted(expected, key=repr) == sorted(actual, key=repr)
 
 
 def test_as_sql(spark: "SparkSession", topics: Topics) -> None:
@@ -94,9 +94,7 @@ def test_as_sql(spark: "SparkSession", topics: Topics) -> None:
     assert ["a", "b"] == [row.v for row in rows]
 
 
-def test_a_task_that_is_tried_again_is_seen_once(
-    spark: "SparkSession", topics: Topics, write: Write, tmp_path: Path
-) -> None:
+def test_repeated_task_is_seen_once(spark: "SparkSession", topics: Topics, write: Write, tmp_path: Path) -> None:
     """local[2,3]: the first try of a task dies after it has written most of its rows."""
     topic = topics.make()
     marker = tmp_path / "tried"
@@ -113,7 +111,7 @@ def test_a_task_that_is_tried_again_is_seen_once(
     assert sorted(map(str, range(2000))) == seen(topics, topic)
 
 
-def test_nothing_is_seen_of_a_job_that_failed(spark: "SparkSession", topics: Topics, write: Write) -> None:
+def test_failed_job_shows_nothing(spark: "SparkSession", topics: Topics, write: Write) -> None:
     topic = topics.make()
 
     def fails(batches: "Iterator[Any]") -> "Iterator[Any]":
@@ -146,15 +144,15 @@ def test_nothing_is_seen_of_a_job_that_failed(spark: "SparkSession", topics: Top
         ),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(
+def test_error_is_one_sentence(
     spark: "SparkSession", topics: Topics, write: Write, options: dict[str, str], sql: str, sentence: str
 ) -> None:
-    with pytest.raises(Exception) as failure:  # Spark has several, all with our sentence in them
+    with pytest.raises(Exception) as failure:  # Spark has several classes, all with our sentence
         write(spark.sql(sql), **options)
     assert sentence in sentence_of(failure)
 
 
-def test_a_topic_is_appended_to_also_without_a_mode(spark: "SparkSession", topics: Topics) -> None:
+def test_topic_is_appended_to_without_a_mode_too(spark: "SparkSession", topics: Topics) -> None:
     """As with Spark's Kafka sink: its modes are append and errorifexists, Spark's default."""
     topic = topics.make()
     options = {"kafka.bootstrap.servers": topics.bootstrap_servers, "topic": topic}
@@ -167,7 +165,7 @@ def test_a_topic_is_appended_to_also_without_a_mode(spark: "SparkSession", topic
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "ignore"])
-def test_a_topic_is_not_overwritten(spark: "SparkSession", topics: Topics, mode: str) -> None:
+def test_topic_is_not_overwritten(spark: "SparkSession", topics: Topics, mode: str) -> None:
     from pyspark.errors import AnalysisException
 
     options = {"kafka.bootstrap.servers": topics.bootstrap_servers, "topic": "t"}
@@ -200,7 +198,7 @@ def test_other_formats_keep_their_modes(spark: "SparkSession", tmp_path: Path) -
 
 
 def run(df: "DataFrame", checkpoint: Path, topics: Topics, **options: str) -> None:
-    """Everything that there is, in micro-batches."""
+    """Write all rows in micro-batches."""
     given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "checkpointLocation": str(checkpoint)} | options
     query = df.writeStream.format("broker").options(**given).trigger(availableNow=True).start()
     query.awaitTermination(240)
@@ -208,7 +206,7 @@ def run(df: "DataFrame", checkpoint: Path, topics: Topics, **options: str) -> No
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-def test_a_stream_from_topic_to_topic(
+def test_stream_runs_from_topic_to_topic(
     topics: Topics, stream: "Callable[..., DataFrame]", tmp_path: Path, guarantee: str
 ) -> None:
     source, target = topics.fill(2, 30), topics.make()
@@ -217,13 +215,11 @@ def test_a_stream_from_topic_to_topic(
     assert sorted(f"{partition}:{number}" for partition in range(2) for number in range(30)) == seen(topics, target)
 
 
-def test_a_batch_that_spark_replays_is_seen_once(
-    topics: Topics, stream: "Callable[..., DataFrame]", tmp_path: Path
-) -> None:
+def test_replayed_batch_is_seen_once(topics: Topics, stream: "Callable[..., DataFrame]", tmp_path: Path) -> None:
     source, target = topics.fill(2, 10), topics.make()
     rows = stream(subscribe=source, startingOffsets="earliest").select("key", "value")
     run(rows, tmp_path, topics, topic=target)
-    # As if Spark had been killed between our commit and its own note of it.
+    # As if Spark had been killed between our commit and its own entry of it.
     (tmp_path / "commits" / "0").unlink()
     (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
     topics.put(source, 0, range(10, 15))

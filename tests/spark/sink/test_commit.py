@@ -33,17 +33,17 @@ _names = itertools.count()
 TASKS = 3
 COLUMNS = SinkColumns(value=0)
 
-# Where a driver may be killed, in the order in which it gets there; "decided" is before Spark has written down that the
+# The points at which a driver may be killed, in order; "decided" is before Spark has recorded that the
 # batch is done.
 STEPS = ("written", "leftovers", "begun", "number", "decided")
 
 
 class Killed(BaseException):
-    """What a kill looks like to the code: nothing is cleaned up by handlers of errors."""
+    """A kill as the code sees it: no handler of errors cleans up."""
 
 
 class Mortal(MicroBatch):
-    """Dies after a step, or stands still after it while somebody else does something."""
+    """Dies after a step, or stands still after it while another driver acts."""
 
     dies_after = ""
     stands_after = ""
@@ -74,7 +74,7 @@ class Mortal(MicroBatch):
 
 
 class Alone(Mortal):
-    """As on a broker that can decide for one producer only."""
+    """As on a broker that can decide for a single producer only."""
 
     def commit(self) -> bool:
         original, sink_commit.transaction.can_end_together = sink_commit.transaction.can_end_together, lambda *_: False
@@ -90,7 +90,7 @@ class Alone(Mortal):
 
 @attrs.define(eq=False)
 class Query:
-    """A streaming query and its topic; ``batch`` writes what a batch of that number has."""
+    """A streaming query and its topic; ``batch`` writes the rows of the batch with that number."""
 
     cluster: Cluster
     tasks: int = TASKS
@@ -113,7 +113,7 @@ class Query:
         return write_task(self.options(), COLUMNS, place, query_name(self.id), rows)
 
     def kill_task(self, batch_id: int, task: int, attempt: int, rows: int) -> None:
-        """A task that has written so many of its rows and is gone."""
+        """A task that died after this many of its rows."""
         with self.cluster.producer(transactional_id=task_name(query_name(self.id), task, attempt)) as producer:
             producer.begin()
             self.cluster.make_topics([self.topic])
@@ -125,13 +125,13 @@ class Query:
         return [self.write(batch_id, task, attempt) for task, attempt in enumerate(attempts)]
 
     def seen(self) -> list[bytes | None]:
-        """By who reads what is committed."""
-        found: list[bytes | None] = []
+        """The values that a reader of committed records gets."""
+        committed: list[bytes | None] = []
         for partition in self.cluster.make_topics([self.topic])[self.topic].partitions:
             end = self.cluster.offsets({(self.topic, partition): LATEST}, "read_committed")[self.topic, partition]
             for fetched in self.cluster.fetcher(self.topic, partition, 0, end, isolation="read_committed"):
-                found += values(fetched.data, fetched.aborted)
-        return sorted(found, key=lambda one: one or b"")
+                committed += values(fetched.data, fetched.aborted)
+        return sorted(committed, key=lambda value: value or b"")
 
     def expected(self, batches: int) -> list[bytes]:
         every = [self.rows(number, task) for number in range(batches) for task in range(self.tasks)]
@@ -143,14 +143,14 @@ def cluster(session_broker: Broker) -> Iterator[Cluster]:
     from broker.client.kafka import ClientConfig
 
     given = {"bootstrap.servers": session_broker.bootstrap_servers, "retry.backoff.ms": 1}
-    with Cluster(ClientConfig.from_properties(given)) as one:
-        yield one
+    with Cluster(ClientConfig.from_properties(given)) as client:
+        yield client
 
 
 @attrs.frozen
 class Failure:
-    """One life of the query that ends before its batch is done: killed after ``step``, and perhaps not dead: its driver goes on
-    with the commit when the next life has come to ``zombie_at``."""
+    """A life of the query that ends before its batch is done: killed after ``step``, and perhaps not dead: its driver continues
+    with the commit when the next life has reached ``zombie_at``."""
 
     step: str
     attempts: list[int]
@@ -189,7 +189,7 @@ def test_each_batch_is_seen_whole_and_once(cluster: Cluster, lives: list[list[Fa
 
 
 def live(query: Query, batch_id: int, failure: Failure, zombies: list[tuple[str, MicroBatch]]) -> None:
-    """One life of the query, up to the kill. Drivers of earlier lives that are not dead go on where they said."""
+    """A life of the query, up to the kill. Drivers of earlier lives that are not dead continue at their points."""
     for killed in failure.killed_tasks:
         query.kill_task(batch_id, *killed)
     if failure.step == "tasks":
@@ -224,7 +224,7 @@ def wake(zombie: MicroBatch) -> None:
 
 @on_one_broker
 @given(st.sampled_from(STEPS[1:]), ATTEMPTS, ATTEMPTS, st.booleans())
-def test_a_driver_that_stood_still_while_another_took_over_adds_nothing(
+def test_stalled_driver_adds_nothing_after_takeover(
     cluster: Cluster, step: str, attempts: list[int], attempts_of_the_other: list[int], next_batch_too: bool
 ) -> None:
     query = Query(cluster)
@@ -248,10 +248,10 @@ def test_a_driver_that_stood_still_while_another_took_over_adds_nothing(
     assert query.expected(2 if next_batch_too else 1) == query.seen()
 
 
-# By itself ----------------------------------------------------------------------------------------------------------------
+# Alone -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_comes_into_sight_by_its_commit(cluster: Cluster) -> None:
+def test_batch_becomes_visible_by_its_commit(cluster: Cluster) -> None:
     query = Query(cluster)
     written = query.batch(0, [0] * TASKS)
     assert [] == query.seen()
@@ -259,7 +259,7 @@ def test_a_batch_comes_into_sight_by_its_commit(cluster: Cluster) -> None:
     assert query.expected(1) == query.seen()
 
 
-def test_a_batch_that_is_replayed_is_not_written_again(cluster: Cluster) -> None:
+def test_replayed_batch_is_not_written_again(cluster: Cluster) -> None:
     query = Query(cluster)
     for batch_id in (0, 1):
         assert MicroBatch(cluster, batch_id, query.batch(batch_id, [0] * TASKS)).commit()
@@ -269,7 +269,7 @@ def test_a_batch_that_is_replayed_is_not_written_again(cluster: Cluster) -> None
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_the_attempts_that_lost_are_aborted(cluster: Cluster) -> None:
+def test_losing_attempts_are_aborted(cluster: Cluster) -> None:
     query = Query(cluster)
     query.kill_task(0, 1, 0, rows=2)
     assert MicroBatch(cluster, 0, query.batch(0, [0, 1, 0])).commit()
@@ -277,7 +277,7 @@ def test_the_attempts_that_lost_are_aborted(cluster: Cluster) -> None:
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_the_attempts_of_others_are_left_alone(cluster: Cluster) -> None:
+def test_attempts_of_others_are_left_alone(cluster: Cluster) -> None:
     query = Query(cluster)
     other = Query(cluster, id=f"{query.id}-2")
     other_written = other.batch(0, [0] * TASKS)
@@ -295,7 +295,7 @@ def test_tasks_without_rows_have_no_transaction(cluster: Cluster) -> None:
     assert query.rows(1, 1) == query.seen()
 
 
-def test_a_task_that_fails_leaves_nothing_open(cluster: Cluster) -> None:
+def test_failed_task_leaves_nothing_open(cluster: Cluster) -> None:
     query = Query(cluster)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -308,7 +308,7 @@ def test_a_task_that_fails_leaves_nothing_open(cluster: Cluster) -> None:
     assert [] == query.seen()
 
 
-def test_the_number_moves_with_the_topic(cluster: Cluster) -> None:
+def test_number_moves_with_the_topic(cluster: Cluster) -> None:
     query = Query(cluster)
     assert MicroBatch(cluster, 0, query.batch(0, [0] * TASKS)).commit()
     query.topic = f"batches-{next(_names)}"
@@ -316,7 +316,7 @@ def test_the_number_moves_with_the_topic(cluster: Cluster) -> None:
     assert not MicroBatch(cluster, 1, query.batch(1, [0] * TASKS)).commit()
 
 
-# On a broker that can decide for one producer only --------------------------------------------------------------------
+# On a broker that can decide for a single producer --------------------------------------------------------------------
 
 
 @on_one_broker
@@ -336,7 +336,7 @@ def test_one_task_is_enough_for_any_broker(cluster: Cluster, kills: list[str], a
     assert [] == cluster.list_transactions(query_name(query.id))
 
 
-def test_several_tasks_are_not_and_the_message_says_what_to_do(cluster: Cluster) -> None:
+def test_several_tasks_need_a_broker_with_joint_commit(cluster: Cluster) -> None:
     query = Query(cluster)
     batch = Alone(cluster, 0, query.batch(0, [0] * TASKS))
     with pytest.raises(JointCommitUnsupportedError, match=r"what 3 tasks .* deliveryGuarantee=at-least-once"):
@@ -357,7 +357,7 @@ def job_of(query: Query) -> tuple[str, list[Written]]:
     return job, written
 
 
-def test_a_job_is_seen_whole(cluster: Cluster) -> None:
+def test_job_is_seen_whole(cluster: Cluster) -> None:
     query = Query(cluster)
     job, written = job_of(query)
     assert [] == query.seen()
@@ -365,12 +365,12 @@ def test_a_job_is_seen_whole(cluster: Cluster) -> None:
     assert query.expected(1) == query.seen()
 
 
-def test_nothing_is_seen_of_a_job_that_lost_a_task(cluster: Cluster) -> None:
+def test_job_with_lost_task_shows_nothing(cluster: Cluster) -> None:
     query = Query(cluster)
     job, written = job_of(query)
     cluster.abort_transaction(task_name(job, 1, 0))
     with pytest.raises(ProducerFencedError, match=f"{job}/1/0"):
         sink_commit.commit_job(cluster, job, written)
-    sink_commit.abort(cluster, [one.identity for one in written if one.identity is not None])
+    sink_commit.abort(cluster, [message.identity for message in written if message.identity is not None])
     assert [] == query.seen()
     assert [] == cluster.list_transactions(job)

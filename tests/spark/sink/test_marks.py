@@ -1,4 +1,4 @@
-"""Numbered writes (txnAppId, txnVersion): which of them are counted together. Without Spark, on a real broker."""
+"""Numbered writes (txnAppId, txnVersion) that are counted together or apart. Without Spark, on a real broker."""
 
 import itertools
 import logging
@@ -36,7 +36,7 @@ TOPICS = ("a", "b", "c")
 
 @attrs.frozen
 class Target:
-    """Where one write goes: to the topic of the option, or by the column to each of ``topics``."""
+    """The target of a write: the topic of the option, or by the column each of ``topics``."""
 
     topics: tuple[str, ...]
     by_option: bool = False
@@ -72,7 +72,7 @@ class App:
         return SinkOptions.parse(given, default_guarantee="exactly-once")
 
     def write(self, number: int, target: Target, marker: str = "", attempt: int = 0) -> list[Written]:
-        """What the tasks do."""
+        """The tasks' part of a write."""
         job = write_name(self.id, self.options(target).topic)
         return [self._task(number, target, task, job, marker, attempt) for task in range(TASKS)]
 
@@ -83,7 +83,7 @@ class App:
         return write_task(self.options(target), columns, Task(task, attempt, self.query, self.run), job, iter([batch]))
 
     def commit(self, number: int, target: Target, written: list[Written], dies_after: str = "") -> bool:
-        """What the driver does. Whether it was new."""
+        """The driver's part of a write. Returns whether the write was new."""
         marks = write_marks(self.cluster, self.id, self.options(target).topic, written)
         commit = Mortal(self.cluster, number, written, marks)
         commit.dies_after = dies_after
@@ -108,14 +108,16 @@ class App:
         return commit.commit()
 
     def seen(self) -> list[tuple[str, str]]:
-        """By who reads what is committed."""
-        found = []
+        """The values that a reader of committed records gets."""
+        committed = []
         for topic in self.cluster.make_topics([self.tag + topic for topic in TOPICS]).values():
             for partition in topic.partitions:
                 end = self.cluster.offsets({(topic.name, partition): LATEST}, "read_committed")[topic.name, partition]
                 for fetched in self.cluster.fetcher(topic.name, partition, 0, end, isolation="read_committed"):
-                    found += [(topic.name, (value or b"").decode()) for value in values(fetched.data, fetched.aborted)]
-        return sorted(found)
+                    committed += [
+                        (topic.name, (value or b"").decode()) for value in values(fetched.data, fetched.aborted)
+                    ]
+        return sorted(committed)
 
     def expected(self, *writes: tuple[int, Target]) -> list[tuple[str, str]]:
         return sorted(row for number, to in writes for task in range(TASKS) for row in self.rows(number, to, task))
@@ -124,8 +126,8 @@ class App:
 @pytest.fixture(scope="module")
 def cluster(session_broker: Broker) -> Iterator[Cluster]:
     given = {"bootstrap.servers": session_broker.bootstrap_servers, "retry.backoff.ms": 1}
-    with Cluster(ClientConfig.from_properties(given)) as one:
-        yield one
+    with Cluster(ClientConfig.from_properties(given)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -138,7 +140,7 @@ def app(cluster: Cluster) -> App:
 
 @attrs.frozen
 class Batch:
-    """The writes of a batch, in order, and where in them the driver is killed: which write, after which step."""
+    """The writes of a batch, in order, and where the driver is killed: the write and the step."""
 
     targets: list[Target]
     kills: list[tuple[int, str]]
@@ -162,11 +164,11 @@ on_one_broker = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 @example([Batch([OPTION_A, OPTION_B], [(0, "decided"), (1, "decided")])], [], False)
 @example([Batch([COLUMN_AB, COLUMN_A], [(1, "decided")])], [COLUMN_AB], True)
 @example([Batch([OPTION_A, COLUMN_AB], [])], [OPTION_A], True)
-def test_every_write_of_every_batch_is_there_once(
+def test_every_write_of_every_batch_is_stored_once(
     cluster: Cluster, batches: list[Batch], by_older_version: list[Target], last_comes_again: bool
 ) -> None:
-    """``by_older_version``: batches of one write each that were made before the upgrade. The first batch after it may be the
-    last one of these once more, with other writes behind it, which the older version lost."""
+    """``by_older_version``: batches of a single write that were made before the upgrade. The first batch after it may be the
+    last of these once more, with other writes behind it, which the older version lost."""
     app = App(cluster)
     done: list[tuple[int, Target]] = []
     for number, target in enumerate(by_older_version):
@@ -176,7 +178,10 @@ def test_every_write_of_every_batch_is_there_once(
     if by_older_version and last_comes_again:
         first -= 1
         again = by_older_version[-1]
-        batches = [Batch([again, *(one for one in batches[0].targets if one != again)], batches[0].kills), *batches[1:]]
+        batches = [
+            Batch([again, *(other for other in batches[0].targets if other != again)], batches[0].kills),
+            *batches[1:],
+        ]
     for number, batch in enumerate(batches, first):
         for kill in [*batch.kills, None]:
             app.restart()
@@ -194,20 +199,20 @@ def test_every_write_of_every_batch_is_there_once(
     assert [] == cluster.list_transactions(query_name(app.id))
 
 
-def test_a_restart_with_an_older_number_writes_nothing_again_and_goes_on(app: App) -> None:
+def test_restart_with_older_number_continues_without_rewriting(app: App) -> None:
     for number in range(4):
         assert app.save(number, OPTION_A)
-    app.restart()  # from a checkpoint that was put back
+    app.restart()  # from a restored checkpoint
     assert [False, False, False] == [app.save(number, OPTION_A) for number in (1, 2, 3)]
     assert app.save(4, OPTION_A)
     assert app.expected(*((number, OPTION_A) for number in range(5))) == app.seen()
 
 
-# Two writes that cannot be told apart ---------------------------------------------------------------------------------
+# Two indistinguishable writes ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [OPTION_A, COLUMN_AB])
-def test_a_second_write_of_a_run_with_the_same_number_to_the_same_target_is_an_error(app: App, target: Target) -> None:
+def test_repeated_number_within_run_and_target_is_error(app: App, target: Target) -> None:
     assert app.save(7, target)
     with pytest.raises(
         ConfigError, match=r"has written to 'marks-.* with txnVersion 7 in this run .* would be lost: give"
@@ -217,7 +222,7 @@ def test_a_second_write_of_a_run_with_the_same_number_to_the_same_target_is_an_e
     assert [] == app.cluster.list_transactions(query_name(app.id))
 
 
-def test_it_is_an_error_in_every_run(app: App) -> None:
+def test_repeated_number_is_an_error_in_every_run(app: App) -> None:
     assert app.save(7, OPTION_A)
     for _ in range(2):
         app.restart()
@@ -226,15 +231,15 @@ def test_it_is_an_error_in_every_run(app: App) -> None:
             app.save(7, OPTION_A, marker=" other rows")
 
 
-def test_a_number_that_goes_back_within_a_run_is_an_error(app: App) -> None:
+def test_decreasing_number_within_a_run_is_an_error(app: App) -> None:
     assert app.save(7, OPTION_A)
     with pytest.raises(ConfigError, match=r"with txnVersion 7 in this run .* rows with txnVersion 6 would be lost"):
         app.save(6, OPTION_A)
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_a_query_that_counts_from_0_again_is_an_error(app: App, number: int) -> None:
-    """It has a new checkpoint, and its rows are others."""
+def test_query_counting_from_zero_again_is_an_error(app: App, number: int) -> None:
+    """It has a new checkpoint and other rows."""
     assert app.save(3, OPTION_A)
     app.restart()
     app.query = "q2"
@@ -249,7 +254,7 @@ def test_a_query_that_counts_from_0_again_is_an_error(app: App, number: int) -> 
     assert app.expected((3, OPTION_A), (4, OPTION_A)) == app.seen()
 
 
-def test_outside_of_a_query_what_is_not_written_is_said(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_write_outside_a_query_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
     app.run = None
     assert app.save(7, OPTION_A)
     with caplog.at_level(logging.WARNING):
@@ -264,15 +269,15 @@ def test_outside_of_a_query_what_is_not_written_is_said(app: App, caplog: pytest
 # At the same time -----------------------------------------------------------------------------------------------------
 
 
-def test_writes_to_different_topics_may_go_on_at_the_same_time(app: App) -> None:
+def test_writes_to_different_topics_may_overlap(app: App) -> None:
     both = app.write(3, OPTION_A), app.write(3, OPTION_B)
     assert app.commit(3, OPTION_A, both[0])
     assert app.commit(3, OPTION_B, both[1])
     assert app.expected((3, OPTION_A), (3, OPTION_B)) == app.seen()
 
 
-def test_of_many_drivers_of_one_write_at_the_same_time_one_writes(session_broker: Broker, app: App) -> None:
-    """The others fail, or find that it is done: none takes its rows for written and loses them."""
+def test_one_of_many_concurrent_drivers_writes(session_broker: Broker, app: App) -> None:
+    """The others fail, or see that the write is done: no driver takes its rows for written and loses them."""
     outcomes: list[str] = []
 
     def drive(run: str) -> None:
@@ -298,8 +303,8 @@ def test_of_many_drivers_of_one_write_at_the_same_time_one_writes(session_broker
 
 
 @pytest.mark.parametrize("step", ["begun", "number"])
-def test_what_an_older_version_left_open_is_aborted_and_written_anew(app: App, step: str) -> None:
-    """The number is in its driver's open transaction, which must not be waited for."""
+def test_transactions_of_older_version_are_aborted_and_rewritten(app: App, step: str) -> None:
+    """The number is in its driver's open transaction, which must not be awaited."""
     with pytest.raises(Killed):
         app.save_as_older_versions_did(0, COLUMN_AB, dies_after=step)
     assert app.save(0, COLUMN_AB)
@@ -307,7 +312,7 @@ def test_what_an_older_version_left_open_is_aborted_and_written_anew(app: App, s
     assert [] == app.cluster.list_transactions(query_name(app.id))
 
 
-def test_two_writes_do_not_both_take_the_mark_of_an_older_version(app: App) -> None:
+def test_older_versions_mark_is_claimed_only_once(app: App) -> None:
     assert app.save_as_older_versions_did(0, COLUMN_AB)
     marks = write_marks(app.cluster, app.id, app.tag + "a", app.write(0, OPTION_A))
     assert 0 == marks.last()
@@ -321,7 +326,7 @@ def test_two_writes_do_not_both_take_the_mark_of_an_older_version(app: App) -> N
     assert app.expected((0, COLUMN_AB), (0, OPTION_A)) == app.seen()
 
 
-def test_the_tasks_of_another_write_are_left_alone(app: App) -> None:
+def test_tasks_of_another_write_are_left_alone(app: App) -> None:
     other = App(app.cluster, id=f"{app.id}2")
     written = other.write(0, OPTION_A)
     with app.cluster.producer(transactional_id=task_name(write_name(app.id, "elsewhere"), 0, 0)) as producer:
@@ -338,7 +343,7 @@ def test_the_tasks_of_another_write_are_left_alone(app: App) -> None:
 @pytest.mark.parametrize(
     "metadata", ["", "{", "[]", '{"run": 1}', '{"query": 1, "run": null, "rows": "x", "seen": 1}', "[" * 4000]
 )
-def test_a_mark_that_an_administrator_has_set_counts(app: App, metadata: str) -> None:
+def test_mark_of_an_administrator_counts(app: App, metadata: str) -> None:
     app.cluster.make_topics([app.tag + "a"])
     group = write_name(app.id, app.tag + "a")
     app.cluster.commit(group, {(app.tag + "a", 0): OffsetAndMetadata(5, metadata)})
@@ -346,7 +351,7 @@ def test_a_mark_that_an_administrator_has_set_counts(app: App, metadata: str) ->
     assert app.save(6, OPTION_A)
 
 
-def test_a_set_of_very_many_topics_has_a_mark_too(app: App) -> None:
+def test_set_of_many_topics_has_a_mark_too(app: App) -> None:
     topics = [f"{'x' * 240}-{number:03}" for number in range(500)]
     app.cluster.make_topics(topics[:1])
     written = [Written(1, tuple(topics), None, "q", app.run)]

@@ -39,7 +39,7 @@ TYPES: dict[str, DataType] = {
 
 
 def columns(schema: str, topic: str | None = None) -> SinkColumns:
-    """``name type, name type``; without a session there is nobody to read Spark's own notation."""
+    """``name type, name type``; without a session Spark's own notation cannot be parsed."""
     pairs = [pair.split() for pair in schema.split(", ")]
     return SinkColumns.of(StructType([StructField(name, TYPES[kind]) for name, kind in pairs]), topic)
 
@@ -55,12 +55,12 @@ def test_kafka_s_settings_are_the_producer_s() -> None:
     assert ("1", "zstd", 5000) == (client.acks, client.compression_type, client.max_request_size)
 
 
-def test_requests_have_room_for_several_batches_unless_said_otherwise() -> None:
+def test_requests_have_room_for_several_batches_by_default() -> None:
     assert parsed().client.max_request_size > 3 * parsed().client.batch_size
     assert 5000 == parsed(kafka__max__request__size="5000").client.max_request_size
 
 
-def test_a_transaction_lasts_as_long_as_a_broker_allows_unless_said_otherwise() -> None:
+def test_transaction_timeout_is_the_longest_by_default() -> None:
     assert LONGEST_TRANSACTION_MS == parsed().client.transaction_timeout_ms
     assert 5 == parsed(kafka__transaction__timeout__ms="5").client.transaction_timeout_ms
 
@@ -79,7 +79,7 @@ def test_a_transaction_lasts_as_long_as_a_broker_allows_unless_said_otherwise() 
         ({"topic": "x" * 250}, "which no topic can be called"),
     ],
 )
-def test_what_does_not_go_is_one_sentence(options: dict[str, str], sentence: str) -> None:
+def test_invalid_options_are_one_sentence(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parsed(**options)
 
@@ -106,7 +106,7 @@ def test_columns_are_found_by_name() -> None:
         ("value string, VALUE string, topic string", "There are two columns 'value': leave one out."),
     ],
 )
-def test_columns_that_do_not_go_are_one_sentence(schema: str, sentence: str) -> None:
+def test_invalid_columns_are_one_sentence(schema: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as failure:
         columns(schema)
     assert sentence == str(failure.value)

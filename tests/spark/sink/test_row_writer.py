@@ -1,4 +1,4 @@
-"""Rows of all kinds, written to a real broker: each is found again in its partition."""
+"""Rows of all kinds, written to a real broker and read back from their partitions."""
 
 import itertools
 import re
@@ -48,8 +48,8 @@ class Row(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(session_broker: Broker) -> Iterator[Cluster]:
-    with Cluster(ClientConfig.from_properties({"bootstrap.servers": session_broker.bootstrap_servers})) as one:
-        yield one
+    with Cluster(ClientConfig.from_properties({"bootstrap.servers": session_broker.bootstrap_servers})) as client:
+        yield client
 
 
 def new_topic(running: Broker, partitions: int = PARTITIONS) -> str:
@@ -69,26 +69,28 @@ def write(cluster: Cluster, parts: list[list[Row]], topic: str | None = None, co
 
 
 def read(cluster: Cluster, topic: str) -> list[list[Record]]:
-    """By partition."""
-    found: list[list[Record]] = []
+    """The records of each partition."""
+    by_partition: list[list[Record]] = []
     for partition in cluster.topics([topic])[topic].partitions:
         end = cluster.offsets({(topic, partition): LATEST})[topic, partition]
         fetched = cluster.fetcher(topic, partition, 0, end)
-        found.append([record for one in fetched for pos, _ in batches(one.data) for record in records(one.data, pos)])
-    return found
+        by_partition.append(
+            [record for answer in fetched for pos, _ in batches(answer.data) for record in records(answer.data, pos)]
+        )
+    return by_partition
 
 
-def test_batches_are_made_as_small_as_the_topic_takes_them(session_broker: Broker, cluster: Cluster) -> None:
+def test_batches_fit_the_topics_limit(session_broker: Broker, cluster: Cluster) -> None:
     name = f"rows-{next(_names)}"
     session_broker.server.kafka.logs.create_topic(name, 1, {"max.message.bytes": "20000"})
     rows = [Row(b"%d" % number + b"x" * 190) for number in range(10_000)]
     write(cluster, [rows[first : first + 1000] for first in range(0, len(rows), 1000)], name)
-    (found,) = read(cluster, name)
-    assert [row.value for row in rows] == [record.value for record in found]
+    (written,) = read(cluster, name)
+    assert [row.value for row in rows] == [record.value for record in written]
     fetched = cluster.fetcher(name, 0, 0, len(rows))
-    sizes = [header.size for one in fetched for _, header in batches(one.data)]
+    sizes = [header.size for answer in fetched for _, header in batches(answer.data)]
     assert 20_000 >= max(sizes)
-    assert 3 * sum(sizes) // 20_000 >= len(sizes)  # and not smaller than need be
+    assert 3 * sum(sizes) // 20_000 >= len(sizes)  # and not smaller than necessary
 
 
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text(max_size=5), "value": st.none() | st.binary(max_size=5)}))
@@ -104,7 +106,7 @@ ROWS = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(parts=st.lists(st.lists(ROWS, max_size=30), max_size=4), batch_size=st.integers(100, 2000))
-def test_each_row_is_once_where_it_belongs_and_in_order(
+def test_each_row_is_stored_once_in_order(
     session_broker: Broker, cluster: Cluster, parts: list[list[Row]], batch_size: int
 ) -> None:
     names = {name: new_topic(session_broker) for name in ("first", "second")}
@@ -119,19 +121,21 @@ def test_each_row_is_once_where_it_belongs_and_in_order(
     everything = [row for rows in parts for row in rows]
     for name in names.values():
         of_topic = [row for row in everything if row.topic == name]
-        found = read(cluster, name)
-        for partition, there in enumerate(found):
-            # As many as there are, in the order in which they were given.
+        stored = read(cluster, name)
+        for partition, there in enumerate(stored):
+            # All of them, in the order of the rows.
             values = {record.value for record in there}
             expected = [row for row in of_topic if row.value in values]
-            assert [as_record(row) for row in expected] == [(one.key, one.value, one.headers) for one in there]
+            assert [as_record(row) for row in expected] == [
+                (stored_record.key, stored_record.value, stored_record.headers) for stored_record in there
+            ]
             for row in expected:
                 assert partition == place_of(row, partition)
-        assert len(of_topic) == sum(map(len, found))
+        assert len(of_topic) == sum(map(len, stored))
 
 
 def as_record(row: Row) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-    headers = [(one["key"], one["value"]) for one in row.headers or []]
+    headers = [(header["key"], header["value"]) for header in row.headers or []]
     return None if row.key is None else row.key.encode(), row.value, headers
 
 
@@ -143,9 +147,7 @@ def place_of(row: Row, anywhere: int) -> int:
     return int((murmur2(row.key.encode()) & 0x7FFFFFFF) % PARTITIONS)
 
 
-def test_rows_that_may_go_anywhere_make_large_batches_and_all_partitions_get_some(
-    session_broker: Broker, cluster: Cluster
-) -> None:
+def test_free_rows_fill_large_batches_and_all_partitions(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker)
     with Cluster(attrs.evolve(cluster.config, batch_size=10_000)) as small:
         write(small, [[Row(b"x" * 100)] * 50] * 20, topic)
@@ -158,25 +160,25 @@ def test_rows_that_may_go_anywhere_make_large_batches_and_all_partitions_get_som
     assert all(sum(counts) / len(counts) >= 40 for counts in sizes), sizes
 
 
-def test_the_option_goes_before_the_column(session_broker: Broker, cluster: Cluster) -> None:
+def test_option_precedes_the_column(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker)
     write(cluster, [[Row(b"a", topic="not-this-one"), Row(b"b")]], topic)
     assert [b"a", b"b"] == sorted(record.value or b"" for there in read(cluster, topic) for record in there)
 
 
-def test_a_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> None:
+def test_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> None:
     topic = new_topic(session_broker, 1)
     write(cluster, [[Row(None, "key")]], topic)
-    assert [[(b"key", None)]] == [[(one.key, one.value) for one in there] for there in read(cluster, topic)]
+    assert [[(b"key", None)]] == [[(record.key, record.value) for record in there] for there in read(cluster, topic)]
 
 
-def test_a_row_without_a_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:
+def test_row_without_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="A row has no topic: set the option topic"):
         write(cluster, [[Row(b"a", topic=new_topic(session_broker)), Row(b"b")]])
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", ".", "ü", "x" * 250])
-def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: Cluster, name: str) -> None:
+def test_row_with_invalid_topic_is_named(session_broker: Broker, cluster: Cluster, name: str) -> None:
     with pytest.raises(
         ConfigError, match=f"The topic of a row is {re.escape(repr(name))}, which no topic can be called"
     ):
@@ -184,7 +186,7 @@ def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: C
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])
-def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster: Cluster, partition: int) -> None:
+def test_missing_partition_is_named(session_broker: Broker, cluster: Cluster, partition: int) -> None:
     topic = new_topic(session_broker)
     with pytest.raises(
         ConfigError,
@@ -193,7 +195,7 @@ def test_a_partition_that_is_not_there_is_named(session_broker: Broker, cluster:
         write(cluster, [[Row(b"a", partition=1), Row(b"b", partition=partition)]], topic)
 
 
-def test_a_topic_that_the_broker_does_not_make_is_named() -> None:
+def test_topic_that_broker_does_not_create_is_named() -> None:
     with Broker(auto_create_topics_enable=False) as running:
         hasty = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 300}  # gives up after 3 s
         config = ClientConfig.from_properties({"bootstrap.servers": running.bootstrap_servers} | hasty)

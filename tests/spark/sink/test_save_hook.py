@@ -18,12 +18,12 @@ def run(program: str) -> None:
     assert 0 == done.returncode
 
 
-def test_it_is_there_after_an_import_before_or_after_pyspark() -> None:
+def test_hook_works_before_and_after_pysparks_import() -> None:
     for program in ("import broker.spark, pyspark.sql", "import pyspark.sql, broker.spark"):
         run(f"{program}; from pyspark.sql.readwriter import DataFrameWriter as w; assert w.save._broker_appends")
 
 
-def test_it_is_not_there_without_an_import_of_ours() -> None:
+def test_hook_needs_an_import_of_ours() -> None:
     run(
         """
 import pyspark.sql
@@ -33,8 +33,8 @@ assert not hasattr(DataFrameWriter.save, "_broker_appends")
     )
 
 
-def test_it_is_there_in_spark_s_workers_whose_pyspark_is_in_a_zip_file(tmp_path: Path) -> None:
-    """All modules of a zip file have one loader."""
+def test_hook_works_with_pyspark_in_a_zip(tmp_path: Path) -> None:
+    """All modules of a zip file share a loader."""
     with zipfile.ZipFile(tmp_path / "pyspark.zip", "w") as archive:
         archive.writestr("pyspark/__init__.py", "")
         archive.writestr("pyspark/sql/__init__.py", "from pyspark.sql import readwriter, catalog")
@@ -54,15 +54,15 @@ assert "class DataFrameWriter" in inspect.getsource(pyspark.sql.readwriter)
     )
 
 
-def test_a_pyspark_that_is_another_one_is_left_alone(tmp_path: Path) -> None:
+def test_another_pyspark_is_left_alone(tmp_path: Path) -> None:
     for name in ("pyspark", "pyspark/sql", "pyspark/sql/readwriter"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     run(f"import sys, broker.spark\nsys.path.insert(0, {str(tmp_path)!r})\nimport pyspark.sql.readwriter")
 
 
-def test_a_finder_of_the_old_kind_is_passed_over() -> None:
-    """Old copies of ``six`` have one."""
+def test_old_finder_is_skipped() -> None:
+    """Old copies of ``six`` have such a finder."""
     run(
         """
 import sys
@@ -76,7 +76,7 @@ assert DataFrameWriter.save._broker_appends
     )
 
 
-def test_it_is_patched_once() -> None:
+def test_writer_is_patched_once() -> None:
     run(
         """
 import sys

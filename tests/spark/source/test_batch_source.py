@@ -1,4 +1,4 @@
-"""Batch reads: planned on a real broker for each option, and through Spark where Spark has a part in it."""
+"""Batch reads: planned on a real broker for each option, and through Spark where Spark takes part."""
 
 import datetime
 from collections.abc import Callable
@@ -22,8 +22,8 @@ Ranges = dict[int, tuple[int, int]]
 def plan(topics: Topics, **options: Any) -> list[tuple[str, int, int, int]]:
     given = {"kafka.bootstrap.servers": topics.bootstrap_servers} | options
     parsed = SourceOptions.parse(given, streaming=False)
-    found = BatchReader(parsed, spark_schema(parsed.columns)).partitions()
-    return [(one.range.topic, one.range.partition, one.range.start, one.range.end) for one in found]  # type: ignore[attr-defined]
+    pieces = BatchReader(parsed, spark_schema(parsed.columns)).partitions()
+    return [(piece.range.topic, piece.range.partition, piece.range.start, piece.range.end) for piece in pieces]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def orders(topics: Topics) -> str:
     return name
 
 
-# Where it begins and ends --------------------------------------------------------------------------------------------
+# Start and end -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_start_and_end(topics: Topics, orders: str, options: dict[str, str], ran
     assert ranges == {partition: (start, end) for _, partition, start, end in plan(topics, subscribe=orders, **named)}
 
 
-def test_what_is_read_can_be_named_in_three_ways(topics: Topics, orders: str) -> None:
+def test_topics_are_named_in_three_ways(topics: Topics, orders: str) -> None:
     other = topics.fill(1, 2)
     everything = [(orders, 0, 0, 6), (orders, 1, 0, 3), (other, 0, 0, 2)]
     assert sorted(everything) == plan(topics, subscribe=f"{orders},{other}")
@@ -106,7 +106,7 @@ def test_long_partitions_are_cut(topics: Topics, orders: str) -> None:
         ({"endingOffsets": '{"T": {"0": 7, "1": 1}}'}, DataLossError, "endingOffsets has 7 for T-0"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_invalid_option_is_one_sentence(
     topics: Topics, orders: str, options: dict[str, str], error: type[Exception], sentence: str
 ) -> None:
     named = {name: value.replace("T", orders) if "{" in value else value for name, value in options.items()}
@@ -122,13 +122,13 @@ def test_what_cannot_be_is_one_sentence(
         ({"assign": '{"T": [0, 5]}'}, "^There is no partition 5 of topic 'T' at "),
     ],
 )
-def test_what_is_not_there_is_one_sentence(topics: Topics, orders: str, options: dict[str, str], sentence: str) -> None:
+def test_missing_topic_is_one_sentence(topics: Topics, orders: str, options: dict[str, str], sentence: str) -> None:
     named = {name: value.replace("T", orders) for name, value in options.items()}
     with pytest.raises(ConfigError, match=sentence.replace("'T'", f"'{orders}'")):
         plan(topics, **named)
 
 
-def test_offsets_that_are_gone_are_an_error_unless_loss_is_allowed(topics: Topics) -> None:
+def test_deleted_offsets_are_error_unless_loss_is_allowed(topics: Topics) -> None:
     name = topics.fill(1, 6)
     topics.delete_before(name, 0, 4)
     asked = {"subscribe": name, "startingOffsets": f'{{"{name}": {{"0": 1}}}}'}
@@ -141,7 +141,7 @@ def test_offsets_that_are_gone_are_an_error_unless_loss_is_allowed(topics: Topic
 # Through Spark -------------------------------------------------------------------------------------------------------
 
 
-def test_the_columns_are_those_of_sparks_kafka_connector(read: Read, topics: Topics) -> None:
+def test_columns_are_those_of_sparks_kafka_connector(read: Read, topics: Topics) -> None:
     name = topics.make(1)
     topics.send(name, 0, [(b"k", b"v", 1500, [("a", b"1"), ("a", None)]), (None, None, 1501, [])])
     rows = read(subscribe=name, includeHeaders="true").orderBy("offset").collect()
@@ -153,13 +153,13 @@ def test_the_columns_are_those_of_sparks_kafka_connector(read: Read, topics: Top
     ] == [row.asDict() for row in rows]
 
 
-def test_fewer_columns_are_read_where_fewer_are_asked_for(read: Read, orders: str, spark: "SparkSession") -> None:
+def test_only_requested_columns_are_read(read: Read, orders: str, spark: "SparkSession") -> None:
     few = read(subscribe=orders, columns="value,offset", endingOffsets=f'{{"{orders}": {{"0": 1, "1": 0}}}}')
     assert ["value", "offset"] == few.columns
     assert [(b"0:0", 0)] == [tuple(row) for row in few.collect()]
 
 
-def test_each_piece_is_a_task_and_nothing_is_read_twice(read: Read, orders: str) -> None:
+def test_pieces_are_tasks_without_overlap(read: Read, orders: str) -> None:
     from pyspark.sql.functions import spark_partition_id
 
     rows = read(subscribe=orders, minPartitions="4", columns="value").withColumn("task", spark_partition_id()).collect()
@@ -169,11 +169,11 @@ def test_each_piece_is_a_task_and_nothing_is_read_twice(read: Read, orders: str)
     )
 
 
-def test_an_empty_topic_has_no_rows(read: Read, topics: Topics) -> None:
+def test_empty_topic_has_no_rows(read: Read, topics: Topics) -> None:
     assert [] == read(subscribe=topics.make(2)).collect()
 
 
-def test_filters_are_pushed_down_if_spark_is_told_to(read: Read, orders: str, spark: "SparkSession") -> None:
+def test_filters_are_pushed_down_on_request(read: Read, orders: str, spark: "SparkSession") -> None:
     wanted = "partition = 0 and offset >= 2 and offset < 5 and timestamp > timestamp'1970-01-01 00:00:01.002'"
     everywhere = read(subscribe=orders, columns="partition,offset,timestamp").where(wanted)
     without = [(row.partition, row.offset) for row in everywhere.collect()]
@@ -184,7 +184,7 @@ def test_filters_are_pushed_down_if_spark_is_told_to(read: Read, orders: str, sp
         assert [(0, 3), (0, 4)] == without == [(row.partition, row.offset) for row in pushed.collect()]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    # Times are filtered again, for producers set them; the rest is Spark's no more.
+    # Spark filters only times again, because producers set them.
     (condition,) = [line for line in plan_.splitlines() if "Filter (" in line or "Filter(" in line]
     assert "timestamp" in condition
     assert "offset" not in condition
@@ -208,7 +208,7 @@ def test_sql_views_and_tables(spark: "SparkSession", topics: Topics, orders: str
         spark.sql("DROP TABLE orders_table")
 
 
-def test_what_was_aborted_is_left_out_under_read_committed(read: Read, topics: Topics) -> None:
+def test_aborted_records_are_invisible_under_read_committed(read: Read, topics: Topics) -> None:
     name = topics.fill(1, 2)
     topics.send_and_abort(name, 0, [b"aborted"] * 3)
     topics.put(name, 0, [2])
@@ -218,7 +218,7 @@ def test_what_was_aborted_is_left_out_under_read_committed(read: Read, topics: T
     assert [b"0:0", b"0:1", b"aborted", b"aborted", b"aborted", b"0:2"] == [row.value for row in every]
 
 
-def test_a_task_that_failed_is_run_again_from_its_beginning(read: Read, orders: str) -> None:
+def test_failed_task_runs_again_from_its_beginning(read: Read, orders: str) -> None:
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -243,9 +243,7 @@ def test_a_task_that_failed_is_run_again_from_its_beginning(read: Read, orders: 
         ({"columns": "price"}, "columns may name key, value, topic"),
     ],
 )
-def test_the_sentence_is_in_the_error_that_spark_raises(
-    read: Read, orders: str, options: dict[str, str], sentence: str
-) -> None:
+def test_spark_error_has_the_sentence(read: Read, orders: str, options: dict[str, str], sentence: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as raised:
@@ -253,7 +251,7 @@ def test_the_sentence_is_in_the_error_that_spark_raises(
     assert sentence in str(raised.value)
 
 
-def test_a_topic_that_is_not_there_is_said_by_spark(read: Read) -> None:
+def test_missing_topic_is_reported_by_spark(read: Read) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match="There is no topic 'missing' at"):

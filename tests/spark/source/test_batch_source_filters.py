@@ -47,7 +47,7 @@ def holds(one: Filter, partition: int, offset: int) -> bool:
 
 
 @given(st.lists(COMPARISONS, max_size=4))
-def test_what_is_left_and_what_spark_still_filters_are_together_the_filters(filters: list[Filter]) -> None:
+def test_pushed_and_remaining_filters_are_the_filters(filters: list[Filter]) -> None:
     narrowing, rest = narrow(filters)
     for partition in range(4):
         for offset in range(14):

@@ -14,11 +14,11 @@ from tests.loops import loop_over
 
 
 @loop_over("names", [*itertools.permutations(ALL_COLUMNS, 2), ALL_COLUMNS])
-def test_what_a_task_yields_is_what_spark_expects(names: tuple[str, ...]) -> None:
+def test_task_yields_the_schema_that_spark_expects(names: tuple[str, ...]) -> None:
     assert to_arrow_schema(spark_schema(names), timezone="UTC").equals(columns.schema(names))
 
 
-def test_a_schema_of_the_users_may_leave_out_columns() -> None:
+def test_user_schema_may_leave_out_columns() -> None:
     assert ("offset", "key") == columns_of(spark_schema(("offset", "key")))
 
 
@@ -30,6 +30,6 @@ def test_a_schema_of_the_users_may_leave_out_columns() -> None:
         (StructField("partition", IntegerType(), nullable=False), "no column partition int not null:"),
     ],
 )
-def test_what_a_topic_has_not_is_said_with_what_it_has(field: StructField, called: str) -> None:
+def test_unknown_column_is_reported_with_the_known(field: StructField, called: str) -> None:
     with pytest.raises(ConfigError, match=called):
         columns_of(StructType([field]))

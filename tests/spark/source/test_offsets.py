@@ -14,7 +14,7 @@ TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 AT = st.dictionaries(st.tuples(TOPICS, st.integers(0, 200)), st.integers(0, 2**63 - 1))
 OFFSETS = st.builds(
     lambda at, ids, first: StreamOffset(
-        at, {topic: id_ for topic, id_ in ids.items() if topic in {one for one, _ in at}}, first
+        at, {topic: id_ for topic, id_ in ids.items() if topic in {topic_ for topic_, _ in at}}, first
     ),
     AT,
     st.dictionaries(TOPICS, st.from_regex(r"[0-9a-f]{32}", fullmatch=True)),
@@ -23,12 +23,12 @@ OFFSETS = st.builds(
 
 
 @given(OFFSETS)
-def test_it_comes_back_from_json(offset: StreamOffset) -> None:
+def test_offset_survives_json(offset: StreamOffset) -> None:
     assert offset == StreamOffset.from_json(json.loads(json.dumps(offset.to_json())))
 
 
 @given(OFFSETS, st.randoms())
-def test_equal_ones_are_equal_text_because_spark_compares_text(offset: StreamOffset, random: Any) -> None:
+def test_equal_offsets_are_equal_text(offset: StreamOffset, random: Any) -> None:
     items = list(offset.at.items())
     random.shuffle(items)
     assert json.dumps(offset.to_json()) == json.dumps(
@@ -36,13 +36,13 @@ def test_equal_ones_are_equal_text_because_spark_compares_text(offset: StreamOff
     )
 
 
-def test_it_is_what_sparks_kafka_connector_writes_and_the_ids_beside_it() -> None:
+def test_json_is_sparks_with_topic_ids() -> None:
     offset = StreamOffset({("b", 10): 7, ("b", 9): 5, ("a", 0): 23}, {"a": "0f", "gone": "ff"})
     assert {"a": {"0": 23}, "b": {"9": 5, "10": 7}, "#topics": {"a": "0f"}} == offset.to_json()
     assert ["9", "10"] == list(offset.to_json()["b"])
 
 
-def test_where_a_query_began_is_beside_where_its_first_batch_ends() -> None:
+def test_first_batchs_end_keeps_the_querys_beginning() -> None:
     first = StreamOffset({("a", 0): 25}, first={("a", 0): 20})
     assert {"a": {"0": 25}, "#from": {"a": {"0": 20}}} == first.to_json()
     assert not first.is_initial
@@ -64,7 +64,7 @@ def test_where_a_query_began_is_beside_where_its_first_batch_ends() -> None:
         {"#from": {"a": {"0": -1}}},
     ],
 )
-def test_what_is_no_offset_is_said_to_be_none(value: dict[str, Any]) -> None:
+def test_invalid_offset_is_reported(value: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is no offset of this source"):
         StreamOffset.from_json(value)
 
@@ -73,7 +73,5 @@ def test_what_is_no_offset_is_said_to_be_none(value: dict[str, Any]) -> None:
     ("before", "now", "same"),
     [({"a": "1"}, {"a": "1"}, True), ({"a": "1"}, {"a": "2"}, False), ({}, {"a": "2"}, True), ({"a": "1"}, {}, True)],
 )
-def test_a_topic_is_another_one_only_if_both_ids_are_known(
-    before: dict[str, str], now: dict[str, str], same: bool
-) -> None:
+def test_topic_is_another_only_with_both_ids(before: dict[str, str], now: dict[str, str], same: bool) -> None:
     assert same == StreamOffset({}, before).same_topic("a", StreamOffset({}, now))

@@ -25,7 +25,7 @@ def nested(at: dict[tuple[str, int], int]) -> str:
 
 
 @given(st.dictionaries(st.tuples(TOPICS, st.integers(0, 999)), st.integers(-2, 2**63 - 1), max_size=8))
-def test_offsets_by_partition_are_read_as_sparks_connector_writes_them(at: dict[tuple[str, int], int]) -> None:
+def test_offsets_by_partition_are_read_as_by_spark(at: dict[tuple[str, int], int]) -> None:
     assert Offsets(at) == offsets.parse_offsets("startingOffsets", nested(at), forbidden=None)
 
 
@@ -62,7 +62,7 @@ def test_timestamps(text: str, position: object) -> None:
 
 
 @given(st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2200, 1, 1), timezones=st.timezones()))
-def test_a_time_with_its_zone_is_that_many_milliseconds(moment: datetime.datetime) -> None:
+def test_time_with_zone_is_in_milliseconds(moment: datetime.datetime) -> None:
     since = offsets.parse_timestamp("startingTimestamp", moment.isoformat())
     assert Since(int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000) == since
 
@@ -71,7 +71,7 @@ def test_timestamps_by_partition() -> None:
     assert Timestamps({("a", 0): 5}) == offsets.parse_timestamps("startingOffsetsByTimestamp", '{"a": {"0": 5}}')
 
 
-def test_an_assignment_names_each_partition_once() -> None:
+def test_assignment_names_each_partition_once() -> None:
     assert (("a", 0), ("a", 2), ("b", 1)) == offsets.parse_assignment("assign", '{"b": [1], "a": [2, 0, 2]}')
 
 
@@ -95,31 +95,31 @@ def test_an_assignment_names_each_partition_once() -> None:
         "- ",
     ],
 )
-def test_what_is_no_offset_is_one_sentence_that_names_the_option(text: str) -> None:
+def test_invalid_offset_names_the_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^startingOffsets .*\.$"):
         offsets.parse_offsets("startingOffsets", text, forbidden=None)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-11-21T10:00:00", "", "1.5", "99999999999999999999"])
-def test_what_is_no_time_is_one_sentence_that_names_the_option(text: str) -> None:
+def test_invalid_time_names_the_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^startingTimestamp must be .*\.$"):
         offsets.parse_timestamp("startingTimestamp", text)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "orders", '{"a": 0}', '{"a": ["0"]}', '{"a": [-1]}', '{"a": []}'])
-def test_what_is_no_assignment_is_one_sentence_that_names_the_option(text: str) -> None:
+def test_invalid_assignment_names_the_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^assign .*\.$"):
         offsets.parse_assignment("assign", text)
 
 
 @pytest.mark.parametrize("text", ["latest", '{"a": {"0": 3, "1": -1}}'])
-def test_a_batch_read_does_not_begin_at_the_end(text: str) -> None:
+def test_batch_read_does_not_begin_at_the_end(text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape("startingOffsets of a batch read cannot be latest (-1)")):
         offsets.parse_offsets("startingOffsets", text, forbidden=LATEST)
 
 
 @given(st.text())
-def test_any_text_is_a_position_or_a_config_error(text: str) -> None:
+def test_any_text_is_position_or_config_error(text: str) -> None:
     for parse in (
         lambda: offsets.parse_offsets("startingOffsets", text, forbidden=None),
         lambda: offsets.parse_timestamp("startingTimestamp", text),

@@ -12,12 +12,12 @@ PROGRESS = {
             "endOffset": {"orders": {"0": 4, "1": 7}},
         },
         {"latestOffset": None, "endOffset": None},
-        {"latestOffset": 5, "endOffset": 3},  # some other source
+        {"latestOffset": 5, "endOffset": 3},  # another source
     ]
 }
 
 
-def test_it_is_the_distance_to_the_end_of_each_partition() -> None:
+def test_lag_is_the_distance_to_each_end() -> None:
     orders, unknown, other = lag(PROGRESS)
     assert {("orders", 0): 6, ("orders", 1): 0, ("orders", 2): 3} == orders.by_partition
     assert (9, 6, 0, 3.0) == (orders.total, orders.most, orders.least, orders.mean)
@@ -25,7 +25,7 @@ def test_it_is_the_distance_to_the_end_of_each_partition() -> None:
     assert (0, 0, 0, 0.0) == (unknown.total, unknown.most, unknown.least, unknown.mean)
 
 
-def test_it_takes_a_progress_as_spark_gives_it_in_each_form() -> None:
+def test_progress_is_taken_in_each_form() -> None:
     texts = [{name: json.dumps(value) for name, value in source.items()} for source in PROGRESS["sources"]]
     listeners = SimpleNamespace(sources=[SimpleNamespace(**source) for source in texts])
     assert "Broker[Subscribe[" in lag(PROGRESS)[0].source

@@ -17,7 +17,7 @@ def parse(streaming: bool = False, **options: Any) -> SourceOptions:
     return SourceOptions.parse({"subscribe": "orders"} | SERVERS | options, streaming=streaming)
 
 
-def test_the_least_that_is_needed() -> None:
+def test_minimal_options_are_accepted() -> None:
     batch, stream = parse(), parse(streaming=True)
     assert (("localhost", 9092),) == batch.client.bootstrap
     assert Subscription(topics=("orders",)) == batch.subscription
@@ -45,11 +45,11 @@ def test_names_are_taken_in_any_case() -> None:
         ({"assign": '{"a": [1, 0]}'}, Subscription(assigned=(("a", 0), ("a", 1)))),
     ],
 )
-def test_what_is_read(given: dict[str, str], subscription: Subscription) -> None:
+def test_subscriptions_are_parsed(given: dict[str, str], subscription: Subscription) -> None:
     assert subscription == SourceOptions.parse(SERVERS | given, streaming=False).subscription
 
 
-def test_the_limits_of_a_trigger() -> None:
+def test_limits_of_a_trigger_are_parsed() -> None:
     options = parse(
         streaming=True,
         maxOffsetsPerTrigger="1000",
@@ -60,13 +60,13 @@ def test_the_limits_of_a_trigger() -> None:
     assert Limits(1000, 64 << 20, 10, 300_000) == options.limits
 
 
-def test_a_time_outranks_times_by_partition_which_outrank_offsets() -> None:
+def test_time_outranks_times_by_partition_and_offsets() -> None:
     times = {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}', "startingOffsets": "earliest"}
     assert Since(7) == parse(startingTimestamp="7", **times).start
     assert {("orders", 0): 5} == parse(**times).start.at_ms  # type: ignore[union-attr]
 
 
-def test_a_partition_that_is_silent_since_a_fixed_time_is_an_error_and_since_a_while_is_not() -> None:
+def test_silent_partition_is_error_for_fixed_times_only() -> None:
     assert parse(startingTimestamp="7").late_start is None
     assert LATEST == parse(startingTimestamp="7", startingOffsetsByTimestampStrategy="latest").late_start
     ago = parse(startingOffsets="-10 minutes")
@@ -133,7 +133,7 @@ def test_security_goes_to_the_client() -> None:
         ({"subscribe": "a", "kafka.bootstrap.servers": "nowhere"}, "Among the kafka.* options: bootstrap.servers"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(given: dict[str, str], sentence: str) -> None:
+def test_invalid_value_is_one_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}") as raised:
         SourceOptions.parse(given, streaming=False)
     assert str(raised.value).endswith(".")
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_one_sentence(given: dict[str, str], sentence: str) ->
         ),
     ],
 )
-def test_what_a_stream_cannot_have_is_one_sentence(given: dict[str, str], sentence: str) -> None:
+def test_invalid_stream_option_is_one_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):
         parse(streaming=True, **given)
 
@@ -162,7 +162,7 @@ def test_what_a_stream_cannot_have_is_one_sentence(given: dict[str, str], senten
     "name",
     ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
 )
-def test_what_the_source_decides_itself_is_refused_as_by_sparks_connector(name: str) -> None:
+def test_settings_of_the_source_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Leave out kafka\.{re.escape(name)}: .*\.$"):
         parse(**{f"kafka.{name}": "x"})
 
@@ -178,18 +178,18 @@ def test_what_the_source_decides_itself_is_refused_as_by_sparks_connector(name: 
         ("topics", "subscribe"),
     ],
 )
-def test_a_slip_is_told_what_was_meant(slip: str, meant: str) -> None:
+def test_misspelt_option_is_answered_with_a_suggestion(slip: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"did you mean {re.escape(meant)}\?$"):
         parse(**{slip: "x"})
 
 
-def test_an_option_that_is_like_none_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unrelated_option_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     parse(**{"colour": "red", "kafka.max.poll.records": "5"})
     assert "'colour' is unknown to this source" in caplog.text
     assert "no effect here: kafka.max.poll.records" in caplog.text
 
 
-def test_options_of_the_other_side_of_a_table_are_let_pass(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_the_other_side_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     parse(topic="orders", path="x", **{"kafka.group.id": "g"})
     check_names(["topic"], ["topic"])
     assert "" == caplog.text

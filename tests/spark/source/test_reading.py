@@ -32,7 +32,7 @@ def fill(topics: Topics) -> str:
     return name
 
 
-def test_batches_are_of_about_a_megabyte_and_read_again_the_same(topics: Topics) -> None:
+def test_batches_have_a_megabyte_and_are_repeatable(topics: Topics) -> None:
     name = fill(topics)
     task = slice_of(topics.bootstrap_servers, name, 5, RECORDS - 5)
     first, second = list(reading.read(task)), list(reading.read(task))
@@ -46,7 +46,7 @@ def test_batches_are_of_about_a_megabyte_and_read_again_the_same(topics: Topics)
     assert len(first) <= 20
 
 
-def test_a_read_that_is_given_up_can_be_begun_again(topics: Topics) -> None:
+def test_abandoned_read_can_begin_again(topics: Topics) -> None:
     name = fill(topics)
     task = slice_of(topics.bootstrap_servers, name, 0, RECORDS)
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_read_that_is_given_up_can_be_begun_again(topics: Topics) -> None:
     assert RECORDS == sum(batch.num_rows for batch in reading.read(task))
 
 
-def test_a_broker_may_be_restarted_in_the_middle_of_a_read(restarting: Broker) -> None:
+def test_broker_may_restart_within_a_read(restarting: Broker) -> None:
     topics = Topics(restarting.bootstrap_servers)
     name = fill(topics)
     running = reading.read(slice_of(restarting.bootstrap_servers, name, 0, RECORDS))
@@ -77,7 +77,7 @@ def test_a_broker_may_be_restarted_in_the_middle_of_a_read(restarting: Broker) -
     assert list(range(RECORDS)) == seen
 
 
-def test_a_broker_that_does_not_come_back_is_named(restarting: Broker) -> None:
+def test_absent_broker_is_named(restarting: Broker) -> None:
     topics = Topics(restarting.bootstrap_servers)
     name = fill(topics)
     running = reading.read(slice_of(restarting.bootstrap_servers, name, 0, RECORDS, **{"default.api.timeout.ms": 500}))
@@ -88,11 +88,11 @@ def test_a_broker_that_does_not_come_back_is_named(restarting: Broker) -> None:
         list(running)
 
 
-def test_what_spark_makes_where_there_is_nothing_to_read_is_nothing() -> None:
+def test_empty_partition_of_spark_gives_no_rows() -> None:
     assert [] == list(reading.read(InputPartition(None)))
 
 
-def test_a_topic_that_is_gone_is_a_loss(topics: Topics) -> None:
+def test_deleted_topic_is_a_loss(topics: Topics) -> None:
     name = topics.fill(1, 2)
     task = slice_of(topics.bootstrap_servers, name, 0, 2)
     assert 2 == sum(batch.num_rows for batch in reading.read(task))

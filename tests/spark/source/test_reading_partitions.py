@@ -1,4 +1,4 @@
-"""How ranges of offsets are cut into tasks, and what is sent to a task."""
+"""How ranges of offsets are cut into tasks, and the contents of a task."""
 
 import pickle
 from itertools import pairwise
@@ -18,46 +18,44 @@ RANGES = st.lists(
         st.integers(0, 500),
     ),
     max_size=8,
-    unique_by=lambda one: (one.topic, one.partition),
+    unique_by=lambda piece: (piece.topic, piece.partition),
 )
 
 
 @given(RANGES, st.none() | st.integers(1, 60), st.none() | st.integers(1, 200))
-def test_the_pieces_are_the_ranges_without_gap_or_overlap(
+def test_pieces_cover_ranges_without_gap_or_overlap(
     ranges: list[OffsetRange], at_least: int | None, most_records: int | None
 ) -> None:
     pieces = cut(ranges, at_least, most_records)
     for whole in ranges:
-        mine = [one for one in pieces if (one.topic, one.partition) == (whole.topic, whole.partition)]
+        mine = [piece for piece in pieces if (piece.topic, piece.partition) == (whole.topic, whole.partition)]
         assert bool(whole.size) == bool(mine)
         if mine:
             assert (whole.start, whole.end) == (mine[0].start, mine[-1].end)
-            assert all(one.end == two.start for one, two in pairwise(mine))
-    assert all(one.size for one in pieces)
+            assert all(piece.end == two.start for piece, two in pairwise(mine))
+    assert all(piece.size for piece in pieces)
 
 
 @given(RANGES, st.integers(1, 60), st.none() | st.integers(1, 200))
-def test_there_are_as_many_as_asked_for_if_there_are_as_many_records(
-    ranges: list[OffsetRange], at_least: int, most_records: int | None
-) -> None:
+def test_number_of_pieces_is_as_requested(ranges: list[OffsetRange], at_least: int, most_records: int | None) -> None:
     pieces = cut(ranges, at_least, most_records)
-    assert len(pieces) >= min(at_least, sum(one.size for one in ranges))
+    assert len(pieces) >= min(at_least, sum(piece.size for piece in ranges))
     assert len(pieces) <= max(at_least, len(cut(ranges, None, most_records)))
 
 
 @given(RANGES, st.none() | st.integers(1, 60), st.integers(1, 200))
-def test_none_has_more_records_than_allowed(ranges: list[OffsetRange], at_least: int | None, most: int) -> None:
-    assert all(one.size <= most for one in cut(ranges, at_least, most))
+def test_no_piece_exceeds_the_record_limit(ranges: list[OffsetRange], at_least: int | None, most: int) -> None:
+    assert all(piece.size <= most for piece in cut(ranges, at_least, most))
 
 
-def test_the_longest_is_cut_first() -> None:
+def test_longest_range_is_cut_first() -> None:
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 1000)]
     assert [(0, 0, 10), (1, 0, 333), (1, 333, 666), (1, 666, 1000)] == [
-        (one.partition, one.start, one.end) for one in cut(ranges, 4, None)
+        (piece.partition, piece.start, piece.end) for piece in cut(ranges, 4, None)
     ]
 
 
-def test_a_slice_travels_and_shows_no_password() -> None:
+def test_slice_is_pickled_and_hides_the_password() -> None:
     client = ClientConfig.from_properties(
         {
             "bootstrap.servers": "h:1",

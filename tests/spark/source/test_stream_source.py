@@ -27,7 +27,7 @@ EVERYTHING = ReadAllAvailable()
 
 
 class Asked:
-    """A reader as Spark treats one: offsets go through JSON, and partitions through pickle."""
+    """A reader as Spark treats it: offsets go through JSON, and partitions through pickle."""
 
     def __init__(self, topics: Topics, **options: Any) -> None:
         given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "startingOffsets": "earliest"} | options
@@ -42,26 +42,26 @@ class Asked:
 
     def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int, int]]:
         slices = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
-        return [(one.range.partition, one.range.start, one.range.end) for one in slices]
+        return [(slice_.range.partition, slice_.range.start, slice_.range.end) for slice_ in slices]
 
     def values(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
         return [
             value.as_py().decode()
-            for one in self.reader.partitions(start, end)
-            for batch in self.reader.read(one)
+            for slice_ in self.reader.partitions(start, end)
+            for batch in self.reader.read(slice_)
             for value in batch.column("value")
         ]
 
     @staticmethod
     def _text(offset: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(json.dumps(offset))
-        return found
+        decoded: dict[str, Any] = json.loads(json.dumps(offset))
+        return decoded
 
 
 def at(offset: dict[str, Any]) -> dict[int, int]:
-    """Of the one topic in it."""
+    """The offsets of the only topic, by partition."""
     ((_, partitions),) = [item for item in offset.items() if not item[0].startswith("#")] or [("", {})]
-    return {int(partition): one for partition, one in partitions.items()}
+    return {int(partition): next_ for partition, next_ in partitions.items()}
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def ask(topics: Topics) -> Iterator[Callable[..., Asked]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.reader.stop()
+    for asked in made:
+        asked.reader.stop()
 
 
 Ask = Callable[..., Asked]
 
-# Where it begins, how far a batch goes --------------------------------------------------------------------------------
+# The start, and the end of a batch ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ Ask = Callable[..., Asked]
         ({"startingOffsets": "-10 minutes"}, {0: 6, 1: 3}),
     ],
 )
-def test_a_new_query_begins_where_it_is_told(
+def test_new_query_begins_at_the_configured_start(
     topics: Topics, ask: Ask, options: dict[str, str], offsets: dict[int, int]
 ) -> None:
     name = topics.make(2)
@@ -106,7 +106,7 @@ def test_a_new_query_begins_where_it_is_told(
     )
 
 
-def test_a_batch_goes_to_the_end_and_the_next_one_on_from_there(topics: Topics, ask: Ask) -> None:
+def test_batch_ends_at_the_end_and_next_continues(topics: Topics, ask: Ask) -> None:
     name = topics.fill(2, 3)
     query = ask(subscribe=name)
     start = query.initial()
@@ -129,11 +129,11 @@ def test_a_batch_goes_to_the_end_and_the_next_one_on_from_there(topics: Topics, 
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "6"}, ReadMaxRows(6)),
     ],
 )
-def test_spark_hears_of_the_limit(ask: Ask, options: dict[str, str], limit: ReadLimit) -> None:
+def test_spark_gets_the_limit(ask: Ask, options: dict[str, str], limit: ReadLimit) -> None:
     assert limit == ask(subscribe="any", **options).reader.getDefaultReadLimit()
 
 
-def test_a_batch_takes_of_each_partition_in_proportion(topics: Topics, ask: Ask) -> None:
+def test_batch_takes_partitions_in_proportion(topics: Topics, ask: Ask) -> None:
     name = topics.make(2)
     topics.put(name, 0, range(90))
     topics.put(name, 1, range(10))
@@ -145,14 +145,14 @@ def test_a_batch_takes_of_each_partition_in_proportion(topics: Topics, ask: Ask)
     assert {0: 90, 1: 10} == at(query.latest(first, EVERYTHING))
 
 
-def test_a_batch_takes_about_as_many_bytes_as_it_may(topics: Topics, ask: Ask) -> None:
+def test_batch_takes_about_its_limit_of_bytes(topics: Topics, ask: Ask) -> None:
     name = topics.make(2)
     for partition, size in ((0, 100), (1, 1000)):
         topics.send(name, partition, [(None, b"v" * size, 1000, [])] * 200)
     query = ask(subscribe=name, maxBytesPerTrigger="22000")
     start = query.initial()
     taken = at(query.latest(start))
-    # A tenth of all there is, and a few bytes around each record.
+    # A tenth of all records, and a few bytes around each record.
     assert 15 <= taken[0] <= 20
     assert taken[0] == taken[1]
     end = start
@@ -164,7 +164,7 @@ def test_a_batch_takes_about_as_many_bytes_as_it_may(topics: Topics, ask: Ask) -
     assert batches >= 10
 
 
-def test_a_batch_waits_for_its_least(topics: Topics, ask: Ask) -> None:
+def test_batch_waits_for_its_minimum(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 3)
     query = ask(subscribe=name, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     first = query.latest(query.initial())
@@ -176,7 +176,7 @@ def test_a_batch_waits_for_its_least(topics: Topics, ask: Ask) -> None:
     assert {0: 6} == at(impatient.latest(impatient.latest(impatient.initial())))
 
 
-def test_available_now_ends_with_what_was_there_at_its_beginning(topics: Topics, ask: Ask) -> None:
+def test_available_now_ends_at_its_beginnings_offsets(topics: Topics, ask: Ask) -> None:
     name = topics.fill(2, 3)
     query = ask(subscribe=name, maxOffsetsPerTrigger="4", minOffsetsPerTrigger="3")
     query.reader.prepareForTriggerAvailableNow()
@@ -189,7 +189,7 @@ def test_available_now_ends_with_what_was_there_at_its_beginning(topics: Topics,
     assert second == query.latest(second)
 
 
-def test_available_now_from_the_end_is_nothing(topics: Topics, ask: Ask) -> None:
+def test_available_now_from_the_end_is_empty(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 3)
     query = ask(subscribe=name, startingOffsets="latest")
     query.reader.prepareForTriggerAvailableNow()
@@ -198,17 +198,17 @@ def test_available_now_from_the_end_is_nothing(topics: Topics, ask: Ask) -> None
     assert ({0: 3}, start) == (at(start), query.latest(start))
 
 
-def test_offsets_are_committed_to_a_group_for_tools_that_watch_groups(topics: Topics, ask: Ask) -> None:
+def test_offsets_are_committed_to_a_watched_group(topics: Topics, ask: Ask) -> None:
     name = topics.fill(2, 3)
     query = ask(subscribe=name, commitOffsetsToGroup=f"group-of-{name}")
     end = query.latest(query.initial())
-    query.latest(end)  # asked for what comes next, it knows that this is done
+    query.latest(end)  # a request for the next offset implies that this batch is done
     with Cluster(ClientConfig.from_properties({"bootstrap.servers": topics.bootstrap_servers})) as cluster:
         committed = cluster.committed(f"group-of-{name}")
-    assert {(name, 0): 3, (name, 1): 3} == {where: one.offset for where, one in committed.items()}
+    assert {(name, 0): 3, (name, 1): 3} == {where: commit.offset for where, commit in committed.items()}
 
 
-def test_the_first_batch_is_the_same_when_the_query_would_begin_somewhere_else_by_now(topics: Topics, ask: Ask) -> None:
+def test_first_batch_is_the_same_after_restart(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 3)
     before = ask(subscribe=name, startingOffsets="latest")
     start = before.initial()
@@ -225,7 +225,7 @@ def test_the_first_batch_is_the_same_when_the_query_would_begin_somewhere_else_b
     assert "#from" not in second
 
 
-# What changes under a query --------------------------------------------------------------------------------------------
+# Changes during a query ------------------------------------------------------------------------------------------------
 
 
 def test_new_partitions_are_read_from_their_beginning(topics: Topics, ask: Ask) -> None:
@@ -239,7 +239,7 @@ def test_new_partitions_are_read_from_their_beginning(topics: Topics, ask: Ask) 
     assert ["2:0", "2:1"] == query.values(start, end)
 
 
-def test_new_topics_of_a_pattern_are_read_from_their_beginning(topics: Topics, ask: Ask) -> None:
+def test_new_topics_of_pattern_are_read_from_beginning(topics: Topics, ask: Ask) -> None:
     query = ask(subscribePattern="later-[0-9]+", startingOffsets="latest")
     start = query.initial()
     assert {} == at(start)
@@ -248,12 +248,12 @@ def test_new_topics_of_a_pattern_are_read_from_their_beginning(topics: Topics, a
     assert ["0:0", "0:1"] == query.values(start, query.latest(start))
 
 
-def test_a_topic_that_does_not_exist_is_one_sentence(ask: Ask) -> None:
+def test_missing_topic_is_one_sentence(ask: Ask) -> None:
     with pytest.raises(ConfigError, match=r"^There is no topic 'missing' at 127\.0\.0\.1:[0-9]+\.$"):
         ask(subscribe="missing").initial()
 
 
-def test_records_that_retention_took_are_a_loss(topics: Topics, ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_deleted_by_retention_are_a_loss(topics: Topics, ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     name = topics.fill(1, 8)
     start = ask(subscribe=name, startingOffsets=f'{{"{name}": {{"0": 2}}}}').initial()
     topics.delete_before(name, 0, 5)
@@ -266,7 +266,7 @@ def test_records_that_retention_took_are_a_loss(topics: Topics, ask: Ask, caplog
     assert f"records 2 to 4 of {name}-0 were deleted" in caplog.text
 
 
-def test_records_that_go_between_plan_and_read_are_a_loss(topics: Topics, ask: Ask) -> None:
+def test_records_deleted_after_planning_are_a_loss(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 8)
     for fail in (True, False):
         query = ask(subscribe=name, failOnDataLoss=str(fail))
@@ -282,7 +282,7 @@ def test_records_that_go_between_plan_and_read_are_a_loss(topics: Topics, ask: A
             assert [b"0:6", b"0:7"] == batch.column("value").to_pylist()
 
 
-def test_a_topic_that_was_deleted_is_a_loss(topics: Topics, ask: Ask) -> None:
+def test_deleted_topic_is_a_loss(topics: Topics, ask: Ask) -> None:
     gone, kept = topics.fill(1, 4), topics.fill(1, 2)
     options = {"subscribe": f"{gone},{kept}"}
     query = ask(**options)
@@ -297,14 +297,12 @@ def test_a_topic_that_was_deleted_is_a_loss(topics: Topics, ask: Ask) -> None:
         list(query.reader.read(planned))
     going_on = ask(failOnDataLoss="false", **options)
     end = going_on.latest(start)
-    assert {kept: {"0": 2}} == {topic: one for topic, one in end.items() if not topic.startswith("#")}
+    assert {kept: {"0": 2}} == {topic: offsets for topic, offsets in end.items() if not topic.startswith("#")}
     assert ["0:0", "0:1"] == going_on.values(start, end)
 
 
 @pytest.mark.parametrize("since", [2, 9], ids=["shorter than what was read", "grown beyond what was read"])
-def test_a_topic_that_was_made_again_is_a_loss_and_read_from_its_beginning(
-    topics: Topics, ask: Ask, since: int
-) -> None:
+def test_recreated_topic_is_loss_and_read_from_beginning(topics: Topics, ask: Ask, since: int) -> None:
     name = topics.fill(1, 5)
     query = ask(subscribe=name)
     start = query.latest(query.initial())
@@ -326,7 +324,7 @@ def test_a_topic_that_was_made_again_is_a_loss_and_read_from_its_beginning(
     assert ["0:101"] == going_on.values(end, going_on.latest(end))
 
 
-def test_a_topic_without_an_id_that_is_shorter_than_what_was_read_was_made_again(topics: Topics, ask: Ask) -> None:
+def test_shorter_topic_without_id_counts_as_recreated(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 2)
     start = {name: {"0": 5}}  # as from a broker that gives no ids
     with pytest.raises(DataLossError, match=rf"^{name}-0 ends at offset 2 and the query had come to 5: the topic was"):
@@ -335,7 +333,7 @@ def test_a_topic_without_an_id_that_is_shorter_than_what_was_read_was_made_again
     assert ["0:0", "0:1"] == going_on.values(start, going_on.latest(start))
 
 
-def test_an_end_that_never_comes_is_a_loss_after_the_time_for_it(topics: Topics, ask: Ask) -> None:
+def test_absent_end_is_a_loss_after_its_time(topics: Topics, ask: Ask) -> None:
     name = topics.fill(1, 2)
     options = {"subscribe": name, "kafkaConsumer.pollTimeoutMs": "300", "kafka.fetch.max.wait.ms": "100"}
     start, end = {name: {"0": 0}}, {name: {"0": 5}}
@@ -350,7 +348,7 @@ def test_an_end_that_never_comes_is_a_loss_after_the_time_for_it(topics: Topics,
 
 
 def run(df: "DataFrame", checkpoint: Path, seen: list[str], batches: list[int] | None = None) -> Any:
-    """All that is there now; what came is added to ``seen``, and the number of rows of each batch to ``batches``."""
+    """Read all records that exist now; rows are added to ``seen``, and the number of rows of each batch to ``batches``."""
 
     def take(batch: "DataFrame", _: int) -> None:
         rows = [row.value.decode() for row in batch.collect()]
@@ -368,7 +366,7 @@ def run(df: "DataFrame", checkpoint: Path, seen: list[str], batches: list[int] |
     return query
 
 
-def test_a_query_goes_on_from_its_checkpoint(topics: Topics, stream: Stream, tmp_path: Path) -> None:
+def test_query_continues_from_its_checkpoint(topics: Topics, stream: Stream, tmp_path: Path) -> None:
     name = topics.fill(2, 5)
     seen: list[str] = []
     batches: list[int] = []
@@ -388,10 +386,10 @@ def test_a_query_goes_on_from_its_checkpoint(topics: Topics, stream: Stream, tmp
     assert sorted([*(f"{p}:{n}" for p in (0, 1) for n in range(5)), "0:5", "2:0"]) == sorted(seen)
     with Cluster(ClientConfig.from_properties({"bootstrap.servers": topics.bootstrap_servers})) as cluster:
         committed = cluster.committed(f"group-of-{name}")
-    assert {(name, 0): 6, (name, 1): 5, (name, 2): 1} == {where: one.offset for where, one in committed.items()}
+    assert {(name, 0): 6, (name, 1): 5, (name, 2): 1} == {where: commit.offset for where, commit in committed.items()}
 
 
-def test_a_running_query_reads_new_partitions_and_shows_its_lag(topics: Topics, stream: Stream, tmp_path: Path) -> None:
+def test_running_query_reads_new_partitions_with_lag(topics: Topics, stream: Stream, tmp_path: Path) -> None:
     name = topics.fill(1, 3)
     seen: list[str] = []
     query = (
@@ -412,9 +410,7 @@ def test_a_running_query_reads_new_partitions_and_shows_its_lag(topics: Topics, 
         query.stop()
 
 
-def test_a_running_query_outlives_a_restart_of_the_broker(
-    restarting: Broker, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_running_query_survives_a_broker_restart(restarting: Broker, spark: "SparkSession", tmp_path: Path) -> None:
     there = Topics(restarting.bootstrap_servers)
     name = there.fill(1, 3)
     seen: list[str] = []
@@ -449,9 +445,7 @@ def test_a_running_query_outlives_a_restart_of_the_broker(
         ({"subscribe": "orders", "endingOffsets": "latest"}, "Leave out endingOffsets: a stream has no end"),
     ],
 )
-def test_the_sentence_is_in_the_error_that_spark_raises(
-    stream: Stream, tmp_path: Path, options: dict[str, str], sentence: str
-) -> None:
+def test_spark_error_has_the_sentence(stream: Stream, tmp_path: Path, options: dict[str, str], sentence: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as raised:
@@ -460,7 +454,7 @@ def test_the_sentence_is_in_the_error_that_spark_raises(
     assert "UnboundLocalError" not in str(raised.value)  # of Spark, for a reader that was not made
 
 
-def test_a_loss_stops_a_query_with_its_sentence(topics: Topics, stream: Stream, tmp_path: Path) -> None:
+def test_loss_stops_a_query_with_its_sentence(topics: Topics, stream: Stream, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     name = topics.fill(1, 3)
@@ -476,7 +470,7 @@ def test_a_loss_stops_a_query_with_its_sentence(topics: Topics, stream: Stream, 
     assert ["0:7", "0:8"] == seen
 
 
-def test_a_batch_that_is_read_again_is_the_same_or_a_loss(topics: Topics, stream: Stream, tmp_path: Path) -> None:
+def test_repeated_batch_is_the_same_or_a_loss(topics: Topics, stream: Stream, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     def fail(batch: "DataFrame", _: int) -> None:
@@ -487,7 +481,7 @@ def test_a_batch_that_is_read_again_is_the_same_or_a_loss(topics: Topics, stream
     started = stream(**options).writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     with pytest.raises(PySparkException, match="after 4 rows"):
         started.foreachBatch(fail).start().awaitTermination(120)
-    # Planned, and written into the checkpoint; what has come since then is another batch.
+    # Planned, and written into the checkpoint; later records belong to another batch.
     topics.put(name, 0, [4])
     topics.delete_before(name, 0, 2)
     with pytest.raises(PySparkException) as raised:

@@ -9,7 +9,7 @@ LAGS = st.dictionaries(st.tuples(st.just("t"), st.integers(0, 30)), st.integers(
 
 
 @given(LAGS, st.integers(1, 10**12))
-def test_a_share_is_in_proportion_and_within_the_lag(lags: dict[tuple[str, int], int], most: int) -> None:
+def test_share_is_proportional_and_within_the_lag(lags: dict[tuple[str, int], int], most: int) -> None:
     shares = share_records(lags, most)
     waiting = {where: lag for where, lag in lags.items() if lag}
     total = sum(waiting.values())
@@ -22,7 +22,7 @@ def test_a_share_is_in_proportion_and_within_the_lag(lags: dict[tuple[str, int],
 
 
 @given(LAGS, st.integers(1, 10**9))
-def test_never_more_than_asked_for_but_for_one_record_each(lags: dict[tuple[str, int], int], most: int) -> None:
+def test_shares_exceed_the_limit_by_minimal_records(lags: dict[tuple[str, int], int], most: int) -> None:
     assert sum(share_records(lags, most).values()) <= most + sum(1 for lag in lags.values() if lag)
 
 
@@ -37,7 +37,7 @@ def test_all_is_read_in_the_end(lags: dict[tuple[str, int], int], most: int) -> 
         assert batches <= 201
 
 
-def test_the_share_of_a_long_partition_is_long() -> None:
+def test_share_of_a_long_partition_is_long() -> None:
     assert {("t", 0): 90, ("t", 1): 9, ("t", 2): 1} == share_records(
         {("t", 0): 9000, ("t", 1): 900, ("t", 2): 100}, 100
     )
@@ -49,12 +49,12 @@ def test_bytes_are_shared_by_the_mean_size(lags: dict[tuple[str, int], int], mea
     shares = share_bytes(lags, sizes, most)
     assert {where for where, lag in lags.items() if lag} == shares.keys()
     assert all(1 <= share <= lags[where] for where, share in shares.items())
-    # One record of each is read however large it is.
+    # A record of each partition is read, however large.
     more_than_one = sum(share * sizes[where] for where, share in shares.items() if share > 1)
     assert more_than_one <= most * (1 + 1e-9)
 
 
-def test_a_batch_waits_for_its_least_but_not_for_ever() -> None:
+def test_batch_waits_for_its_minimum_only_so_long() -> None:
     lags = {("t", 0): 3, ("t", 1): 4}
     assert must_wait(lags, 8, waited_ms=0, longest_ms=100)
     assert not must_wait(lags, 7, waited_ms=0, longest_ms=100)

@@ -1,5 +1,6 @@
-"""What administrators ask a Kafka cluster: topics, groups, settings and the cluster itself, as functions over a ``Routing``.
+"""Requests of administrators to a Kafka cluster: topics, groups, settings and the cluster itself, as functions over a
+``Routing``.
 
-They work with any Kafka broker: they use the highest version of each API that both sides have, and what only newer brokers have
-is asked for only where it is served.
+They work with any Kafka broker: they use the highest version of each API that both sides have, and ask only brokers
+that serve them for the features of newer versions.
 """

@@ -1,10 +1,8 @@
-"""The cluster itself: its brokers and controller, and what each broker serves.
+"""Requests about the cluster itself: its brokers and controller, what each broker serves, transactional ids with their
+transactions, and the backup of a broker (pin its files, keep them pinned, release them; see
+``protocol/kafka/messages/backup.py``).
 
-Transactional ids: which there are, and what each of them does.
-
-Asks a broker to pin the files of a backup, to keep them, and to release them (``protocol/kafka/messages/backup.py``).
-
-Used by one thread.
+One thread uses a ``Routing`` or a ``BackupClient``.
 
 Tests: tests/cli/test_cluster.py,
 tests/cli/test_transactions.py,
@@ -42,7 +40,7 @@ _LISTENERS = ("advertised.listeners", "listeners")
 
 @attrs.frozen
 class Broker:
-    """``host`` and ``port`` are those of the listener that was asked."""
+    """``host`` and ``port`` are those of the listener that answered."""
 
     id: int
     host: str
@@ -53,7 +51,7 @@ class Broker:
 
 @attrs.frozen
 class ClusterInfo:
-    """``controller`` is None where there is none. Brokers without ZooKeeper name any broker, which passes requests on."""
+    """``controller`` is None if there is none. Brokers without ZooKeeper name any broker, which forwards requests."""
 
     cluster_id: str | None
     controller: int | None
@@ -62,7 +60,7 @@ class ClusterInfo:
 
 @attrs.frozen
 class Space:
-    """Of the volumes of a broker's data directories, in bytes."""
+    """The sizes of the volumes with a broker's data directories, in bytes."""
 
     total: int
     usable: int
@@ -87,28 +85,32 @@ def describe_cluster(routing: Routing) -> ClusterInfo:
             )
             if answer.error_code:
                 refused(answer.error_code, answer.error_message, "The broker does not describe the cluster")
-            found = [
-                Broker(one.broker_id, one.host, one.port, one.rack, bool(getattr(one, "is_fenced", False)))
-                for one in answer.brokers
+            described = [
+                Broker(
+                    broker.broker_id, broker.host, broker.port, broker.rack, bool(getattr(broker, "is_fenced", False))
+                )
+                for broker in answer.brokers
             ]
         else:
             answer = ask(connection, ApiKey.METADATA, (1, 12), {"topics": []})
-            found = [Broker(one.node_id, one.host, one.port, one.rack, False) for one in answer.brokers]
+            described = [
+                Broker(broker.node_id, broker.host, broker.port, broker.rack, False) for broker in answer.brokers
+            ]
         controller = answer.controller_id if answer.controller_id >= 0 else None
-        brokers = tuple(sorted(found, key=lambda one: one.id))
+        brokers = tuple(sorted(described, key=lambda broker: broker.id))
         return ClusterInfo(getattr(answer, "cluster_id", None), controller, brokers)
 
     return routing.retrying(attempt)
 
 
 def listeners(routing: Routing, broker: Broker) -> tuple[str, ...]:
-    """The addresses of a broker for all clients; none where it does not tell them, or not to this user."""
+    """The addresses of a broker for all clients; empty where the broker does not tell them, or not to this user."""
     try:
         answer = describe_configs(routing, [(BROKER, str(broker.id))], _LISTENERS)
     except KafkaClientError:
         return ()
     entries: Mapping[str, str | None] = {
-        name: entry.value for one in answer.values() for name, entry in one.entries.items()
+        name: entry.value for config in answer.values() for name, entry in config.entries.items()
     }
     text = next((entries[name] for name in _LISTENERS if entries.get(name)), None)
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
@@ -120,24 +122,28 @@ def space(routing: Routing, broker: Broker) -> Space | None:
         answer = ask(routing.connection((broker.host, broker.port)), ApiKey.DESCRIBE_LOG_DIRS, (4, 4), {"topics": []})
     except KafkaClientError:
         return None
-    known = [one for one in answer.results if one.total_bytes >= 0]
-    return Space(sum(one.total_bytes for one in known), sum(one.usable_bytes for one in known)) if known else None
+    known = [result for result in answer.results if result.total_bytes >= 0]
+    return (
+        Space(sum(volume.total_bytes for volume in known), sum(volume.usable_bytes for volume in known))
+        if known
+        else None
+    )
 
 
 def features(connection: Connection) -> list[Feature]:
-    """None at all from brokers before Kafka 2.7."""
+    """The cluster's features; empty for brokers before Kafka 2.7."""
     fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": "1"}
     answer = ask(connection, ApiKey.API_VERSIONS, (0, 4), fields)
-    finalized = {one.name: one.max_version_level for one in getattr(answer, "finalized_features", ())}
+    finalized = {feature.name: feature.max_version_level for feature in getattr(answer, "finalized_features", ())}
     return [
-        Feature(one.name, one.min_version, one.max_version, finalized.get(one.name))
-        for one in sorted(getattr(answer, "supported_features", ()), key=lambda one: str(one.name))
+        Feature(feature.name, feature.min_version, feature.max_version, finalized.get(feature.name))
+        for feature in sorted(getattr(answer, "supported_features", ()), key=lambda feature: str(feature.name))
     ]
 
 
 def apis(connection: Connection) -> list[tuple[int, str | None, int, int]]:
-    """Key, name, and lowest and highest version of each API that the broker serves. The name is None for one that we do not
-    know."""
+    """Key, name, and lowest and highest version of each API that the broker serves. The name is None for an API that
+    this client does not know."""
     return [
         (key, ApiKey(key).name if key in _KNOWN else None, least, most)
         for key, (least, most) in sorted(connection.ranges.items())
@@ -171,56 +177,56 @@ class TransactionDescription:
 
 
 def list_ids(routing: Routing, states: Sequence[str]) -> list[ListedTransaction]:
-    """Of all brokers, by name; those in one of ``states``, or all."""
+    """The transactional ids of all brokers, by name; only those in one of ``states``, if any are given."""
 
     def attempt() -> list[ListedTransaction]:
-        found = []
+        transactions = []
         for connection in routing.every_broker():
             answer = ask(
                 connection, ApiKey.LIST_TRANSACTIONS, (0, 1), {"state_filters": list(states), "producer_id_filters": []}
             )
             if answer.error_code:
                 refused(answer.error_code, None, f"The broker at {connection.where} does not list its transactions")
-            found += [
-                ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
-                for one in answer.transaction_states
+            transactions += [
+                ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.transaction_state)
+                for transaction in answer.transaction_states
             ]
-        return sorted(found, key=lambda one: one.transactional_id)
+        return sorted(transactions, key=lambda transaction: transaction.transactional_id)
 
     return routing.retrying(attempt)
 
 
 def _since_1970(time: datetime.datetime) -> int:
-    """In ms."""
+    """Convert to ms since 1970."""
     return milliseconds(time - EPOCH)
 
 
 def describe_id(routing: Routing, name: str) -> TransactionDescription:
-    """Raises BrokerAnswerError for one that does not exist."""
+    """Raises BrokerAnswerError for a transactional id that does not exist."""
 
     def attempt() -> TransactionDescription:
         connection = routing.coordinator(TRANSACTION, name)
         answer = ask(connection, ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), {"transactional_ids": [name]})
-        (one,) = answer.transaction_states
-        if one.error_code in COORDINATOR_MOVED:
+        (description,) = answer.transaction_states
+        if description.error_code in COORDINATOR_MOVED:
             routing.forget_coordinator(TRANSACTION, name)
-        if one.error_code:
-            refused(one.error_code, _SAID.get(one.error_code), f"The transactional id {name!r}")
-        partitions = tuple((topic.topic, partition) for topic in one.topics for partition in topic.partitions)
+        if description.error_code:
+            refused(description.error_code, _SAID.get(description.error_code), f"The transactional id {name!r}")
+        partitions = tuple((topic.topic, partition) for topic in description.topics for partition in topic.partitions)
         return TransactionDescription(
             name,
-            one.transaction_state,
-            one.producer_id,
-            one.producer_epoch,
-            _since_1970(one.transaction_start_time),
-            milliseconds(one.transaction_timeout),
+            description.transaction_state,
+            description.producer_id,
+            description.producer_epoch,
+            _since_1970(description.transaction_start_time),
+            milliseconds(description.transaction_timeout),
             tuple(sorted(partitions)),
         )
 
     return routing.retrying(attempt)
 
 
-# To pin a backup of many thousand partitions takes a few seconds.
+# Pinning a backup of many thousand partitions takes a few seconds.
 _BEGIN_MS = 120_000
 _TRIES = 10
 _PAUSE_S = 0.5
@@ -233,7 +239,7 @@ class Pinned:
 
 
 class BackupClient:
-    """Of the one broker at the configured address."""
+    """Backs up the broker at the configured address."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -246,7 +252,7 @@ class BackupClient:
             except BrokerAnswerError as error:
                 if error.code != ErrorCode.throttling_quota_exceeded or not left:
                     raise
-                pause(_PAUSE_S)  # another one was begun a moment ago
+                pause(_PAUSE_S)  # another backup was begun a moment ago
             else:
                 return Pinned(answer.backup_id, answer.directory)
         raise AssertionError("the last try returns or raises")

@@ -1,10 +1,8 @@
-"""Settings of topics, brokers and groups: what is in force, who set it, and how it is changed.
+"""Settings of topics, brokers and groups (values in force, their sources, changes), and topics: their partitions,
+leaders and sizes, and how they are created, extended and deleted.
 
-Brokers before Kafka 2.3 cannot change single settings; the error then says which API is missing.
-
-Topics: their partitions, leaders and sizes, and how they are created, extended and deleted.
-
-A description says of each partition what is wrong with it instead of failing, because that is what one looks for.
+Brokers before Kafka 2.3 cannot change single settings; the error then names the missing API. The description of a topic
+reports the errors of its partitions instead of failing, because administrators look for them.
 
 Tests: tests/cli/test_configs.py,
 tests/cli/test_topics.py.
@@ -26,8 +24,8 @@ from protocol.kafka.errors import ErrorCode
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
-# A kind and a name: of a topic, the number of a broker (empty: what holds for all of them), a group, or
-# a subscription to metrics of clients.
+# Kind and name: a topic, the number of a broker (empty: the settings of all brokers), a group, or a subscription to
+# metrics of clients.
 Resource = tuple[int, str]
 
 _SET, _DELETE = 0, 1
@@ -42,15 +40,15 @@ SOURCES = {
     7: "client metrics",
     8: "group",
 }
-# Set for the resource itself, at run time.
+# Sources of a value that was set for the resource itself, at run time.
 _OWN: dict[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}, CLIENT_METRICS: {7}}
 _DEFAULTS = {0, 5}
 
 
 @attrs.frozen
 class Entry:
-    """``value`` is None for a secret. ``source``: one of ``SOURCES``. ``default``: what is in force where nothing is set, None
-    if the broker does not tell it. ``is_own``: set for this resource, not inherited."""
+    """``value`` is None for a secret. ``source``: one of ``SOURCES``. ``default``: the value in force if nothing is
+    set, None if the broker does not tell it. ``is_own``: set for this resource, not inherited."""
 
     name: str
     value: str | None
@@ -75,8 +73,9 @@ class Answer:
 def describe_configs(
     routing: Routing, resources: Iterable[Resource], keys: Sequence[str] | None = None, documentation: bool = False
 ) -> dict[Resource, Answer]:
-    """All settings of each resource, or those with the names ``keys``. A broker is asked for its own settings."""
-    found: dict[Resource, Answer] = {}
+    """All settings of each resource, or those with the names ``keys``. Settings of a broker are asked of that
+    broker."""
+    answers: dict[Resource, Answer] = {}
     for node, own in _by_node(resources).items():
         wanted = [
             {"resource_type": kind, "resource_name": name, "configuration_keys": None if keys is None else list(keys)}
@@ -88,33 +87,33 @@ def describe_configs(
             answer = ask_any(routing, ApiKey.DESCRIBE_CONFIGS, versions, fields)
         else:
             answer = ask_node(routing, node, ApiKey.DESCRIBE_CONFIGS, versions, fields)
-        for one in answer.results:
-            resource = (int(one.resource_type), one.resource_name)
-            entries = {entry.name: _entry(resource[0], entry) for entry in one.configs}
-            found[resource] = _answer(one, entries)
-    return found
+        for result in answer.results:
+            resource = (int(result.resource_type), result.resource_name)
+            entries = {entry.name: _entry(resource[0], entry) for entry in result.configs}
+            answers[resource] = _answer(result, entries)
+    return answers
 
 
-def _entry(kind: int, one: Any) -> Entry:
-    source, own = int(one.config_source), _OWN.get(kind, set())
-    # A broker's setting may also be in its file, which is not its default; a topic's default is what the broker has.
-    others = [synonym for synonym in one.synonyms if synonym.source not in (own if kind != BROKER else own | {4})]
-    default = _in_other_units(one.name, others[0]) if others else None
+def _entry(kind: int, config: Any) -> Entry:
+    source, own = int(config.config_source), _OWN.get(kind, set())
+    # A broker's setting may also be in its file, which is not its default; a topic's default is the broker's setting.
+    others = [synonym for synonym in config.synonyms if synonym.source not in (own if kind != BROKER else own | {4})]
+    default = _in_other_units(config.name, others[0]) if others else None
     return Entry(
-        one.name,
-        one.value,
+        config.name,
+        config.value,
         SOURCES.get(source, f"source {source}"),
-        one.value if default is None and source in _DEFAULTS else default,
+        config.value if default is None and source in _DEFAULTS else default,
         source in own,
         source in _DEFAULTS,
-        bool(one.read_only),
-        bool(one.is_sensitive),
-        getattr(one, "documentation", None) or None,
+        bool(config.read_only),
+        bool(config.is_sensitive),
+        getattr(config, "documentation", None) or None,
     )
 
 
 def _in_other_units(name: str, synonym: Any) -> str | None:
-    """The value of a synonym; with its name where that ends in another unit, as in log.retention.hours=168."""
+    """The value of a synonym, with the synonym's name if that has another unit, as in log.retention.hours=168."""
     if synonym.value is None or synonym.name.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]:
         return synonym.value  # type: ignore[no-any-return]
     return f"{synonym.name}={synonym.value}"
@@ -123,8 +122,8 @@ def _in_other_units(name: str, synonym: Any) -> str | None:
 def alter_configs(
     routing: Routing, changes: Mapping[Resource, Mapping[str, str | None]], validate_only: bool = False
 ) -> dict[Resource, Answer]:
-    """Set settings, or take them back (None)."""
-    found: dict[Resource, Answer] = {}
+    """Set settings, or reset them (None)."""
+    answers: dict[Resource, Answer] = {}
     for node, own in _by_node(changes).items():
         resources = [
             {
@@ -143,13 +142,14 @@ def alter_configs(
             answer = ask_controller(routing, key, versions, fields)
         else:
             answer = ask_node(routing, node, key, versions, fields)
-        for one in answer.responses:
-            found[int(one.resource_type), one.resource_name] = _answer(one, {})
-    return found
+        for response in answer.responses:
+            answers[int(response.resource_type), response.resource_name] = _answer(response, {})
+    return answers
 
 
 def _by_node(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-    """The settings of one broker are asked of that broker, all others of any."""
+    """Group the resources by the broker to ask: a broker's settings are asked of that broker, all others (None) of
+    any."""
     by_node: dict[int | None, list[Resource]] = {}
     for kind, name in resources:
         node = int(name) if kind == BROKER and name.isdecimal() else None
@@ -157,21 +157,21 @@ def _by_node(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
     return by_node
 
 
-def _answer(one: Any, entries: Mapping[str, Entry]) -> Answer:
-    code = int(one.error_code)
-    said = ((one.error_message or "").strip().rstrip(".") or code_name(code)) if code else ""
-    return Answer(code, said, entries)
+def _answer(result: Any, entries: Mapping[str, Entry]) -> Answer:
+    code = int(result.error_code)
+    message = ((result.error_message or "").strip().rstrip(".") or code_name(code)) if code else ""
+    return Answer(code, message, entries)
 
 
 _METADATA: Versions = (1, 12)
 # How long (ms) a broker may take to tell all others of a change.
 _CHANGE_MS = 30_000
-_CREATE_MIN_WITH_DEFAULTS = 4  # before it, Kafka has no default for the number of partitions and replicas
+_CREATE_MIN_WITH_DEFAULTS = 4  # before this version, Kafka has no default for the number of partitions and replicas
 
 
 @attrs.frozen
 class Partition:
-    """``leader`` is None without one. ``code``: what the broker says is wrong, else 0."""
+    """``leader`` is None if there is none. ``code``: the broker's error for this partition, else 0."""
 
     number: int
     leader: int | None
@@ -198,17 +198,17 @@ class Topics:
     topics: tuple[Topic, ...]
 
     def leaders(self) -> dict[TopicPartition, Address | None]:
-        """The address of the leader of each partition; None where there is none."""
+        """The address of the leader of each partition; None if there is none."""
         return {
-            (topic.name, one.number): None if one.leader is None else self.brokers.get(one.leader)
+            (topic.name, partition.number): None if partition.leader is None else self.brokers.get(partition.leader)
             for topic in self.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
 
 
 @attrs.frozen
 class Outcome:
-    """What has become of a change of one topic. ``code`` is 0 where it was made."""
+    """The result of changing one topic. ``code`` is 0 for success."""
 
     name: str
     code: int
@@ -227,12 +227,14 @@ def describe_topics(routing: Routing, names: Collection[str] | None = None) -> T
             fields["allow_auto_topic_creation"] = False
         answer = connection.ask(ApiKey.METADATA, version, fields)
         brokers = {node.node_id: (node.host, node.port) for node in answer.brokers}
-        return Topics(brokers, tuple(_topic(one) for one in sorted(answer.topics, key=lambda one: str(one.name))))
+        return Topics(
+            brokers, tuple(_topic(topic) for topic in sorted(answer.topics, key=lambda topic: str(topic.name)))
+        )
 
     return routing.retrying(attempt)
 
 
-def _topic(one: Any) -> Topic:
+def _topic(topic: Any) -> Topic:
     partitions = tuple(
         Partition(
             partition.partition_index,
@@ -242,19 +244,21 @@ def _topic(one: Any) -> Topic:
             tuple(getattr(partition, "offline_replicas", ())),
             int(partition.error_code),
         )
-        for partition in sorted(one.partitions, key=lambda partition: int(partition.partition_index))
+        for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
     )
-    return Topic(one.name, getattr(one, "topic_id", None), bool(one.is_internal), int(one.error_code), partitions)
+    return Topic(
+        topic.name, getattr(topic, "topic_id", None), bool(topic.is_internal), int(topic.error_code), partitions
+    )
 
 
 def sizes(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The bytes of the largest replica of each partition. Absent where no broker tells it: to whom may not ask that, and for a
-    partition that is offline."""
+    """The bytes of the largest replica of each partition. A partition is absent if no broker tells its size: the user
+    may not ask, or the partition is offline."""
     wanted: dict[str, list[int]] = {}
     for topic, partition in partitions:
         wanted.setdefault(topic, []).append(partition)
     fields = {"topics": [{"topic": name, "partitions": own} for name, own in wanted.items()]}
-    found: dict[TopicPartition, int] = {}
+    largest: dict[TopicPartition, int] = {}
     try:
         for connection in routing.every_broker():
             answer = ask(connection, ApiKey.DESCRIBE_LOG_DIRS, (1, 4), fields)
@@ -263,10 +267,10 @@ def sizes(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[TopicP
                     for partition in topic.partitions:
                         key = (topic.name, partition.partition_index)
                         if not partition.is_future_key:
-                            found[key] = max(found.get(key, 0), partition.partition_size)
+                            largest[key] = max(largest.get(key, 0), partition.partition_size)
     except KafkaClientError:
-        return found
-    return found
+        return largest
+    return largest
 
 
 def create_topics(
@@ -278,7 +282,7 @@ def create_topics(
     settings: Mapping[str, str],
     validate_only: bool = False,
 ) -> list[Outcome]:
-    """``partitions`` and ``replication_factor``: None for the broker's defaults, which brokers have from Kafka 2.4 on."""
+    """``partitions`` and ``replication_factor``: None for the broker's defaults, which exist from Kafka 2.4 on."""
     configs = [{"name": name, "value": value} for name, value in settings.items()]
     topics = [
         {
@@ -297,7 +301,7 @@ def create_topics(
 
 
 def delete_topics(routing: Routing, names: Sequence[str]) -> list[Outcome]:
-    # From version 6 on a topic is named by its name or its id; one list serves both layouts.
+    # From version 6 on, a topic is given by its name or its id; this list serves both layouts.
     def fields(version: int) -> dict[str, Any]:
         if version >= 6:
             return {"topics": [{"name": name, "topic_id": None} for name in names], "timeout": _CHANGE_MS}
@@ -309,27 +313,27 @@ def delete_topics(routing: Routing, names: Sequence[str]) -> list[Outcome]:
 
 
 def add_partitions(routing: Routing, counts: Mapping[str, int], validate_only: bool = False) -> list[Outcome]:
-    """Give topics more partitions, to a number of ``counts`` in all."""
+    """Extend topics to the total numbers of partitions in ``counts``."""
     topics = [{"name": name, "count": count, "assignments": None} for name, count in counts.items()]
     fields = {"topics": topics, "timeout": _CHANGE_MS, "validate_only": validate_only}
     return _outcomes(ask_controller(routing, ApiKey.CREATE_PARTITIONS, (0, 3), fields).results)
 
 
 def _outcomes(results: Iterable[Any]) -> list[Outcome]:
-    return [Outcome(one.name, int(one.error_code), getattr(one, "error_message", None)) for one in results]
+    return [Outcome(result.name, int(result.error_code), getattr(result, "error_message", None)) for result in results]
 
 
 def why_offline(routing: Routing, partition: TopicPartition, leader: Address) -> str | None:
-    """The words of the broker about a partition that cannot be read, if it has any (from Kafka 2.8 on)."""
+    """The broker's own message about a partition that cannot be read, if it has any (from Kafka 2.8 on)."""
     fields = {"topics": [{"name": partition[0], "partition_indexes": [partition[1]]}]}
     try:
         answer = ask(routing.connection(leader), ApiKey.DESCRIBE_PRODUCERS, (0, 0), fields)
     except KafkaClientError:
         return None
     for topic in answer.topics:
-        for one in topic.partitions:
-            if one.error_code and one.error_message:
-                return str(one.error_message)
+        for partition_error in topic.partitions:
+            if partition_error.error_code and partition_error.error_message:
+                return str(partition_error.error_message)
     return None
 
 

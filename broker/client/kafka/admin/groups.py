@@ -1,11 +1,11 @@
-"""Groups: which there are, their state and members, and how they are deleted.
+"""Groups: their list, state and members, how they are deleted, and the start offsets of share groups.
 
-Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; what only share
-groups have (KIP-932) is at the end. Groups of Kafka Streams are listed, and described where the broker describes them as one of
-the others.
+Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; the
+functions for share groups (KIP-932) are at the end. Groups of Kafka Streams are listed, and described where the broker
+describes them as another kind.
 
-Where share groups begin in each partition, and how that is set and forgotten: for any broker that serves these APIs, which
-Apache Kafka does from 4.1 on.
+Start offsets of share groups can be read, set and deleted on any broker that serves these APIs (Apache Kafka from 4.1
+on).
 
 Tests: tests/cli/test_groups.py,
 tests/cli/test_share_groups.py.
@@ -28,7 +28,7 @@ from protocol.kafka.messages.consumer_protocol import parse_assignment
 
 DEAD = "Dead"
 SHARE = "share"
-# The states in which no member can be in the way of a change of offsets.
+# The states in which no member can prevent a change of offsets.
 UNKNOWN = "Unknown"
 WITHOUT_MEMBERS = frozenset({"Empty", DEAD, UNKNOWN})
 
@@ -54,7 +54,7 @@ class Member:
 
 @attrs.frozen
 class Group:
-    """``assignor``: what the members have agreed on, such as ``range``. ``coordinator``: host:port."""
+    """``assignor``: the assignor on which the members have agreed, such as ``range``. ``coordinator``: host:port."""
 
     group: str
     type: str
@@ -66,7 +66,7 @@ class Group:
 
     @property
     def has_members(self) -> bool:
-        """Where the broker does not tell the state, it refuses itself what members are in the way of."""
+        """Whether members may prevent a change. A broker that does not tell the state refuses such a change itself."""
         return bool(self.members) or self.state not in WITHOUT_MEMBERS
 
 
@@ -74,32 +74,33 @@ def list_groups(routing: Routing) -> list[ListedGroup]:
     """The groups that all brokers coordinate, by name."""
 
     def attempt() -> list[ListedGroup]:
-        found: dict[str, ListedGroup] = {}
+        groups: dict[str, ListedGroup] = {}
         for connection in routing.every_broker():
             answer = ask(connection, ApiKey.LIST_GROUPS, (0, 5), {})
             if answer.error_code:
                 refused(answer.error_code, None, f"The broker at {connection.where} does not list its groups")
-            for one in answer.groups:
-                state, kind = getattr(one, "group_state", "") or "", getattr(one, "group_type", "") or ""
-                found[one.group_id] = ListedGroup(one.group_id, one.protocol_type, state, kind.lower())
-        return [found[name] for name in sorted(found)]
+            for listed in answer.groups:
+                state, kind = getattr(listed, "group_state", "") or "", getattr(listed, "group_type", "") or ""
+                groups[listed.group_id] = ListedGroup(listed.group_id, listed.protocol_type, state, kind.lower())
+        return [groups[name] for name in sorted(groups)]
 
     return routing.retrying(attempt)
 
 
 def describe_group(routing: Routing, group: str) -> Group:
-    """A group that does not exist has the state Dead and no members; one that the broker cannot describe is Unknown."""
+    """A group that does not exist has the state Dead and no members; a group that the broker cannot describe is
+    Unknown."""
 
     def attempt() -> Group:
         connection = routing.coordinator(GROUP, group)
         if has(connection, ApiKey.CONSUMER_GROUP_DESCRIBE):
-            found = _describe_new(routing, connection, group)
-            if found is not None:
-                return found
+            description = _describe_new(routing, connection, group)
+            if description is not None:
+                return description
         if has(connection, ApiKey.SHARE_GROUP_DESCRIBE, 1):
-            found = _describe_share(routing, connection, group)
-            if found is not None:
-                return found
+            description = _describe_share(routing, connection, group)
+            if description is not None:
+                return description
         if not has(connection, ApiKey.DESCRIBE_GROUPS):
             return Group(group, "", UNKNOWN, "", "", connection.where, ())
         return _describe_classic(routing, connection, group)
@@ -108,29 +109,32 @@ def describe_group(routing: Routing, group: str) -> Group:
 
 
 def _describe_new(routing: Routing, connection: Connection, group: str) -> Group | None:
-    """As a group of KIP-848; None if it is none."""
+    """The group as described by KIP-848; None if it is of another kind."""
     answer = ask(connection, ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), {"group_ids": [group]})
-    (one,) = answer.groups
-    if one.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+    (described,) = answer.groups
+    if described.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
         return None
-    check(routing, group, one.error_code, one.error_message)
-    members = tuple(_member(member, member.instance_id) for member in one.members)
-    return Group(group, "consumer", one.group_state, "consumer", one.assignor_name, connection.where, members)
+    check(routing, group, described.error_code, described.error_message)
+    members = tuple(_member(member, member.instance_id) for member in described.members)
+    return Group(
+        group, "consumer", described.group_state, "consumer", described.assignor_name, connection.where, members
+    )
 
 
 def _describe_share(routing: Routing, connection: Connection, group: str) -> Group | None:
-    """As a share group (KIP-932); None if it is none. A partition may have several of its members."""
+    """The share group (KIP-932); None if it is of another kind. A partition may be assigned to several of its
+    members."""
     answer = ask(connection, ApiKey.SHARE_GROUP_DESCRIBE, (1, 1), {"group_ids": [group]})
-    (one,) = answer.groups
-    if one.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+    (described,) = answer.groups
+    if described.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
         return None
-    check(routing, group, one.error_code, one.error_message)
-    members = tuple(_member(member, None) for member in one.members)
-    return Group(group, SHARE, one.group_state, SHARE, one.assignor_name, connection.where, members)
+    check(routing, group, described.error_code, described.error_message)
+    members = tuple(_member(member, None) for member in described.members)
+    return Group(group, SHARE, described.group_state, SHARE, described.assignor_name, connection.where, members)
 
 
 def _member(member: Any, instance_id: str | None) -> Member:
-    """Of a group of a newer protocol."""
+    """A member of a group of KIP-848 or KIP-932."""
     partitions = tuple(
         (topic.topic_name, partition) for topic in member.assignment.topic_partitions for partition in topic.partitions
     )
@@ -139,18 +143,26 @@ def _member(member: Any, instance_id: str | None) -> Member:
 
 def _describe_classic(routing: Routing, connection: Connection, group: str) -> Group:
     answer = ask(connection, ApiKey.DESCRIBE_GROUPS, (0, 6), {"groups": [group]})
-    (one,) = answer.groups
-    if one.error_code == ErrorCode.group_id_not_found:
+    (described,) = answer.groups
+    if described.error_code == ErrorCode.group_id_not_found:
         return Group(group, "", DEAD, "", "", connection.where, ())
-    check(routing, group, one.error_code, getattr(one, "error_message", None))
-    members = tuple(_classic_member(member) for member in one.members)
-    return Group(group, "classic", one.group_state, one.protocol_type, one.protocol_data, connection.where, members)
+    check(routing, group, described.error_code, getattr(described, "error_message", None))
+    members = tuple(_classic_member(member) for member in described.members)
+    return Group(
+        group,
+        "classic",
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        connection.where,
+        members,
+    )
 
 
 def _classic_member(member: Any) -> Member:
     try:
         topics = parse_assignment(member.member_assignment or b"").partitions
-    except ProtocolError:  # not a group of consumers: its members have a format of their own
+    except ProtocolError:  # not a consumer group: its members have a format of their own
         topics = {}
     partitions = tuple((topic, partition) for topic, numbers in sorted(topics.items()) for partition in numbers)
     instance = getattr(member, "group_instance_id", None)
@@ -163,14 +175,14 @@ def delete_group(routing: Routing, group: str) -> None:
     def attempt() -> None:
         connection = routing.coordinator(GROUP, group)
         answer = ask(connection, ApiKey.DELETE_GROUPS, (0, 2), {"groups_names": [group]})
-        for one in answer.results:
-            check(routing, group, one.error_code, None)
+        for result in answer.results:
+            check(routing, group, result.error_code, None)
 
     routing.retrying(attempt)
 
 
 def delete_offsets(routing: Routing, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Forget what the group has committed for these partitions. The error code of each, 0 for success."""
+    """Delete the offsets that the group has committed for these partitions. The error code of each, 0 for success."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append({"partition_index": partition})
@@ -189,7 +201,7 @@ def delete_offsets(routing: Routing, group: str, partitions: Collection[TopicPar
 
 
 def check(routing: Routing, group: str, code: int, message: str | None) -> None:
-    """Raises for an answer that is an error."""
+    """Raises for an error code."""
     if code in COORDINATOR_MOVED:
         routing.forget_coordinator(GROUP, group)
     if code:
@@ -198,36 +210,36 @@ def check(routing: Routing, group: str, code: int, message: str | None) -> None:
 
 @attrs.frozen
 class ShareOffset:
-    """Where a group begins; before it, everything is done with. ``lag``: how many records are not done with from there on; None
-    if the broker does not know it."""
+    """``start``: the first offset that the group has not finished. ``lag``: the number of unfinished records from there
+    on; None if the broker does not know it."""
 
     start: int
     lag: int | None
 
 
 def start_offsets(routing: Routing, group: str) -> dict[TopicPartition, ShareOffset]:
-    """Of all partitions that the group has begun with."""
+    """The start offsets of all partitions that the group has begun to read."""
 
     def attempt() -> dict[TopicPartition, ShareOffset]:
         fields = {"groups": [{"group_id": group, "topics": None}]}
         answer = ask(routing.coordinator(GROUP, group), ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, (0, 1), fields)
-        (one,) = answer.groups
-        check(routing, group, one.error_code, one.error_message)
-        found = {}
-        for topic in one.topics:
+        (described,) = answer.groups
+        check(routing, group, described.error_code, described.error_message)
+        offsets = {}
+        for topic in described.topics:
             for partition in topic.partitions:
                 if not partition.error_code and partition.start_offset >= 0:
                     lag = getattr(partition, "lag", -1)  # from version 1 on
                     offset = ShareOffset(partition.start_offset, lag if lag >= 0 else None)
-                    found[topic.topic_name, partition.partition_index] = offset
-        return found
+                    offsets[topic.topic_name, partition.partition_index] = offset
+        return offsets
 
     return routing.retrying(attempt)
 
 
 def set_start_offsets(routing: Routing, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The error code of each partition, 0 for success. The group is made if there is none. Raises BrokerAnswerError, with the
-    code NON_EMPTY_GROUP while it has members."""
+    """Return the error code of each partition, 0 for success. Creates a missing group. Raises BrokerAnswerError, with
+    the code NON_EMPTY_GROUP while the group has members."""
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append({"partition_index": partition, "start_offset": offset})
@@ -246,19 +258,19 @@ def set_start_offsets(routing: Routing, group: str, offsets: Mapping[TopicPartit
 
 
 def forget_topics(routing: Routing, group: str, topics: Collection[str]) -> dict[str, int]:
-    """The error code of each topic, 0 for success. Raises as ``set_start_offsets``."""
+    """Return the error code of each topic, 0 for success. Raises as ``set_start_offsets``."""
     fields = {"group_id": group, "topics": [{"topic_name": name} for name in topics]}
 
     def attempt() -> dict[str, int]:
         answer: Any = ask(routing.coordinator(GROUP, group), ApiKey.DELETE_SHARE_GROUP_OFFSETS, (0, 0), fields)
         check(routing, group, answer.error_code, answer.error_message)
-        return {one.topic_name: _retried(routing, group, one.error_code) for one in answer.responses}
+        return {response.topic_name: _retried(routing, group, response.error_code) for response in answer.responses}
 
     return routing.retrying(attempt)
 
 
 def _retried(routing: Routing, group: str, code: int) -> int:
-    """The code of a part of an answer. Raises where the whole request is to be sent again."""
+    """Return the code of a part of an answer. Raises if the whole request must be sent again."""
     if code in COORDINATOR_MOVED:
         check(routing, group, code, None)
     return int(code)

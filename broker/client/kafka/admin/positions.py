@@ -1,10 +1,8 @@
-"""Where partitions begin and end, and when the record at an offset was written, for many partitions at once.
+"""Where partitions begin and end, when the record at an offset was written, how far a group lags behind (in records and
+in time), and the offset to which a group is reset (a pure decision for each partition).
 
-A partition that cannot be asked has an error in place of its offset, so that one that is offline hides nothing of the others.
-
-How far a group is behind, in records and in time.
-
-To which offsets a group is set back: a pure decision for each partition.
+Requests cover many partitions at once. A partition that cannot be read has an error in place of its offset, so that an
+offline partition does not hide the others.
 
 Tests: tests/cli/test_groups.py.
 """
@@ -33,13 +31,13 @@ Leaders = Mapping[TopicPartition, Address | None]
 
 # Requests in flight to one broker, each for one record batch.
 _IN_FLIGHT = 16
-# Records of a batch that are looked at; a later one counts as written when the newest of the batch was.
+# The bytes of a batch that are decompressed; a later record counts as written when the newest record of the batch was.
 _DECOMPRESSED_MAX_BYTES = 16 * 1024 * 1024
 
 
 @attrs.frozen
 class Position:
-    """``offset`` is None where there is none: the partition has failed with ``code``, or has no record that late."""
+    """``offset`` is None if there is none: the partition has failed with ``code``, or has no record that late."""
 
     offset: int | None
     code: int = 0
@@ -48,36 +46,36 @@ class Position:
 def offsets_at(
     routing: Routing, leaders: Leaders, times: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Position]:
-    """As ``Cluster.offsets``, with the error of each partition in place of one for all."""
-    found = {key: Position(None, ErrorCode.leader_not_available) for key in times}
+    """As ``Cluster.offsets``, with an error for each partition instead of an exception for all."""
+    positions = {key: Position(None, ErrorCode.leader_not_available) for key in times}
     for address, keys in _by_leader(leaders, times).items():
         try:
             answers = ask_leader(routing, address, {key: times[key] for key in keys}, READ_UNCOMMITTED)
         except (LinkError, TimedOutError):
             continue
         for topic, partition, offset, code in answers:
-            found[topic, partition] = Position(None if code or offset < 0 else offset, code)
-    return found
+            positions[topic, partition] = Position(None if code or offset < 0 else offset, code)
+    return positions
 
 
 def times_at(
     routing: Routing, leaders: Leaders, offsets: Mapping[TopicPartition, int], budget_ms: float
 ) -> dict[TopicPartition, int]:
-    """When (ms) the record at each offset, or the first one after it, was written. Absent where that cannot be told: for a
-    partition that cannot be read, and for those that were not reached within ``budget_ms``."""
-    found: dict[TopicPartition, int] = {}
+    """The time (ms) at which the record at each offset, or the first record after it, was written. Absent if unknown:
+    for a partition that cannot be read, and for those that were not reached within ``budget_ms``."""
+    times: dict[TopicPartition, int] = {}
     with routing.limit.within(budget_ms):
         for address, keys in _by_leader(leaders, offsets).items():
             try:
-                # The version is one that has names of topics, which all brokers since Kafka 0.11 serve.
+                # A version that sends names of topics, which all brokers since Kafka 0.11 serve.
                 connection = routing.connection(address)
                 version = connection.version(ApiKey.FETCH, fetch.CLIENT_MIN_VERSION, fetch.FIRST_WITH_TOPIC_ID - 1)
                 for start in range(0, len(keys), _IN_FLIGHT):
                     wanted = {key: offsets[key] for key in keys[start : start + _IN_FLIGHT]}
-                    _read_some(routing, connection, version, wanted, found)
+                    _read_some(routing, connection, version, wanted, times)
             except KafkaClientError:
                 continue
-    return found
+    return times
 
 
 def _read_some(
@@ -85,7 +83,7 @@ def _read_some(
     connection: Connection,
     version: int,
     wanted: Mapping[TopicPartition, int],
-    found: dict[TopicPartition, int],
+    times: dict[TopicPartition, int],
 ) -> None:
     deadline = connection.deadline(routing.config.request_timeout_ms)
     for (topic, partition), offset in wanted.items():
@@ -98,7 +96,7 @@ def _read_some(
             offset,
             max_wait_ms=0,
             min_bytes=0,
-            max_bytes=1,  # one whole batch all the same (KIP-74)
+            max_bytes=1,  # the broker still sends a whole batch (KIP-74)
             isolation_level=0,
         )
         connection.send([request], deadline)
@@ -110,7 +108,7 @@ def _read_some(
         except ProtocolError as error:
             raise connection.unreadable("FETCH", error) from None
         if time is not None:
-            found[key] = time
+            times[key] = time
 
 
 def _time_of(data: memoryview, offset: int) -> int | None:
@@ -138,17 +136,18 @@ def _by_leader(leaders: Leaders, keys: Mapping[TopicPartition, int]) -> dict[Add
     return by_leader
 
 
-# For the times of all partitions of a group: each costs the broker one small read.
+# For the times of all partitions of a group: each costs the broker a small read.
 _TIMES_MS = 10_000
 
 
 @attrs.frozen
 class PartitionLag:
-    """``lag`` counts offsets from the committed one, or from the start of the log if that is later, to the end; ``lag_s`` is the
-    age of the first record among them, 0 without any. None: unknown. ``problem``: why the end offset is not known.
+    """``lag`` counts offsets from the committed offset, or from the start of the log if that is later, to the end;
+    ``lag_s`` is the age of the first record among them, 0 if there is none. None: unknown. ``problem``: why the end
+    offset is not known.
 
-    For a share group ``committed`` is its start offset, ``lag`` does not count what is acknowledged beyond that, and ``member``
-    is one of those that read the partition.
+    For a share group ``committed`` is its start offset, ``lag`` excludes records acknowledged beyond it, and ``member``
+    is one of the members that read the partition.
     """
 
     topic: str
@@ -162,14 +161,14 @@ class PartitionLag:
 
 
 def lag_of(routing: Routing, group: Group, now_ms: int, *, with_times: bool = True) -> list[PartitionLag]:
-    """Of the partitions that the group has committed or its members have, by topic and partition."""
+    """The lag of each partition that the group has committed or that its members read, by topic and partition."""
     known: dict[TopicPartition, int | None] = {}
     if group.type == SHARE:
         begun = start_offsets(routing, group.group)
-        committed = {key: one.start for key, one in begun.items()}
-        known = {key: one.lag for key, one in begun.items()}
+        committed = {key: share_offset.start for key, share_offset in begun.items()}
+        known = {key: share_offset.lag for key, share_offset in begun.items()}
     else:
-        committed = {key: one.offset for key, one in fetch_committed(routing, group.group, None, False).items()}
+        committed = {key: commit.offset for key, commit in fetch_committed(routing, group.group, None, False).items()}
     owners = {key: member for member in group.members for key in member.partitions}
     keys = sorted(committed.keys() | owners.keys())
     if not keys:
@@ -221,7 +220,8 @@ class To(Enum):
 
 @attrs.frozen
 class Facts:
-    """Of one partition. ``at_time``: the first offset at the time that is asked for, None if there is none that late."""
+    """The offsets of one partition. ``at_time``: the first offset at the requested time, None if no record is that
+    late."""
 
     start: int
     end: int
@@ -230,9 +230,10 @@ class Facts:
 
 
 def new_offset(to: To, number: int, facts: Facts) -> int:
-    """``number`` is the offset or the shift. The result is one that the partition has, or its end.
+    """``number`` is the offset or the shift. The result is within the partition, or its end.
 
-    Without a committed offset there is nothing to keep or to shift: as in Kafka's own tool, the group then begins at the end.
+    Without a committed offset there is nothing to keep or to shift: as with Kafka's own tool, the group then begins at
+    the end.
     """
     if to is To.EARLIEST:
         return facts.start

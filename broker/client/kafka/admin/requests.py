@@ -1,4 +1,4 @@
-"""What the requests of administrators have in common: where they go, and what a refusal in an answer means.
+"""Common parts of administrators' requests: where a request goes, and the error for a refusal.
 
 Tests: tests/cli/test_topics.py, tests/cli/test_groups.py.
 """
@@ -16,7 +16,7 @@ Versions = tuple[int, int]
 
 
 def ask(connection: Connection, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
-    """One request with the highest version that both sides have."""
+    """Send a request with the highest version that both sides have."""
     return connection.ask(key, connection.version(key, *versions), fields)
 
 
@@ -26,8 +26,8 @@ def ask_any(routing: Routing, key: ApiKey, versions: Versions, fields: Mapping[s
 
 
 def ask_controller(routing: Routing, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
-    """The answer of the broker that the metadata names as controller. Brokers without ZooKeeper name any broker, which passes
-    the request on."""
+    """The answer of the broker that the metadata names as controller. Brokers without ZooKeeper name any broker, which
+    forwards the request."""
     return routing.retrying(lambda: ask(controller(routing), key, versions, fields))
 
 
@@ -41,7 +41,7 @@ def controller(routing: Routing) -> Connection:
 
 
 def ask_node(routing: Routing, node_id: int, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
-    """The answer of one broker of the cluster."""
+    """The answer of this broker of the cluster."""
 
     def attempt() -> Any:
         answer = ask(routing.any_connection(), ApiKey.METADATA, (1, 12), {"topics": []})
@@ -55,12 +55,12 @@ def ask_node(routing: Routing, node_id: int, key: ApiKey, versions: Versions, fi
 
 
 def has(connection: Connection, key: ApiKey, lowest: int = 0) -> bool:
-    """Whether the broker serves this API in version ``lowest`` or a later one."""
+    """Whether the broker serves this API in version ``lowest`` or later."""
     return connection.ranges.get(key, (0, -1))[1] >= lowest
 
 
 def refused(code: int, message: str | None, what: str) -> NoReturn:
-    """Raise for an answer that is an error, with the broker's own message where it has sent one."""
-    said = (message or "").strip().rstrip(".") or code_name(code)
+    """Raise for an error code, with the broker's own message if there is any."""
+    reason = (message or "").strip().rstrip(".") or code_name(code)
     error = RetriableError if code in RETRIABLE and code != ErrorCode.unknown_topic_or_partition else BrokerAnswerError
-    raise error(f"{what}: {said}.", code)
+    raise error(f"{what}: {reason}.", code)

@@ -1,13 +1,13 @@
-"""Arrow columns to record batches. Pure, on the caller's thread. A producer later writes its id into them (``set_producer``).
+"""Arrow columns to record batches, and the partitions of a column of keys. Pure, on the caller's thread.
 
-No record becomes a Python object. numpy builds the bytes between keys and values (lengths, time, offset, number of headers) for
-all records of a few batches at once, and Arrow joins these pieces with keys, values and headers, row by row, into one column. Its
-bytes are the records of the batches, one batch after the other.
+No record becomes a Python object. numpy builds the bytes between keys and values (lengths, time, offset, number of
+headers) for all records of a few batches at once, and Arrow joins these pieces with keys, values and headers, row by
+row, into one column with the bytes of the batches' records. A producer later writes its id into the batches
+(``set_producer``).
 
-Kafka's murmur2 of all keys of a column at once, so that a key goes to the same partition from every client. Pure.
-
-The function is that of Kafka's Java client (``Utils.murmur2``): it mixes in four bytes at a time, then the remaining bytes. Each
-step treats all keys that are long enough for it together.
+Keys are hashed by Kafka's murmur2 (``Utils.murmur2`` of the Java client), so that a key goes to the same partition from
+every client. The hash mixes in four bytes at a time, then the rest; each step treats all keys that are long enough for
+it together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,13 +81,13 @@ def partition_of(hashes: U32, partitions: int) -> npt.NDArray[np.int32]:
 _NO_HEADERS = b"\x00"
 _NULL = 1  # -1 in zig-zag
 _LARGEST = (1 << 31) - 1 - HEADER_SIZE
-# 1 MiB of records are built at once: they stay in the CPU's caches, and many small batches share the cost of the calls.
+# 1 MiB of records is built at once: it fits into the CPU's caches, and many small batches share the cost of the calls.
 _TOGETHER = 1 << 20
 
 
 @attrs.frozen(eq=False)
 class Built:
-    """A whole record batch of ``count`` records with its checksum, base offset 0 and no producer."""
+    """A complete record batch of ``count`` records with its checksum, base offset 0 and no producer."""
 
     data: bytearray
     count: int
@@ -103,7 +103,7 @@ def build(
     compression: str = "none",
     max_batch_bytes: int = 1_000_000,
 ) -> list[Built]:
-    """Record batches of at most ``max_batch_bytes`` each; a record larger than that makes a batch of its own.
+    """Record batches of at most ``max_batch_bytes`` each; a larger record gets a batch of its own.
 
     ``values`` and ``keys``: Arrow arrays, chunked or not, of binary or string of any kind, nulls allowed; ``headers``:
     list<struct<key: string, value: binary>>, null for no headers; ``timestamps_ms``: int64 of Arrow or numpy, with ``now_ms``
@@ -123,7 +123,8 @@ def build(
 
 
 def partitions_for(keys: Any, partitions: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    """The partition of each key by Kafka's own hash. That hash has none for a null, which gets the partition of an empty key."""
+    """The partition of each key by Kafka's hash. The hash is not defined for null, which gets the partition of an empty
+    key."""
     chunks = keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]
     partition_numbers = [np.zeros(0, np.int32)]
     for chunk in chunks:
@@ -143,7 +144,7 @@ def partitions_for(keys: Any, partitions: int) -> "np.ndarray[Any, np.dtype[np.i
 
 @attrs.frozen(eq=False)
 class _Headers:
-    """The headers of some records: their number per record, and the size in bytes of each header."""
+    """Headers of records: their number per record, and the size in bytes of each header."""
 
     counts: I64
     sizes: I64
@@ -227,9 +228,9 @@ class _Columns:
         )
 
     def cuts(self, max_batch_bytes: int) -> Iterator[list[int]]:
-        """The rows at which batches begin, and the end of the last one, a few batches at a time.
+        """The rows at which batches begin, and the end of the last batch, a few batches at a time.
 
-        They follow from an upper bound of the bytes that each row takes.
+        They follow from an upper bound on the bytes of each row.
         """
         count = len(self.values)
         if not count:
@@ -283,7 +284,7 @@ class _Columns:
 
 
 def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
-    """The batches of all rows of ``columns``. They begin at the ``cuts``; the last cut is the end."""
+    """The batches of all rows of ``columns``. They begin at the ``cuts``; the last cut is the end of the rows."""
     counts = np.diff(cuts)
     starts = np.array(cuts[:-1])
     base_times = latest_times = np.full(len(counts), columns.now_ms)
@@ -302,7 +303,7 @@ def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
 
 
 def _pieces(columns: _Columns, offset_deltas: I64, time_deltas: I64 | None) -> list[Any]:
-    """The pieces that make up each row, column after column."""
+    """The pieces of each row, column by column."""
     count = len(offset_deltas)
     values, keys, headers = columns.value_lengths, columns.key_lengths, columns.headers
     offsets, value_lengths = zigzag(offset_deltas), zigzag(values)
@@ -344,10 +345,10 @@ def _pieces(columns: _Columns, offset_deltas: I64, time_deltas: I64 | None) -> l
 
 
 class _Joined(NamedTuple):
-    """Rows of bytes, one behind the other without gaps."""
+    """Rows of bytes, one after the other without gaps."""
 
     data: memoryview
-    ends: I64  # the first number is 0, where the first row begins
+    ends: I64  # the first number is 0, the start of the first row
 
 
 def _joined(pieces: list[Any]) -> _Joined:
@@ -371,7 +372,7 @@ def _length_column(column: Any) -> pa.Array:
 
 
 def _field_sizes(lengths: I64) -> I64:
-    """The sizes of keys or values of these lengths, with the lengths themselves."""
+    """The sizes of keys or values with these lengths, including the length fields."""
     return sizes_of(zigzag(lengths)) + np.maximum(lengths, 0)
 
 
@@ -385,7 +386,7 @@ def _lengths(column: Any) -> I64:
 
 
 def _checked(column: Any, what: str) -> Any:
-    """The column as binary or large binary, which costs nothing for binary and text."""
+    """The column as binary or large binary, at no cost for binary and text."""
     kind, types = column.type, pa.types
     if types.is_binary(kind) or types.is_large_binary(kind):
         return column
@@ -398,7 +399,7 @@ def _checked(column: Any, what: str) -> Any:
 
 
 def _binary(column: Any) -> pa.Array:
-    """The column as one array of plain binary. That holds up to 2 GiB, and the records built at once are fewer bytes."""
+    """The column as one array of plain binary, which holds up to 2 GiB; the records built at once are smaller."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_binary(column.type):
@@ -406,7 +407,7 @@ def _binary(column: Any) -> pa.Array:
     try:
         return pc.cast(column, pa.binary())
     except pa.ArrowInvalid:
-        # A slice from beyond the first 2 GiB of a large array: it has few bytes, but their offsets are large.
+        # A slice of a large array after its first 2 GiB: the slice has few bytes, but large offsets.
         return pc.cast(column.take(pa.array(np.arange(len(column)))), pa.binary())
 
 

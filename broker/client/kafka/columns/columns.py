@@ -1,13 +1,13 @@
 """Fetched record batches to Arrow columns. Pure: no socket and no threads; one thread uses a ``Decoder``.
 
-A ``Decoder`` takes the record batches of one partition, fetch by fetch, returns Arrow record batches, and knows where to fetch
-next. It leaves out control batches, batches of aborted transactions and records outside the offsets that it reads.
+A ``Decoder`` takes the record batches of one partition, fetch by fetch, returns Arrow record batches, and knows where
+to fetch next. It leaves out control batches, batches of aborted transactions and records outside the offsets that it
+reads.
 
-No record becomes a Python object. The decoder reads batches one by one (header, checksum, decompression) and groups them until
-they hold about ``max_batch_bytes``. Each further step is one numpy or Arrow call for all records of the group: to find where
-they begin (``record_walk``), to read their fields (``record_fields``), and to make the columns.
-
-Record batches on their way to one Arrow record batch: which are left out, and what their headers mean for each record. Pure.
+No record becomes a Python object. The decoder reads batches one by one (header, checksum, decompression) and collects
+them in a ``BatchGroup`` until they hold about ``max_batch_bytes``. Each further step is one numpy or Arrow call for all
+records of the group: finding where they begin (``record_walk``), reading their fields (``record_fields``), repeating
+the values of the batch headers for each record (``BatchColumns``), and making the columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,9 +45,9 @@ CREATE_TIME, LOG_APPEND_TIME_TYPE = np.int32(0), np.int32(1)  # values of the co
 
 
 class AbortedTransactions:
-    """Which batches belong to aborted transactions, found as Kafka's consumer finds them.
+    """Which batches belong to aborted transactions, determined as in Kafka's consumer.
 
-    They are a producer's batches from the first offset of its aborted transaction up to its abort marker.
+    Those are a producer's batches from the first offset of its aborted transaction to its abort marker.
     """
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
@@ -55,7 +55,8 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def leaves_out(self, header: BatchHeader, view: memoryview, pos: int) -> bool:
-        """Must be called for every batch in turn. Control batches are always left out."""
+        """Whether to leave out this batch. Must be called for every batch in turn. Control batches are always left
+        out."""
         waiting = self._latest_first
         while waiting and waiting[-1][1] <= header.last_offset:
             self._producers.add(waiting.pop()[0])
@@ -81,14 +82,14 @@ class BatchGroup:
         self.size = 0
 
     def add(self, header: BatchHeader, section: Section, data: BytesLike | None) -> None:
-        """``data`` None: the section lies in the fetched bytes."""
+        """``data`` None: the section is in the fetched bytes."""
         self._headers.append(header)
         self._sections.append(section)
         self._datas.append(data)
         self.size += section.end - section.start
 
     def joined(self) -> tuple[BytesLike, list[Section]]:
-        """All sections in one buffer: the fetched bytes in place, or copies one behind the other."""
+        """All sections in one buffer: the fetched bytes in place, or copies one after the other."""
         sections, datas = self._sections, self._datas
         if all(data is None for data in datas):
             start = sections[0].start
@@ -110,7 +111,8 @@ class BatchGroup:
 
 
 class BatchColumns:
-    """The values from the headers of a group's batches, repeated for every record. ``fields``: each holds that of all batches."""
+    """The values from the headers of a group's batches, repeated for every record. ``fields``: each field of all
+    batches."""
 
     def __init__(self, fields: Any, records: list[int]) -> None:
         self._fields = fields
@@ -131,7 +133,7 @@ class BatchColumns:
         return times if types is None else np.where(types == CREATE_TIME, times, self._each(self._fields.max_timestamp))
 
     def timestamp_types(self) -> npt.NDArray[np.int32] | None:
-        """None if every record has its time of creation."""
+        """None if every record has CREATE_TIME."""
         if not self._has_append_time:
             return None
         return np.where(self._each(self._fields.attributes) & LOG_APPEND_TIME, LOG_APPEND_TIME_TYPE, CREATE_TIME)
@@ -154,7 +156,7 @@ _TYPES = {
     "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
 
-_LAST_OFFSET = (1 << 63) - 2  # so that the next one is still an offset
+_LAST_OFFSET = (1 << 63) - 2  # the next offset must still be an offset
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 _new_header = tuple.__new__
@@ -168,9 +170,10 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 class Decoder:
     """Reads one partition from offset ``start`` to ``end`` (exclusive; None: no end).
 
-    ``next_offset`` is where to fetch next, also after records that were left out, and never above ``end``. Record batches
-    of the result hold up to about one and a half times ``max_batch_bytes`` of records, unless a single record is larger. A
-    time that does not fit into Arrow's microseconds is null; in a header name that is not UTF-8, U+FFFD replaces bad bytes.
+    ``next_offset`` is where to fetch next, also after records that were left out, and never above ``end``. Arrow record
+    batches hold up to about one and a half times ``max_batch_bytes`` of records, unless a single record is larger. A
+    time that does not fit into Arrow's microseconds is null; in a header name that is not UTF-8, U+FFFD replaces bad
+    bytes.
     """
 
     def __init__(
@@ -199,11 +202,11 @@ class Decoder:
         return self.end is not None and self.next_offset >= self.end
 
     def decode(self, data: BytesLike, aborted: Sequence[tuple[int, int]] | None = None) -> list[pa.RecordBatch]:
-        """The records in ``data``, which is one fetch. An incomplete batch at its end is left to the next fetch.
+        """The records in ``data``, the answer to one fetch. An incomplete batch at its end is left to the next fetch.
 
-        ``aborted``: (producer id, first offset) of the transactions to leave out; None is read_uncommitted. No reference to
-        ``data`` is kept. Raises CorruptRecordError, also if ``data`` has no whole batch, and then leaves ``next_offset`` as it
-        was.
+        ``aborted``: (producer id, first offset) of the transactions to leave out; None is read_uncommitted. Keeps no
+        reference to ``data``. Raises CorruptRecordError, also if ``data`` has no complete batch, and then leaves
+        ``next_offset`` unchanged.
         """
         position = self.next_offset
         try:
@@ -318,7 +321,8 @@ class Decoder:
         return [pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)]
 
     def _binary(self, data: BytesLike, slices: Slices) -> pa.Array:
-        """A copy of the slices, made by Arrow from an array over ``data`` in which every second element is a slice."""
+        """A copy of the slices, made by Arrow from an array over ``data`` with alternately slices and
+        gaps as elements."""
         count = len(slices.starts)
         if not count or (slices.valid is not None and not slices.valid.any()):
             return pa.nulls(count, pa.binary())
@@ -341,7 +345,7 @@ class Decoder:
         items = pa.StructArray.from_arrays(
             [_text(self._binary(data, headers.names)), values], fields=list(_TYPES["headers"].value_type)
         )
-        # A record without headers has null, as in Spark's Kafka connector.
+        # A record without headers has null, as with Spark's Kafka connector.
         has_headers = headers.counts > 0
         valid = None if has_headers.all() else _bitmap(has_headers)
         lists = pa.Array.from_buffers(
@@ -413,5 +417,5 @@ def _timestamps(times_ms: I64) -> pa.Array:
 def _text(names: pa.Array) -> pa.Array:
     try:
         return pc.cast(names, pa.string())
-    except pa.ArrowInvalid:  # rare; Java puts U+FFFD, too
+    except pa.ArrowInvalid:  # rare; Java also uses U+FFFD
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

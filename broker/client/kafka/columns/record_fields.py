@@ -1,4 +1,4 @@
-"""The fields of records whose bounds are known, as arrays: each field of all records at once. Pure.
+"""The fields of records with known bounds, as arrays: each field of all records at once. Pure.
 
 Every length is checked against its record before the bytes are read.
 
@@ -29,7 +29,7 @@ class Slices(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The fields of each record. ``header_counts`` is the position at which the number of its headers is written."""
+    """The fields of each record. ``header_counts``: the position of the number of its headers."""
 
     timestamp_deltas: I64
     offset_deltas: I64
@@ -39,7 +39,7 @@ class Fields(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """``counts`` is per record; names and values are those of all records, one after the other."""
+    """``counts`` is per record; names and values are those of all records, in their order."""
 
     counts: I64
     names: Slices
@@ -47,9 +47,9 @@ class Headers(NamedTuple):
 
 
 def read_fields(varints: Varints, spans: Spans) -> Fields:
-    """Raises ProtocolError for a record that does not fit its lengths."""
+    """Raises ProtocolError for a record inconsistent with its lengths."""
     ends = spans.ends
-    positions = spans.bodies + 1  # attributes: none are in use
+    positions = spans.bodies + 1  # skip the attributes, which are unused
     words = varints.words(positions)
     timestamps, sizes = varints.read(positions, words, long=True)
     positions, words = _next(varints, positions, words, sizes)
@@ -64,7 +64,8 @@ def read_fields(varints: Varints, spans: Spans) -> Fields:
 
 
 def _next(varints: Varints, positions: I64, words: U64, sizes: I64) -> tuple[I64, U64]:
-    """Positions and words of the next varints. A shift of the words is enough if it leaves the two bytes that ``read`` needs."""
+    """Positions and words of the next varints. Shifting the words is enough if two bytes remain, which ``read``
+    needs."""
     positions = positions + sizes
     # Two shifts by 3 bytes leave 2 of the 8.
     if int(sizes.max()) <= 3:
@@ -78,7 +79,7 @@ def _slices(starts: I64, lengths: I64, record_ends: I64) -> Slices:
         valid = lengths >= 0
         lengths = np.maximum(lengths, 0)
     ends = starts + lengths
-    # Key and value are both followed by something, at least the number of headers.
+    # After key and value, at least the number of headers follows.
     if (ends >= record_ends).any():
         raise ProtocolError("a record that is not as long as it says")
     return Slices(starts, ends, valid)
@@ -145,7 +146,8 @@ class _HeaderWalk:
         return positions + sizes, lengths
 
     def _rest_of(self, row: int, step: int) -> None:
-        """Reads the headers from ``step`` on of one record. It may have tens of thousands, for which numpy would take seconds."""
+        """Read the headers of one record from ``step`` on. There may be tens of thousands, for which numpy would take
+        seconds."""
         place = int(self._places[row])
         pos, end = int(self._positions[row]), int(self._ends[row])
         data = self._varints.bytes.data

@@ -1,23 +1,22 @@
-"""Finds where the records of batches begin and end. Pure.
+"""Finds where the records of batches begin and end; reads and writes Kafka's zig-zag varints, thousands at a time.
+Pure.
 
-Each record starts with its own length, so the direct way is to step from one to the next, which costs 100 ns a record in Python.
-Records of equal lengths are found faster (``even_records``), and small records without headers are found all at once: such a
-record ends with a zero (no headers), and the next one has its length in one or two bytes and then another zero (its attributes).
-Every place that looks like that is a guess. Then the lengths are followed from guess to guess, and guesses that they pass over
-are dropped. What is left is proved: the records must tile every batch exactly, length by length, from its first byte to its last.
-If they do not, or if there are too many guesses, the records are walked one by one.
+Each record starts with its own length, so the direct way is to step from record to record, which costs 100 ns a record
+in Python. Two faster ways are tried first:
 
-Finds records of equal lengths, thousands at a time. Pure.
+- Records of equal lengths (``even_records``). If all values of a topic have the same size, so do its records, except
+  for the bytes that larger offsets and times take. A batch of thousands of such records consists of a few runs of
+  equally long records. In a run, the length at the start of the first record is repeated at equal distances. One
+  comparison finds all its repetitions, and proves that a record begins at each of them and ends at the next.
+- Small records without headers: such a record ends with a zero (no headers), and the next record begins with a length
+  of one or two bytes and another zero (its attributes). Every place that looks like that is a guess. Then the lengths
+  are followed from guess to guess, and guesses that they pass over are dropped. The remaining guesses are proved: the
+  records must tile every batch exactly, length by length, from its first byte to its last.
 
-Where all values of a topic have the same size, so have its records, but for the bytes that larger offsets and times take. A batch
-of thousands of such records consists of a few runs in which all records are equally long. In a run, the length that the first
-record begins with is repeated at equal distances. One comparison finds all its repetitions, and proves that a record begins at
-each of them and ends at the next.
+If both fail, or if there are too many guesses, the records are walked one by one.
 
-Kafka's zig-zag varints, thousands at a time: read at given positions of a buffer, and written. Pure.
-
-Nearly all varints of a record batch have one or two bytes: a table of 65,536 entries decodes those in a few numpy calls, and only
-the longer ones are decoded byte by byte.
+Nearly all varints of a record batch have one or two bytes: a table of 65,536 entries decodes those in a few numpy
+calls; only longer varints are decoded byte by byte.
 
 Tests: tests/client/kafka/columns/test_columns.py,
 tests/client/kafka/columns/test_batch_builder.py.
@@ -53,7 +52,7 @@ def _table() -> npt.NDArray[np.int32]:
 
 _TABLE = _table()
 _VARINT_BYTES, _VARLONG_BYTES = 5, 10
-# The most that the last of these bytes may hold: 4 of 32 bits, 1 of 64.
+# The largest value of the last of these bytes: 4 of 32 bits, 1 of 64.
 _LAST_BYTE = {_VARINT_BYTES: 0x0F, _VARLONG_BYTES: 0x01}
 
 
@@ -68,7 +67,7 @@ class Varints:
         self._words: U64 = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
 
     def words(self, positions: I64) -> U64:
-        """The eight bytes from each position on, the first one lowest, with zeros after the end of the data."""
+        """The eight bytes from each position on, the first byte lowest, with zeros after the end of the data."""
         last = len(self._words) - 1
         try:
             if positions[-1] <= last:
@@ -82,7 +81,7 @@ class Varints:
         return words
 
     def read(self, positions: I64, words: U64, *, long: bool = False) -> tuple[I64, I64]:
-        """Values and sizes in bytes of the varints at ``positions``; ``words`` has at least their first two bytes.
+        """Values and sizes in bytes of the varints at ``positions``; ``words`` holds at least their first two bytes.
 
         ``long``: varints of 64 bits instead of 32.
         """
@@ -128,7 +127,7 @@ def sizes_of(raw: U64) -> I64:
     """The size in bytes of each zig-zag value as a varint."""
     largest = int(raw.max()) if len(raw) else 0
     smallest = int(raw.min()) if len(raw) else 0
-    # What all have in common is not compared value by value.
+    # The bits that all values need are not compared value by value.
     bits = 7
     while smallest >> bits and bits < 64:
         bits += 7
@@ -140,7 +139,8 @@ def sizes_of(raw: U64) -> I64:
 
 
 class Rows:
-    """Rows of bytes, built column by column from varints and single bytes. ``flat`` has all rows one behind the other."""
+    """Rows of bytes, built column by column from varints and single bytes. ``flat`` returns all rows one after the
+    other."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -180,11 +180,11 @@ class Rows:
         return matrix[keep]
 
 
-# A run costs as much to find as 50 to 100 records cost otherwise.
+# Finding a run costs as much as 50 to 100 records cost otherwise.
 _SHORTEST_BATCH = 256
 _SHORTEST_RUN = 64
-# So many records are compared with the first of a run at most. Without a bound, a batch of many short runs would take a time
-# that grows with the square of its records.
+# The most records that are compared with the first record of a run. Without a bound, the time for a batch of many short
+# runs would grow with the square of its records.
 _COMPARED = 4096
 
 _LONGEST_VARINT = 5
@@ -193,8 +193,8 @@ _LONGEST_VARINT = 5
 def even_records(data: U8, sections: Sequence[tuple[int, int, int]]) -> tuple[I64, I64] | None:
     """For each record of the ``sections`` (start, end, records): the position after its length, and its end.
 
-    None if the records do not tile the sections in long runs of equal lengths; that they do not tile them at all is for others
-    to say.
+    None if the records do not tile the sections in long runs of equal lengths. Whether they tile them at all is left to
+    the other ways.
     """
     bodies: list[I64] = []
     ends: list[I64] = []
@@ -244,15 +244,15 @@ SMALLEST_RECORD = 7  # seven one-byte fields
 _IN_A_RECORD = np.arange(1, SMALLEST_RECORD)
 _SMALLEST_BODY = 6
 
-# Guessing costs 0.2 ns a byte, walking 90 ns a record: they cost the same at about 450 bytes a record.
+# Guessing costs 0.2 ns a byte, walking 90 ns a record: they are equal at about 450 bytes a record.
 _GUESSING_PAYS_BELOW = 400
 _GUESSING_PAYS_FROM = 32
-# So many guesses a record are looked at, and so many rounds of dropping wrong ones are made at most; then walking is faster.
+# The most guesses for each record, and the most rounds of dropping wrong guesses; beyond that, walking is faster.
 _MOST_GUESSES = 6
 _ROUNDS = 3
-# If one guess in so many is wrong, they are dropped one by one.
+# If at most one guess in this many is wrong, the wrong guesses are dropped one by one.
 _FEW_WRONG = 16
-# Guessing reads 64 KiB at a time, which fit into the CPU's caches: ten times faster than a megabyte at a time.
+# Guessing reads 64 KiB at a time, which fits into the CPU's caches: ten times faster than a megabyte at a time.
 _BLOCK = 1 << 16
 
 
@@ -275,7 +275,8 @@ class Spans(NamedTuple):
 
 
 class RecordFinder:
-    """Finds records, group after group of batches. It keeps its working memory, a byte for each byte of a group, for the next."""
+    """Finds records, group after group of batches. Its working memory, a byte for each byte of a group, is kept for the
+    next."""
 
     def __init__(self) -> None:
         self._marks: Mask = np.zeros(0, np.bool_)
@@ -289,7 +290,7 @@ class RecordFinder:
         tiles = _Tiles(varints, sections)
         size = sum(section.end - section.start for section in sections)
         if _GUESSING_PAYS_FROM <= tiles.total and size < tiles.total * _GUESSING_PAYS_BELOW:
-            # Guesses need the last record to end with a zero, as all others.
+            # Guesses need the last record to end with a zero, like all others.
             spans = self._guessed(varints.bytes, sections, tiles) if not varints.bytes[sections[-1].end - 1] else None
             if spans is not None:
                 return spans
@@ -329,7 +330,7 @@ class RecordFinder:
         return tiles.spans(records) if len(records.starts) == tiles.total else None
 
     def _chained(self, records: "_Records", marks: Mask, tiles: "_Tiles") -> "_Records":
-        """The guesses that are long enough, end at another guess or at a batch's end, and begin where another guess ends."""
+        """Guesses that are long enough, end at another guess or at a batch's end, and begin where another guess ends."""
         starts, bodies, ends = records
         inside = np.minimum(np.maximum(ends, 0), len(marks) - 1)
         reached = self._reached
@@ -381,7 +382,8 @@ def _after(data: BytesLike, pos: int) -> int:
 
 
 def pieces(data: BytesLike, section: Section, size: int) -> list[Section]:
-    """``section`` in parts of whole records and about ``size`` bytes, so that a huge batch does not need huge arrays."""
+    """``section`` in parts of complete records and about ``size`` bytes, so that a huge batch does not need huge
+    arrays."""
     parts: list[Section] = []
     pos, end, count = section
     start, first = pos, 0
@@ -424,14 +426,14 @@ class _Tiles:
         return _Records(starts, bodies, bodies + lengths)
 
     def followed(self, records: _Records) -> _Records:
-        """The guesses at which one arrives by their lengths. A few are wrong, and some of those may be left.
+        """The guesses that are reached by following lengths. A few of them may still be wrong.
 
-        Only the guesses that do not end at the next one are looked at, one by one.
+        Only guesses that do not end at the next guess are examined, one by one.
         """
         starts, _, ends = records
         apart = np.flatnonzero(ends[:-1] != starts[1:])
         targets = ends[apart]
-        # The last record of a section leads to the next section, and that of the last one beyond all guesses.
+        # The last record of a section leads to the next section; that of the last section leads beyond all guesses.
         sections = np.searchsorted(self.ends[:-1], targets)
         at_end = self.ends[sections] == targets
         targets[at_end] = np.append(self.starts[1:], self.ends[-1])[sections[at_end]]
@@ -445,7 +447,7 @@ class _Tiles:
         return _Records(starts[keep], records.bodies[keep], ends[keep])
 
     def spans(self, records: _Records) -> Spans | None:
-        """None unless each of ``total`` records ends where the next one starts, in all sections."""
+        """None unless each of ``total`` records ends where the next record starts, in all sections."""
         starts, bodies, ends = records
         following = np.empty_like(starts)
         following[:-1] = starts[1:]
@@ -456,7 +458,7 @@ class _Tiles:
 
 
 def _mark(data: U8, marks: Mask) -> None:
-    """Sets ``marks`` where a record seems to start: after a zero, with a length of one or two bytes and then a zero."""
+    """Set ``marks`` where a record seems to start: after a zero, with a length of one or two bytes and then a zero."""
     end = len(data)
     marks[0] = False
     marks[max(0, end - 3) :] = False
@@ -467,7 +469,8 @@ def _mark(data: U8, marks: Mask) -> None:
 
 
 def _positions(marks: Mask) -> I64:
-    """The positions at which ``marks`` is set. Most have none, so words of eight are tested first: four times faster."""
+    """The positions at which ``marks`` is set. Most bytes are unset, so words of eight are tested first: four times
+    faster."""
     words = np.flatnonzero(marks.view(np.uint64) != 0)
     inside = np.flatnonzero(marks.reshape(-1, 8).take(words, axis=0))
     positions: I64 = words[inside >> 3] * 8 + (inside & 7)

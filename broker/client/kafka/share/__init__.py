@@ -1,6 +1,7 @@
 """Consumers of share groups (KIP-932): queues with an acknowledgement for each record.
 
-``share_consumer.py`` is what users call. Below it, ``membership.py``, ``session.py`` and ``acquired.py`` are pure: who the
-consumer is to its group, what it may ask a broker next, and what becomes of each record. ``broker_link.py`` speaks to one broker,
-``heartbeats.py`` to the group's coordinator.
+Users call ``share_consumer.py``. Below it, ``membership.py`` (the consumer in its group) and ``acquired.py`` (the state
+of each record) are pure. ``engine.py`` decides which broker to ask next, ``broker_link.py`` exchanges requests with one
+broker, and ``requests.py`` has the requests, the share session and the thread that sends heartbeats to the group's
+coordinator.
 """

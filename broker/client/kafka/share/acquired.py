@@ -1,17 +1,17 @@
-"""What becomes of each record that the broker has locked for this consumer. Pure; the caller holds the consumer's lock.
+"""The states of all records that brokers have locked for this consumer. Pure; the caller holds the consumer's lock.
 
-An answer to ShareFetch names ranges of offsets that were acquired together. An ``AcquiredRange`` has a byte for each offset of
-one of them, its state, so that a batch of records is accepted, sent and settled by a few operations on bytes. ``TABLE`` has the
-states.
+An answer to ShareFetch names ranges of offsets that were acquired together. An ``AcquiredRange`` has a byte for the
+state of each offset of a range, so that a batch of records is accepted, sent and settled by a few operations on bytes.
+``Holdings`` has all ranges that one broker has locked, by partition. ``TABLE`` has the states.
 
-LOSE makes SETTLED of every state but the SENT ones: the lock is over, or the broker has given the record to this consumer again.
+LOSE makes every state except the SENT states SETTLED: the lock is over, or the broker has delivered the record to this
+consumer again.
 
-An offset without a record (a control record, or one that compaction has removed) begins as PENDING_GAP, any other as BUFFERED.
-An event that changes nothing or is not in the table has no effect, except that the user is told of a late ACCEPT, RELEASE or
-REJECT (``decide`` returns False). An acknowledgement is settled by any answer, because what the broker has refused once it
-refuses again; the answer says whether it counted. A renewal changes no state: the record stays with the consumer.
-
-All that one broker has locked for this consumer, partition by partition. Pure; the caller holds the consumer's lock.
+An offset without a record (a control record, or a record that compaction has removed) begins as PENDING_GAP, any other
+as BUFFERED. An event that changes nothing or is not in the table has no effect, except that the user is told of a late
+ACCEPT, RELEASE or REJECT (``decide`` returns False). An acknowledgement is settled by any answer, because the broker
+would refuse it again if it refused it once; the answer says whether it counted. A renewal changes no state: the record
+stays with the consumer.
 """
 
 import re
@@ -25,14 +25,14 @@ import attrs
 from broker.transitions import Transitions
 
 TopicIdPartition = tuple[UUID, int]
-# First and last offset (inclusive) and their types: one for all, or one for each.
+# First and last offset (inclusive) and their types: a single type for all, or a type for each.
 AcknowledgementBatch = tuple[int, int, bytes]
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 
 
 class RecordState(IntEnum):
-    """The states as bytes. The low bits of a decided record are the number that the protocol has for the decision."""
+    """The states as bytes. The low bits of a decided record's state are the protocol's number for the decision."""
 
     PENDING_GAP = GAP
     PENDING_ACCEPT = ACCEPT
@@ -110,7 +110,7 @@ def _translation(event: RecordEvent) -> bytes:
 
 
 def _only(*states: RecordState) -> bytes:
-    """The translation of an event that is for records in some of its states only."""
+    """The translation for an event of these states only."""
     table = bytearray(range(256))
     for state in states:
         table[state] = _S.PENDING_ACCEPT
@@ -136,11 +136,11 @@ class AcquiredRange:
         self.last = last
         self.delivery_count = delivery_count
         self.expires_at = expires_at
-        self.states = bytearray(last - first + 1)  # gaps, until `received` says that there is a record
+        self.states = bytearray(last - first + 1)  # gaps until `received` marks a record
         self.renew_asked: set[int] = set()
 
     def received(self, offset: int) -> None:
-        """There is a record at ``offset``."""
+        """The record at ``offset`` exists."""
         self.states[offset - self.first] = BUFFERED
 
     def deliver(self, offset: int) -> bool:
@@ -152,7 +152,8 @@ class AcquiredRange:
         return True
 
     def decide(self, offset: int, decision: int) -> bool:
-        """ACCEPT, RELEASE or REJECT. False if it is too late: the decision has been sent already, or the lock is lost."""
+        """ACCEPT, RELEASE or REJECT. False if it is too late: the decision has been sent already, or the lock is
+        lost."""
         index = offset - self.first
         if self.states[index] not in _MAY_DECIDE:
             return False
@@ -165,19 +166,19 @@ class AcquiredRange:
             self.states[offset - self.first] = ACCEPT
 
     def accept_delivered(self) -> None:
-        """Accept whatever the user has and has not decided about."""
+        """Accept all delivered records without a decision."""
         self.states = self.states.translate(_DELIVERED_TO_ACCEPT)
 
     def release_held(self) -> None:
-        """Release whatever is buffered, or with the user and undecided."""
+        """Release all records that are buffered, or delivered and undecided."""
         self.states = self.states.translate(_RELEASE_HELD)
 
     def release_all(self) -> None:
-        """The records cannot be read: another try may do better."""
+        """Release all records, because they cannot be read; another try may succeed."""
         self.states = bytearray([RELEASE]) * len(self.states)
 
     def ask_renewal(self, offset: int) -> bool:
-        """False if the user does not have the record any more."""
+        """False if the user no longer has the record."""
         if self.states[offset - self.first] != _DELIVERED:
             return False
         self.renew_asked.add(offset)
@@ -196,7 +197,7 @@ class AcquiredRange:
         return batches
 
     def settle(self) -> list[AcknowledgementBatch]:
-        """The broker has answered what was sent, or never will. Returns what that was."""
+        """The broker has answered the sent decisions, or never will. Returns them."""
         batches = [
             (self.first + run.start(), self.first + run.end() - 1, _packed(bytes(byte & 0x0F for byte in run.group())))
             for run in _SENT.finditer(self.states)
@@ -206,7 +207,7 @@ class AcquiredRange:
         return batches
 
     def renewals(self, everything: bool) -> list[AcknowledgementBatch]:
-        """The renewals that the user has asked for, or those of all records that are held."""
+        """The renewals that the user has requested, or those of all held records."""
         asked, self.renew_asked = self.renew_asked, set()
         if everything:
             return [
@@ -216,7 +217,7 @@ class AcquiredRange:
         return [(offset, offset, bytes([RENEW])) for offset in sorted(asked) if self.holds(offset)]
 
     def lose(self, first: int, last: int) -> None:
-        """The locks of these offsets are over: forget what has not been sent."""
+        """The locks of these offsets are over: forget decisions that have not been sent."""
         start, stop = max(0, first - self.first), min(len(self.states), last + 1 - self.first)
         if start < stop:
             self.states[start:stop] = self.states[start:stop].translate(_LOSE)
@@ -232,7 +233,7 @@ class AcquiredRange:
 
     @property
     def has_held(self) -> bool:
-        """Whether any record is buffered, or with the user and undecided."""
+        """Whether any record is buffered, or delivered and undecided."""
         return BUFFERED in self.states or _DELIVERED in self.states
 
     @property
@@ -247,7 +248,7 @@ class AcquiredRange:
 
 
 def _packed(types: bytes) -> bytes:
-    """One type where all are the same, as the protocol allows: most batches then need one byte."""
+    """A single type if all are the same, as the protocol allows: most batches then need one byte."""
     return types[:1] if types.count(types[0]) == len(types) else bytes(types)
 
 
@@ -256,7 +257,7 @@ Acknowledgements = dict[TopicIdPartition, list[AcknowledgementBatch]]
 
 @attrs.frozen
 class Settled:
-    """What became of the acknowledgements of one partition in one request. ``error``: Kafka's code, 0 if they count."""
+    """The outcome of the acknowledgements of one partition in one request. ``error``: Kafka's code, 0 if they count."""
 
     topic: str
     partition: int
@@ -265,7 +266,7 @@ class Settled:
 
 
 class Holdings:
-    """``lock_s``: how long a lock lasts, as the broker last said; 0 if it did not."""
+    """``lock_s``: the duration of a lock as the broker last stated it, 0 if it did not."""
 
     __slots__ = ("_ranges", "lock_s")
 
@@ -277,7 +278,7 @@ class Holdings:
         return bool(self._ranges)
 
     def add(self, ranges: Collection[AcquiredRange]) -> None:
-        """New locks. A record that was held before has been given to us again, because its lock was over."""
+        """Add new locks. A record that was held before has been delivered again, because its lock was over."""
         for acquired in ranges:
             known = self._ranges.setdefault(acquired.partition, [])
             for earlier in known:
@@ -285,13 +286,13 @@ class Holdings:
             known.append(acquired)
 
     def partitions_with_pending(self) -> list[TopicIdPartition]:
-        """Those with decisions that have not been sent."""
+        """The partitions with decisions that have not been sent."""
         return [
             partition for partition, ranges in self._ranges.items() if any(acquired.has_pending for acquired in ranges)
         ]
 
     def send(self, partitions: Collection[TopicIdPartition] | None = None) -> Acknowledgements:
-        """The decisions to send, of these partitions or of all. They count as sent from now on."""
+        """The unsent decisions of these partitions, or of all. They count as sent from now on."""
         sent: Acknowledgements = {}
         for partition, ranges in self._ranges.items():
             if partitions is None or partition in partitions:
@@ -301,7 +302,7 @@ class Holdings:
         return sent
 
     def settle(self, error_of: Callable[[TopicIdPartition], int]) -> list[Settled]:
-        """The broker has answered for everything that was sent, or never will."""
+        """The broker has answered for all sent decisions, or never will."""
         settled = []
         for partition, ranges in list(self._ranges.items()):
             batches = tuple(batch for acquired in ranges for batch in acquired.settle())
@@ -311,7 +312,7 @@ class Holdings:
         return settled
 
     def renewals(self, now: float, automatic: bool) -> Acknowledgements:
-        """The renewals that the user has asked for, and with ``automatic`` those of locks of which half the time is over."""
+        """The renewals that the user has requested, and with ``automatic`` those of locks after half of their time."""
         asked: Acknowledgements = {}
         for partition, ranges in self._ranges.items():
             batches = [
@@ -324,19 +325,20 @@ class Holdings:
         return asked
 
     def renewed(self, renewals: Acknowledgements, until: float) -> None:
-        """The broker has renewed these locks."""
+        """Record that the broker has renewed these locks."""
         for partition, batches in renewals.items():
             for acquired in self._ranges.get(partition, ()):
                 if any(first <= acquired.last and last >= acquired.first for first, last, _ in batches):
                     acquired.expires_at = until
 
     def next_renewal_at(self) -> float:
-        """When half of a lock's time is over for the first record that is held (monotonic, s)."""
+        """The time (monotonic, s) at which half of the first held record's lock is over."""
         held = [acquired.expires_at for ranges in self._ranges.values() for acquired in ranges if acquired.has_held]
         return min(held, default=inf) - self.lock_s / 2
 
     def expire(self, now: float) -> None:
-        """Forget locks that have been over for as long as they lasted: nobody will decide about these records in time."""
+        """Forget locks that have been over for as long as they lasted: a decision about these records would come too
+        late."""
         for partition, ranges in list(self._ranges.items()):
             for acquired in ranges:
                 if now >= acquired.expires_at + self.lock_s:
@@ -354,7 +356,7 @@ class Holdings:
                 acquired.release_held()
 
     def count(self) -> int:
-        """The offsets that are not settled."""
+        """The number of offsets that are not settled."""
         return sum(len(acquired.states) for ranges in self._ranges.values() for acquired in ranges)
 
     def _keep(self, partition: TopicIdPartition, ranges: list[AcquiredRange]) -> None:

@@ -1,4 +1,4 @@
-"""The same consumer for coroutines:
+"""The share consumer for coroutines:
 
     from broker.client import AsyncShareConsumer
 
@@ -6,8 +6,9 @@
         async for record in jobs:
             await work(record.value)
 
-What waits for brokers happens on threads of asyncio's pool, so the event loop is never blocked, and heartbeats go on if it is. A
-task that is cancelled while it waits loses no record: what comes meanwhile goes to the next call.
+Calls that wait for brokers run on threads of asyncio's pool, so they never block the event loop, and heartbeats
+continue if the program blocks it. A task cancelled while it waits loses no record: records that come meanwhile
+go to the next call.
 
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
@@ -25,7 +26,7 @@ from broker.runtime.forks import in_thread
 
 
 class AsyncShareConsumer:
-    """Takes what ``ShareConsumer`` takes. ``on_acknowledged`` is called on the event loop's thread."""
+    """Takes the arguments of ``ShareConsumer``. ``on_acknowledged`` is called on the event loop's thread."""
 
     def __init__(self, servers: Any, group: str, topics: Iterable[str] = (), **options: Any) -> None:
         self._consumer = ShareConsumer(servers, group, topics, **options)
@@ -57,7 +58,7 @@ class AsyncShareConsumer:
         return self._consumer.subscription
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics instead of those before."""
+        """Read these topics instead of the previous ones."""
         self._consumer.subscribe(topics)
 
     async def poll(self, timeout_s: float | None = None, max_records: int | None = None) -> list[ShareRecord]:

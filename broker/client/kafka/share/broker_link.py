@@ -1,16 +1,17 @@
-"""One broker and what it has locked for this consumer: the connection, the session and the request in flight.
+"""The link to one broker: the connection, the share session, the request in flight, and the records the broker has
+locked.
 
-Used by one thread at a time, the one whose turn it is. What it changes in ``holdings`` it changes under the consumer's lock,
-because users decide about records from any thread. A broken connection ends the session: what was in flight is settled with the
-error, and what the broker had locked may come again from it.
+Used by the thread that has the engine's turn. It changes ``holdings`` under the consumer's lock, because users decide
+about records from any thread. A broken connection ends the session: decisions in flight are settled with the error, and
+the broker may deliver its locked records again.
 
-Record batches and acquired ranges to records. Pure.
+``RecordReader`` turns record batches and acquired ranges into records. Pure. An answer holds complete batches; the
+ranges state which records are acquired by this consumer. Batches without an acquired record are skipped by their
+headers. An offset of a range without a record belongs to a control record or to a record that compaction has removed.
 
-An answer holds whole batches, of which the ranges say what this consumer may have. Batches without an acquired record are skipped
-by their headers. Where a range has no record, there is a control record or a record that compaction has removed.
-
-A broker that is asked for a few records sends the whole batch in which they are, and sends it again for the next few. So the
-batch that was read last in a partition is kept, as far as it was read: it is unpacked and walked through only once.
+A broker that gets a request for a few records sends the complete batch with them, and sends it again for the next
+few. So the batch that was read last in a partition is kept together with the position in it: it is unpacked and walked
+through only once.
 
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
@@ -48,7 +49,8 @@ _KEPT_MAX = 1 << 20
 
 
 class _OpenBatch:
-    """A batch and how far it has been read. ``rows`` continues at the first record that was not wanted yet."""
+    """A batch and the position up to which it was read. ``rows`` continues at the first record that was not wanted
+    yet."""
 
     __slots__ = ("header", "next_offset", "pushed_back", "rows")
 
@@ -60,7 +62,7 @@ class _OpenBatch:
 
 
 class RecordReader:
-    """Reads all partitions of one consumer."""
+    """Reads all partitions of a consumer."""
 
     __slots__ = ("_open", "_owner")
 
@@ -69,11 +71,11 @@ class RecordReader:
         self._open: dict[TopicIdPartition, _OpenBatch] = {}
 
     def read(self, data: memoryview, ranges: Sequence[AcquiredRange]) -> list[ShareRecord]:
-        """The records of ``ranges``, which are of one partition and ascend, in order. Raises ProtocolError for bytes that
-        cannot be read."""
-        found: list[ShareRecord] = []
+        """The records of ``ranges``, which are of one partition and ascend, in order. Raises ProtocolError for
+        unreadable bytes."""
+        records: list[ShareRecord] = []
         if not ranges:
-            return found
+            return records
         partition = ranges[0].partition
         kept = self._open.pop(partition, None)
         size, _ = whole_batches(data)
@@ -86,15 +88,15 @@ class RecordReader:
                 if kept is None or kept.header != header or kept.next_offset > ranges[index].first:
                     check_crc(data, position, header)
                     kept = _OpenBatch(header, read_records(header, unpack(data, position, header)))
-                if self._read_batch(kept, ranges, index, found) and header.batch_length <= _KEPT_MAX:
+                if self._read_batch(kept, ranges, index, records) and header.batch_length <= _KEPT_MAX:
                     self._open[partition] = kept
             position += LOG_OVERHEAD + header.batch_length
-        return found
+        return records
 
     def _read_batch(
-        self, batch: _OpenBatch, ranges: Sequence[AcquiredRange], index: int, found: list[ShareRecord]
+        self, batch: _OpenBatch, ranges: Sequence[AcquiredRange], index: int, records: list[ShareRecord]
     ) -> bool:
-        """Append what is in ``ranges`` from ``index`` on. Whether the batch has more records after them."""
+        """Append the records in ``ranges`` from ``index`` on. Returns whether the batch has more records after them."""
         current = ranges[index]
         topic, (_, partition) = current.topic, current.partition
         first, last, count = current.first, current.last, current.delivery_count
@@ -115,7 +117,7 @@ class RecordReader:
                 first, last, count, states = current.first, current.last, current.delivery_count, current.states
             if offset >= first:
                 states[offset - first] = BUFFERED
-                found.append(
+                records.append(
                     ShareRecord(topic, partition, offset, timestamp, key, value, headers, count, current, owner)
                 )
             next_offset = offset + 1
@@ -132,7 +134,7 @@ _SESSION_LOST = frozenset(
     }
 )
 
-# The records that were asked for and one batch more, which a broker sends even if it is larger than that.
+# The requested records and one more batch, which a broker sends even if it is larger.
 _FRAME_MAX = 128 << 20
 
 
@@ -143,13 +145,13 @@ class _InFlight:
     version: int
     sent_at: float
     wait_s: float
-    # Renewals only: other acknowledgements are marked as sent in the holdings.
+    # Only renewals: other acknowledgements are marked as sent in the holdings.
     renewals: Acknowledgements
 
 
 @attrs.frozen(eq=False)
 class Received:
-    """``records_until``: when the locks of the records in it end at the earliest (monotonic, s). ``renewal_errors``: the
+    """``records_until``: the earliest end of the locks of its records (monotonic, s). ``renewal_errors``: the
     partitions whose locks could not be renewed."""
 
     kind: str
@@ -160,7 +162,8 @@ class Received:
 
 
 class BrokerLink:
-    """``not_before``: no request before this time (monotonic, s), because the broker throttles us or has failed."""
+    """``not_before``: no request before this time (monotonic, s), because the broker throttles this client or has
+    failed."""
 
     def __init__(self, address: Address, routing: Routing, group: str, member_id: str, lock: Lock) -> None:
         self.address = address
@@ -184,7 +187,7 @@ class BrokerLink:
 
     @property
     def renews(self) -> bool:
-        """Whether the broker can renew locks. Only once it has been asked for anything."""
+        """Whether the broker can renew locks. Known only after a first request."""
         return (
             self._connection is not None
             and self._connection.ranges.get(ApiKey.SHARE_ACKNOWLEDGE, (0, -1))[1] >= requests.FIRST_WITH_RENEWAL
@@ -193,7 +196,7 @@ class BrokerLink:
     # Requests -------------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Collection[TopicIdPartition], limits: FetchLimits) -> None:
-        """Ask for records of these partitions. The decisions about their records go with it."""
+        """Ask for records of these partitions. Decisions about their records are sent with the request."""
         connection = self._connect()
         version = self._version(connection, ApiKey.SHARE_FETCH, requests.FETCH_VERSIONS)
         may_acknowledge = self.session.is_open
@@ -219,7 +222,7 @@ class BrokerLink:
         return True
 
     def renew(self, renewals: Acknowledgements) -> None:
-        """The session must be open, and ``renews`` true."""
+        """Requires an open session and ``renews``."""
         connection = self._connect()
         version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, (requests.FIRST_WITH_RENEWAL, 2))
         epoch = self.session.acknowledge()
@@ -227,7 +230,7 @@ class BrokerLink:
         self._send(connection, "renew", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, renewals)
 
     def close_session(self) -> None:
-        """Send the last decisions and give everything back. The session must be open."""
+        """Send the last decisions and release all records. Requires an open session."""
         connection = self._connect()
         version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, requests.ACKNOWLEDGE_VERSIONS)
         with self._lock:
@@ -282,7 +285,7 @@ class BrokerLink:
             self.session.lost()
         else:
             self.session.answered()
-        # While nobody received it, the answer may have waited here. The broker has kept it at most as long as it was allowed to.
+        # The answer may have waited here unread. The broker has kept it for at most the permitted time.
         locked_from = min(now, in_flight.sent_at + in_flight.wait_s + 1.0)
         errors = {data.partition: data.acknowledge_error for data in answer.partitions}
 
@@ -295,7 +298,7 @@ class BrokerLink:
             if in_flight.kind != "renew":
                 return Received(in_flight.kind, answer, self.holdings.settle(error_of), {}, locked_from)
             failed = {partition: error_of(partition) for partition in in_flight.renewals if error_of(partition)}
-            renewed = {where: what for where, what in in_flight.renewals.items() if where not in failed}
+            renewed = {where: kinds for where, kinds in in_flight.renewals.items() if where not in failed}
             self.holdings.renewed(renewed, in_flight.sent_at + self.holdings.lock_s)
         return Received(in_flight.kind, answer, (), failed, locked_from)
 
@@ -305,7 +308,7 @@ class BrokerLink:
         assert self._in_flight is None
         if self._connection is None:
             self._connection = self._routing.dial(self.address, _FRAME_MAX)
-        elif not self._connection.is_open:  # pragma: no cover  # whoever sees an error calls `lost`
+        elif not self._connection.is_open:  # pragma: no cover  # a caller that sees an error calls `lost`
             raise ConnectionLostError(f"The connection to the broker at {self._connection.where} is closed.")
         return self._connection
 
@@ -316,7 +319,7 @@ class BrokerLink:
         return connection.version(key, *versions)
 
     def lost(self, error: KafkaClientError | None, now: float) -> list[Settled]:
-        """Close the connection. What was in flight is settled: nobody knows whether it counted."""
+        """Close the connection. Decisions in flight are settled: it is unknown whether they counted."""
         self.disconnect()
         self.session.lost()
         self.failures += 1

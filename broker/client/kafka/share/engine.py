@@ -1,15 +1,12 @@
-"""Everything behind a share consumer but its threads and its callers: which broker is asked next, for what, and what its answer
-means.
+"""The engine of a share consumer: decides which broker to ask next, and for what, and handles the answers.
 
-Whoever wants something from a broker takes a turn (``turns``) and does the work on its own thread; records wait in ``buffer`` for
-whoever takes them. ``lock`` guards the buffer, the holdings of all links and the membership, and is never held during I/O.
+A caller that needs something from a broker takes a turn (``turns``) and does the work on its own thread; records wait
+in ``buffer`` until they are taken. ``lock`` guards the buffer, the holdings of all links and the membership, and is
+never held during I/O. ``Turns`` is a fair lock: threads get it in the order of arrival. A plain lock may go again and
+again to a thread that releases it only for a moment, as a polling loop does.
 
-One broker is asked at a time, so that no more records are locked than were asked for. Where several have partitions, those that
-have something are found by fetches that do not wait; when none has, the waiting is divided among them.
-
-A lock that goes to those who wait for it in the order in which they came.
-
-A plain lock may go again and again to a thread that gives it up only for a moment, as one that polls in a loop does.
+One broker is asked at a time, so that no more records are locked than were requested. If several brokers lead
+partitions, fetches that do not wait find those with records; if none has any, the waiting time is divided among them.
 
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
@@ -82,20 +79,22 @@ class Turns:
         self._condition.notify_all()
 
 
-# How much longer than its caller wants a fetch may take: the broker answers at that time, and the answer has its way to go.
+# How much longer than its caller wants a fetch may take: the broker answers at that time, and the answer needs time to
+# arrive.
 _GRACE_S = 0.1
 
-# How often to look for work without being told of any.
+# How often to look for work without a notification.
 _LOOK_S = 0.5
 
-# Records that are held and not settled; with as many, nothing more is fetched.
+# Records that are held and not settled; at this number, no more are fetched.
 _HELD_MAX = 100_000
 
 _MAX_BYTES = 50 << 20
 
 
 class Engine:
-    """``failure``: what ended the consumer. ``results``: what became of acknowledgements, for the consumer's callback."""
+    """``failure``: the error that ended the consumer. ``results``: outcomes of acknowledgements, for the consumer's
+    callback."""
 
     def __init__(self, config: ClientConfig, membership: Membership, owner: RecordOwner, clock: Clock) -> None:
         self.lock = Lock()
@@ -123,11 +122,12 @@ class Engine:
     # For consumers ----------------------------------------------------------------------------------------------------
 
     def fill(self, deadline: float, max_records: int, strict: bool) -> None:
-        """Have at least one record in the buffer, or return at ``deadline`` (monotonic, s), give or take the time of an answer.
+        """Have at least one record in the buffer, or return at about ``deadline`` (monotonic, s); an answer may come
+        later.
 
         ``strict``: lock no more than ``max_records``; otherwise the rest of a batch may come with them.
 
-        Raises what ended the membership, and what no broker could be asked for during ``default.api.timeout.ms``.
+        Raises the error that ended the membership, or that lasted for ``default.api.timeout.ms`` with every broker.
         """
         while True:
             self.raise_failure()
@@ -141,12 +141,12 @@ class Engine:
             if now >= deadline:
                 return
             if idle_until > now:
-                with self.condition:  # which is notified of each assignment
+                with self.condition:  # notified of each assignment
                     if self._planned_for is self.membership.assigned or idle_until != inf:
                         self.condition.wait(min(idle_until, deadline, now + _LOOK_S) - now)
 
     def take(self, count: int) -> list[ShareRecord]:
-        """Up to ``count`` records of the buffer; they are with the user from now on."""
+        """Up to ``count`` records of the buffer, which count as delivered from now on."""
         taken: list[ShareRecord] = []
         now = self._clock.monotonic()
         with self.lock:
@@ -167,10 +167,11 @@ class Engine:
                     settled += self._flush(link)
                 except (LinkError, TimedOutError) as error:
                     settled += self._lost(link, error)
-        return [one for one in settled if one.error]
+        return [outcome for outcome in settled if outcome.error]
 
     def renew(self, automatic: bool) -> float:
-        """Renew what the user has asked for, and with ``automatic`` what is due. When to call again (monotonic, s)."""
+        """Renew the locks that the user has requested, and with ``automatic`` all that are due. Returns when to call
+        again (monotonic, s)."""
         with self.turns:
             for link in list(self.links.values()):
                 with self.lock:
@@ -190,7 +191,7 @@ class Engine:
             return min((link.holdings.next_renewal_at() for link in self.links.values()), default=inf)
 
     def check_renewals(self) -> None:
-        """Raises UnsupportedVersionError if a broker that records come from cannot renew locks."""
+        """Raises UnsupportedVersionError if a broker that delivers records cannot renew locks."""
         for link in self.links.values():
             if link.session.is_open and not link.renews:
                 raise UnsupportedVersionError(
@@ -202,7 +203,7 @@ class Engine:
             raise self.heartbeats.failure
 
     def close(self, timeout_s: float) -> list[Settled]:
-        """Send the last decisions, give everything back, leave the group. Returns the decisions that did not count."""
+        """Send the last decisions, release all records, leave the group. Returns the decisions that did not count."""
         settled: list[Settled] = []
         with self.turns, self._routing.limit.within(timeout_s * 1000):
             self._is_closed = True
@@ -214,18 +215,18 @@ class Engine:
                         link.close_session()
                         settled += self._finish(link)
                 except (BrokerError, OSError):
-                    pass  # the broker gives the records to others when it misses us
+                    pass  # the broker gives the records to others when it misses this consumer
                 with self.lock:
-                    link.holdings.send()  # what could not be sent is reported as what was lost
+                    link.holdings.send()  # decisions that could not be sent are reported as lost
                 settled += self._lost(link, None)
             self._routing.close()
         self.heartbeats.stop(timeout_s)
-        return [one for one in settled if one.error]
+        return [outcome for outcome in settled if outcome.error]
 
     # Rounds -----------------------------------------------------------------------------------------------------------
 
     def _has_buffered(self) -> bool:
-        """Drop what was locked for too long at the head of the buffer. Whether anything is left."""
+        """Drop records with expired locks at the head of the buffer. Returns whether any record is left."""
         now = self._clock.monotonic()
         with self.lock:
             while self.buffer and self.buffer[0].acquired.expires_at <= now:
@@ -233,7 +234,8 @@ class Engine:
             return bool(self.buffer)
 
     def _round(self, deadline: float, max_records: int, strict: bool) -> float:
-        """Ask one broker for records, or take its answer. Returns the time before which another round would be of no use."""
+        """Ask one broker for records, or take its answer. Returns the time before which another round would be
+        useless."""
         now = self._clock.monotonic()
         self._plan(now)
         with self.lock:
@@ -253,12 +255,12 @@ class Engine:
         return chosen.not_before if len(self._wanted) == 1 else 0.0
 
     def _has_orphans(self, link: BrokerLink) -> bool:
-        """Whether there are decisions about partitions that this consumer does not read from there any more."""
+        """Whether there are decisions about partitions that this consumer no longer reads from this broker."""
         wanted = self._wanted.get(link, ())
         return any(partition not in wanted for partition in link.holdings.partitions_with_pending())
 
     def _choose(self, now: float) -> tuple[BrokerLink | None, float]:
-        """The next broker to ask, or until when there is none (monotonic, s)."""
+        """The next broker to ask, or the time (monotonic, s) until which there is none."""
         links = list(self._wanted)
         for link in links:
             if link.is_fetching:
@@ -288,7 +290,7 @@ class Engine:
         with self.lock:
             if not link.holdings.partitions_with_pending():
                 return settled
-        if not link.session.is_open:  # it was lost; only a fetch opens one
+        if not link.session.is_open:  # it was lost; only a fetch opens a session
             link.fetch((), FetchLimits(0, 0, 1, 1, strict=True))
             settled += self._finish(link)
         if link.session.is_open and link.acknowledge():
@@ -321,7 +323,7 @@ class Engine:
         return settled
 
     def _note_failure(self, error: KafkaClientError) -> None:
-        """Raise ``error`` if nothing else has happened for as long as a call may take."""
+        """Raise ``error`` if every call has failed for as long as a call may take."""
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -332,7 +334,7 @@ class Engine:
     # Answers ----------------------------------------------------------------------------------------------------------
 
     def _take(self, link: BrokerLink, received: Received) -> list[Settled]:
-        """Returns what was settled. Raises for errors that another try would not cure."""
+        """Return the settled acknowledgements. Raises errors that another try would not cure."""
         answer = received.answer
         self.results += received.settled
         self._failing_since = None
@@ -369,7 +371,7 @@ class Engine:
             records = self._reader.read(data.records, ranges)
         except ProtocolError:
             for acquired in ranges:
-                acquired.release_all()  # another try, by anyone; what stays unreadable ends at the limit of deliveries
+                acquired.release_all()  # another try may succeed; unreadable records end at the limit of deliveries
             with self.lock:
                 link.holdings.add(ranges)
             raise
@@ -391,13 +393,13 @@ class Engine:
     def _refused(self, code: int, message: str, what: str) -> KafkaClientError:
         if code == ErrorCode.unsupported_version:
             return switched_off("the group's coordinator")
-        said = message.strip().rstrip(".") or code_name(code)
-        return BrokerAnswerError(f"The broker refuses to share {what}: {said}.", code)
+        reason = message.strip().rstrip(".") or code_name(code)
+        return BrokerAnswerError(f"The broker refuses to share {what}: {reason}.", code)
 
     # Leaders ----------------------------------------------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
-        """Find the leaders of what is assigned, if that has changed or a leader has moved."""
+        """Find the leaders of the assigned partitions, if the assignment has changed or a leader has moved."""
         assigned = self.membership.assigned
         if assigned is self._planned_for or now < self._plan_not_before:
             return
@@ -424,7 +426,7 @@ class Engine:
             self._plan_not_before = now + self._config.retry_backoff_ms / 1000
 
     def _leaders(self, assigned: Collection[TopicIdPartition]) -> dict[TopicIdPartition, Address]:
-        """Those that are known; others are asked for again soon."""
+        """The known leaders; others are asked for soon."""
         names = self._topic_names()
         if any(topic_id not in names for topic_id, _ in assigned):
             self._routing.refresh(self.membership.topics)

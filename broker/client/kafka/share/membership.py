@@ -1,12 +1,12 @@
-"""Who the consumer is to its share group: when it sends heartbeats, and which partitions it is to read. Pure.
+"""The consumer's membership in its share group: when to send heartbeats, and which partitions are assigned. Pure.
 
 The group's coordinator assigns partitions in its answers to heartbeats. A member keeps its id for life, and its epoch counts the
 assignments; epoch 0 joins, -1 leaves. ``TABLE`` has the states.
 
-FENCED: the coordinator does not know the member or its epoch (it was silent for too long), so it joins again with the same id and
-has no partitions until then. REFUSED: an error that another try would not cure. WITHDRAW: it leaves before it has asked to join.
-An answer to a heartbeat that was on its way when the member decided to leave changes nothing. Every other pair is a bug of
-the caller.
+FENCED: the coordinator does not know the member or its epoch (the member was silent for too long), so the member joins
+again with the same id and has no partitions until then. REFUSED: an error that another try would not cure. WITHDRAW:
+the member leaves before it has asked to join. An answer to a heartbeat that was in flight when the member decided to
+leave changes nothing. Every other pair is a bug of the caller.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from protocol.kafka.errors import ErrorCode
 
 _FENCED = frozenset({ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id})
 
-# Until the first answer says how often.
+# Used until the first answer states the interval.
 _FIRST_INTERVAL_S = 5.0
 
 
@@ -66,7 +66,7 @@ next_state = TABLE.next
 
 @attrs.frozen
 class HeartbeatAnswer:
-    """``assigned`` None: as before."""
+    """``assigned`` None: unchanged."""
 
     error: int = 0
     member_epoch: int = 0
@@ -114,7 +114,7 @@ class Membership:
         self._said: frozenset[str] | None = None  # the topics that the coordinator knows
         self._sent: frozenset[str] | None = None
         self._has_asked = False
-        self._says_goodbye = False  # the heartbeat that is on its way leaves
+        self._says_goodbye = False  # the heartbeat in flight leaves the group
 
     def subscribe(self, topics: Iterable[str], now: float) -> None:
         """Read these topics from now on."""
@@ -122,7 +122,8 @@ class Membership:
         self.due_at = now
 
     def heartbeat(self) -> Mapping[str, Any]:
-        """The fields of the next heartbeat, which is sent now. It names the topics unless the coordinator knows them."""
+        """The fields of the next heartbeat, which is sent now. Includes the topics unless the coordinator knows
+        them."""
         assert self.state not in (MembershipState.FAILED, MembershipState.LEFT)
         joining = self.state is MembershipState.JOINING
         fields: dict[str, Any] = {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch}
@@ -163,7 +164,7 @@ class Membership:
         self.due_at = now if self._said != self.topics else now + self._interval_s
 
     def unanswered(self, now: float) -> None:
-        """No answer came, or one that says to try again: the next heartbeat names everything."""
+        """No answer came, or a retriable error: the next heartbeat sends all fields."""
         self._said = None
         self.due_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._retry_max_s)
@@ -177,7 +178,7 @@ class Membership:
         self.assigned = frozenset()
 
     def give_up(self) -> None:
-        """An error that another try would not cure, or no time for another try."""
+        """The member has failed: an error that another try would not cure, or no time is left for another try."""
         if self.state not in (MembershipState.FAILED, MembershipState.LEFT):
             self._feed(MembershipEvent.REFUSED)
         self.assigned = frozenset()

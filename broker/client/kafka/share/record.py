@@ -1,6 +1,4 @@
-"""A record as its consumer sees it.
-
-What the share consumer raises beside the errors of every Kafka client.
+"""A record as its consumer sees it, and the errors that only share consumers raise.
 
 Tests: tests/client/kafka/share/test_broker_link.py,
 tests/client/kafka/share/test_other_brokers.py.
@@ -46,8 +44,8 @@ class RecordOwner(Protocol):
 class ShareRecord:
     """One record, locked for this consumer until it is accepted, released or rejected, or until the lock's time is over.
 
-    ``timestamp`` is in ms, ``headers`` is a list of (name, value). ``delivery_count`` counts the times that the record has been
-    delivered to anyone, this one included; the broker gives a record up after some of them (5 by default).
+    ``timestamp`` is in ms, ``headers`` is a list of (name, value). ``delivery_count`` counts all deliveries of the
+    record, to any consumer, including this one; the broker gives up the record after some of them (5 by default).
     """
 
     __slots__ = (
@@ -78,10 +76,11 @@ class ShareRecord:
         self._acquired = acquired
         self._owner = owner
 
-    # These only note the decision, without waiting: it is sent with the next poll or ``commit``, and may be changed until then.
+    # These only note the decision, without waiting: it is sent with the next poll or ``commit``, and may be changed
+    # until then.
 
     def accept(self) -> None:
-        """The record is done. Raises AcknowledgementError if it is too late for that."""
+        """Accept: the record is processed. Raises AcknowledgementError if it is too late."""
         self._owner.decide(self, ACCEPT)
 
     def release(self) -> None:
@@ -89,16 +88,16 @@ class ShareRecord:
         self._owner.decide(self, RELEASE)
 
     def reject(self) -> None:
-        """Nobody is to get the record again."""
+        """Reject the record: it is not delivered again."""
         self._owner.decide(self, REJECT)
 
     def renew(self) -> None:
-        """Start the lock's time anew, soon and on another thread. Needs a broker of Kafka 4.2 or later."""
+        """Restart the lock's time, soon and on another thread. Needs a broker of Kafka 4.2 or later."""
         self._owner.ask_renewal(self)
 
     @property
     def acquired(self) -> AcquiredRange:
-        """For the consumer."""
+        """The range to which the record belongs; for the consumer."""
         return self._acquired
 
     def __repr__(self) -> str:

@@ -1,19 +1,18 @@
-"""The requests of share groups, and their answers as far as this client reads them.
+"""The requests of share groups and their answers, the share session with one broker, and the heartbeats to the
+coordinator.
 
-The share session with one broker, and what may be asked of that broker next. Pure.
+A ``ShareSession`` decides what may be asked of its broker next. Pure. The broker keeps the partitions that a member
+reads from it, so that requests name only changes. Both sides count the requests: the epoch 0 opens a session, each
+further ShareFetch or ShareAcknowledge has the next epoch, and -1 closes it. So there is one request at a time, and only
+a fetch can open a session. Acknowledgements need an open session. ``TABLE`` has the states.
 
-The broker keeps the partitions that a member reads from it, so that requests name only changes. Both sides count the requests:
-the epoch 0 opens a session, each further ShareFetch or ShareAcknowledge has the next epoch, and -1 closes it. So there is one
-request at a time, and only a fetch can open a session. Acknowledgements need an open one. ``TABLE`` has the
-states.
+LOST: the connection broke, or the broker does not know the session (any more) or had no place for it. Every other pair
+is a bug of the caller (AssertionError).
 
-LOST: the connection broke, or the broker does not know the session (any more) or had no place for it. Every other pair is a bug
-of the caller (AssertionError).
-
-Keeps the consumer a member of its group, on a thread of its own, so that users may take their time with a record.
-
-``membership.py`` decides what to send and when; this asks the group's coordinator, over connections of its own. The consumer
-learns of assignments, and of the error that ended its membership, through the condition that both wait on.
+``Heartbeats`` keeps the consumer a member of its group, on a thread of its own, so that users may take their time with
+a record. ``membership.py`` decides what to send and when; this asks the group's coordinator, over connections of its
+own. The consumer learns of assignments, and of the error that ended its membership, through the condition on which both
+wait.
 
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
@@ -89,7 +88,7 @@ next_state = TABLE.next
 
 @attrs.frozen
 class FetchPlan:
-    """``added`` and ``forgotten`` are what the request names beside its acknowledgements."""
+    """``added`` and ``forgotten``: the partitions that the request names beside its acknowledgements."""
 
     epoch: int
     added: tuple[TopicIdPartition, ...]
@@ -97,7 +96,8 @@ class FetchPlan:
 
 
 class ShareSession:
-    """``state``, ``epoch`` (of the next request) and ``partitions`` (that the broker reads for us, as far as we know)."""
+    """``state``, ``epoch`` (of the next request) and ``partitions`` (those that the broker reads for this member, if in
+    sync)."""
 
     __slots__ = ("_wanted", "epoch", "partitions", "state")
 
@@ -117,36 +117,36 @@ class ShareSession:
         return self.state in (SessionState.OPENING, SessionState.BUSY, SessionState.CLOSING)
 
     def fetch(self, wanted: Collection[TopicIdPartition]) -> FetchPlan:
-        """A fetch from ``wanted`` is sent, which opens the session if it is closed."""
+        """Record that a fetch from ``wanted`` is sent, which opens a closed session."""
         self._feed(SessionEvent.OPEN_SENT if self.state is SessionState.CLOSED else SessionEvent.REQUEST_SENT)
         self._wanted = frozenset(wanted)
-        if self._wanted == self.partitions:  # by far the most
+        if self._wanted == self.partitions:  # the usual case
             return FetchPlan(self.epoch, (), ())
         added = tuple(sorted(self._wanted - self.partitions))
         return FetchPlan(self.epoch, added, tuple(sorted(self.partitions - self._wanted)))
 
     def acknowledge(self) -> int:
-        """Acknowledgements alone are sent. The epoch of the request."""
+        """Record that acknowledgements are sent without a fetch. Returns the request's epoch."""
         self._feed(SessionEvent.REQUEST_SENT)
         self._wanted = self.partitions
         return self.epoch
 
     def close(self) -> int:
-        """The last request is sent. Its epoch."""
+        """Record that the last request is sent. Returns its epoch."""
         self._feed(SessionEvent.CLOSE_SENT)
         self._wanted = frozenset()
         return _CLOSING_EPOCH
 
     def answered(self) -> None:
-        """The broker has taken the request."""
+        """The broker has accepted the request."""
         closing = self.state is SessionState.CLOSING
         self._feed(SessionEvent.ANSWERED)
         self.partitions = self._wanted
-        # After the last number comes 1: 0 would open another session.
+        # After the last epoch comes 1: 0 would open another session.
         self.epoch = 0 if closing else 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
 
     def lost(self) -> None:
-        """Nothing is left of the session. Losing a closed one changes nothing."""
+        """The session is gone. Losing a closed session changes nothing."""
         if self.state is not SessionState.CLOSED:
             self._feed(SessionEvent.LOST)
         self.epoch, self.partitions = 0, frozenset()
@@ -161,8 +161,8 @@ FETCH_VERSIONS = (1, 2)
 ACKNOWLEDGE_VERSIONS = (1, 2)
 FIRST_WITH_RENEWAL = 2  # also the first that can count records instead of whole batches
 
-# The broker locks at most so many records of a partition (share.partition.max.record.locks), 10,000 by Kafka's rules. An answer
-# that names far more, of one partition or of all, is not to be believed. Each costs a byte here.
+# The broker locks at most share.partition.max.record.locks records of a partition, at most 10,000 in Kafka. An answer
+# with far more, for one partition or in total, is an error. Each record costs a byte here.
 _RANGE_MAX = 1 << 20
 _ANSWER_MAX = 1 << 22
 
@@ -182,7 +182,7 @@ class FetchLimits:
 
 @attrs.frozen(eq=False)
 class PartitionAnswer:
-    """``acquired``: first and last offset and delivery count. ``records`` is valid as long as the frame is."""
+    """``acquired``: first and last offset and delivery count. ``records`` is valid as long as the frame."""
 
     partition: TopicIdPartition
     error: int
@@ -194,7 +194,7 @@ class PartitionAnswer:
 
 @attrs.frozen(eq=False)
 class ShareAnswer:
-    """``lock_s`` 0: the broker does not say how long locks last."""
+    """``lock_s`` 0: the broker does not state the duration of locks."""
 
     error: int
     message: str
@@ -347,7 +347,8 @@ def heartbeat_answer(answer: Any) -> HeartbeatAnswer:
     )
 
 
-# One heartbeat, with finding the coordinator and connecting to it. Several fit into a session's time-out (45 s by default).
+# For a heartbeat, including finding the coordinator and connecting to it. Several fit into a session's timeout (45 s by
+# default).
 _ATTEMPT_MS = 10_000
 
 _NO_MORE = (MembershipState.FAILED, MembershipState.LEFT)
@@ -372,7 +373,7 @@ class Heartbeats:
         self._thread = SystemThreads().spawn("share-heartbeats", self, self._crashed)
 
     def stop(self, timeout_s: float) -> bool:
-        """Leave the group, and end the thread. False if that took too long; the thread then ends by itself."""
+        """Leave the group and end the thread. False if that took too long; the thread then ends by itself."""
         with self._condition:
             if self._membership.state is not MembershipState.LEFT:
                 self._membership.leave()
@@ -432,7 +433,7 @@ class Heartbeats:
         return heard
 
     def _check(self, code: int, message: str | None, connection: Connection) -> None:
-        """Raises for errors that the membership knows no cure for."""
+        """Raises for errors that the membership does not handle."""
         group = self._membership.group
         if code in (0, ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
             return
@@ -442,8 +443,8 @@ class Heartbeats:
             raise BrokerAnswerError(
                 f"The group {group!r} is not a share group: use another name, or delete that group first.", code
             )
-        said = (message or "").strip().rstrip(".") or code_name(code)
-        self._routing.check_coordinator_answer(code, f"a member of the share group {group!r} ({said})", GROUP, group)
+        reason = (message or "").strip().rstrip(".") or code_name(code)
+        self._routing.check_coordinator_answer(code, f"a member of the share group {group!r} ({reason})", GROUP, group)
 
     def _unanswered(self, error: KafkaClientError) -> None:
         now = self._clock.monotonic()
@@ -451,13 +452,14 @@ class Heartbeats:
         with self._condition:
             if not self._has_joined and now - self._started_at >= self._patience_s(error):
                 self._give_up(error)
-            elif self._membership.state is MembershipState.LEAVING:  # the session's time-out does the rest
+            elif self._membership.state is MembershipState.LEAVING:  # the session's timeout does the rest
                 self._give_up(None)
             else:
                 self._membership.unanswered(now)
 
     def _patience_s(self, error: KafkaClientError) -> float:
-        """How long to wait for a group that never answered. A broker that is not there has most likely another address."""
+        """How long (s) to wait for a group that has never answered. An unreachable broker most likely has another
+        address."""
         if isinstance(error, UnreachableError):
             return self._config.connect_timeout_ms / 2000
         return self._config.api_timeout_ms / 1000
@@ -472,7 +474,7 @@ class Heartbeats:
         self._condition.notify_all()
 
     def _crashed(self, error: BaseException) -> None:
-        """A bug of ours: users hear of it with their next call."""
+        """Report a bug of the client: users get it from their next call."""
         failure = BrokerError(f"The share consumer's heartbeats have ended: {error!r}.")
         failure.__cause__ = error
         self._fail(failure)

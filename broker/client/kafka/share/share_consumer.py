@@ -1,4 +1,4 @@
-"""A consumer of a share group: records of a topic as jobs of a queue, for blocking code.
+"""A consumer of a share group: records of topics as jobs of a queue, for blocking code.
 
     from broker.client import ShareConsumer
 
@@ -6,22 +6,21 @@
         for record in jobs:
             work(record.value)
 
-Each record is locked for one consumer of the group, until that one has accepted, released or rejected it, or its lock's time
-(30 s by default, a setting of the group) is over. It works with any broker that has share groups (KIP-932).
+Each record is locked for one consumer of the group until the consumer has accepted, released or rejected it, or until
+its lock's time (30 s by default, a setting of the group) is over. Works with any broker that has share groups
+(KIP-932).
 
-The calling thread does the work of ``poll`` and ``commit`` itself, which costs least and adds no delay. One more thread sends the
-heartbeats, so that the consumer stays in its group however long a record takes; another one renews locks if asked to.
-Records may be decided about from any thread.
+The calling thread does the work of ``poll`` and ``commit`` itself, which costs least and adds no delay. Another thread
+sends the heartbeats, so that the consumer stays in its group however long a record takes; a third renews locks if asked
+to. Any thread may decide about records.
 
-Renews locks on a thread of its own: those that the user asks for, and on request all of them while users work on records.
+``Renewals`` renews locks that the user asks for, and optionally all locks of records in work. Automatic renewals happen
+after half of a lock's time, and only for ``limit_s`` after the consumer last asked for records: a worker that hangs
+must not keep its records forever.
 
-Automatic renewals happen when half of a lock's time is over, and only for ``limit_s`` after the consumer last asked for records:
-a worker that hangs must not keep its records forever.
-
-How many records to lock at a time for a loop that works on one after the other. Pure.
-
-What is locked for one worker is not worked on by others, and its locks run out while it waits. So a loop holds about as many
-records as it finishes in a second: one at first, then twice as many each time, as long as it finishes them in half of that.
+``Pace`` decides how many records a loop locks at a time. Pure. Locked records are not available to other workers, and
+their locks run out while they wait. So a loop holds about as many records as it finishes in a second: one at first,
+then twice as many each time, as long as it finishes them in half of that.
 
 Tests: tests/client/kafka/share/test_other_brokers.py.
 """
@@ -46,7 +45,7 @@ from broker.runtime.threads import Condition, SystemThreads, ThreadHandle
 
 
 class Renewals:
-    """``renew`` takes whether to renew what is due, and returns when something will be due (monotonic, s)."""
+    """``renew(automatic)`` renews locks and returns when the next will be due (monotonic, s)."""
 
     def __init__(
         self, renew: Callable[[bool], float], on_crash: Callable[[BaseException], None], clock: Clock, limit_s: float
@@ -54,7 +53,7 @@ class Renewals:
         self._renew = renew
         self._on_crash = on_crash
         self._clock = clock
-        self._limit_s = limit_s  # 0: only what the user asks for
+        self._limit_s = limit_s  # 0: only renewals that the user asks for
         self._condition = Condition()
         self._is_due = False
         self._until = 0.0
@@ -65,7 +64,7 @@ class Renewals:
         return self._limit_s > 0
 
     def look(self) -> None:
-        """There are new locks, or the user has asked for a renewal."""
+        """Wake the thread: there are new locks, or the user has asked for a renewal."""
         with self._condition:
             if self._thread is None:
                 self._thread = SystemThreads().spawn("share-renewals", self, self._on_crash)
@@ -112,11 +111,11 @@ class Pace:
 
     @property
     def is_fast(self) -> bool:
-        """Whether it does not matter if it gets more than it asks for."""
+        """Whether the loop may get more records than it asks for."""
         return self.size == self._most
 
     def finished(self, count: int, seconds: float) -> None:
-        """A batch of ``count`` records took so long."""
+        """Record that a batch of ``count`` records took this long."""
         if seconds > _TARGET_S:
             self.size = max(1, min(self.size, int(count * _TARGET_S / seconds)))
         elif count >= self.size and seconds < _TARGET_S / 2:
@@ -128,26 +127,27 @@ OnAcknowledged = Callable[[str, int, list[int], KafkaClientError | None], object
 
 _DECISIONS = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
 
-# A wait without an end is made of waits of this length, so that a closed consumer and Ctrl-C end it.
+# A wait without an end consists of waits of this length, so that closing the consumer or Ctrl-C ends it.
 _SLICE_S = 0.5
 
-# How long the decisions of a loop wait at most for the end of the records that were fetched together.
+# How long a loop's decisions wait at most for the last record that was fetched with them.
 _SEND_S = 1.0
 
 
 class ShareConsumer:
-    """``servers`` are addresses with commas between them, a sequence of such, or a ``ClientConfig``.
+    """``servers``: addresses separated by commas, a sequence of them, or a ``ClientConfig``.
 
-    ``acknowledgement``: "implicit" accepts every record that was not decided about when the next one is asked for (in a loop) or
-    with the next ``poll``, ``commit`` or ``close``; if an exception ends the ``with`` block, the record in work is released.
-    "explicit" leaves it to ``record.accept()`` and its siblings, on any thread; any number of records may be in work.
+    ``acknowledgement``: "implicit" accepts every undecided record when the next record is requested (in a loop) or with
+    the next ``poll``, ``commit`` or ``close``; if an exception ends the ``with`` block, the record in work is released.
+    "explicit" leaves decisions to ``record.accept()`` and its siblings, on any thread; any number of records may be in
+    work.
 
     ``max_poll_records``: the most that one ``poll`` returns. A loop locks fewer if they take long, see ``Pace``.
-    ``idle_timeout_s``: a loop ends when nothing came for so long (None: it goes on).
-    ``renew_while_processing``: keep the locks of records in work, until ``renew_limit_s`` after the last one was asked for.
-    ``on_acknowledged(topic, partition, offsets, error)`` is called on the thread that calls ``poll``, ``commit`` or ``close``.
-    ``whole_batches``: let ``poll`` lock whole batches of a producer, even if that is more than was asked for, which costs less. A
-    loop that is fast enough does so by itself.
+    ``idle_timeout_s``: a loop ends after this time without a record (None: it continues). ``renew_while_processing``:
+    keep the locks of records in work, until ``renew_limit_s`` after the last request for records.
+    ``on_acknowledged(topic, partition, offsets, error)`` is called on the thread that calls ``poll``, ``commit`` or
+    ``close``. ``whole_batches``: let ``poll`` lock whole batches of a producer, even if they have more records than
+    requested, which costs less. A fast loop does so by itself.
     ``settings``: any other setting of a Kafka client by its name, such as security.protocol or fetch.max.wait.ms.
     """
 
@@ -211,7 +211,7 @@ class ShareConsumer:
         self.close(release=error is not None)
 
     def close(self, *, release: bool = False) -> None:
-        """Send the last decisions, give back what is not decided about, and leave the group.
+        """Send the last decisions, release undecided records, and leave the group.
 
         With ``release``, implicit acknowledgement does not accept the records in work: they are released.
         """
@@ -221,7 +221,7 @@ class ShareConsumer:
             self.report()
 
     def end(self, release: bool) -> None:
-        """The part of ``close`` that waits."""
+        """The blocking part of ``close``."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -238,7 +238,7 @@ class ShareConsumer:
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics instead of those before."""
+        """Read these topics instead of the previous ones."""
         self._check()
         engine = self._engine
         with engine.condition:
@@ -251,12 +251,13 @@ class ShareConsumer:
 
     @property
     def has_fetched(self) -> bool:
-        """Whether a broker has answered, since the group last assigned anything, that it has records or none."""
+        """Whether a broker has answered a fetch since the group last assigned partitions, with or without records."""
         return self._engine.has_fetched
 
     @property
     def assignment(self) -> frozenset[tuple[UUID, int]]:
-        """The (topic id, partition) that the group has assigned to this consumer. Others may read the same ones."""
+        """The (topic id, partition) that the group has assigned to this consumer. Others may read the same
+        partitions."""
         return self._engine.membership.assigned
 
     # Records --------------------------------------------------------------------------------------------------------
@@ -271,7 +272,8 @@ class ShareConsumer:
                 return records
 
     def __iter__(self) -> Iterator[ShareRecord]:
-        """One record after the other. The loop ends when the consumer is closed, or after ``idle_timeout_s`` without a record."""
+        """Records, one after the other. The loop ends when the consumer is closed, or after ``idle_timeout_s`` without
+        a record."""
         pace = Pace(self.max_poll_records)
         clock = self._clock
         while True:
@@ -294,7 +296,7 @@ class ShareConsumer:
                     sent_at = clock.monotonic()
             pace.finished(count, clock.monotonic() - began_at)
 
-    # The parts of both, for coroutines as well ----------------------------------------------------------------------
+    # Parts of both, also for coroutines ----------------------------------------------------------------------
 
     def begin_poll(self, timeout_s: float | None, max_records: int | None) -> tuple[int, float]:
         """The number of records to take and the end of the wait (monotonic, s)."""
@@ -306,7 +308,8 @@ class ShareConsumer:
         return count, self._deadline(timeout_s)
 
     def fill(self, deadline: float, count: int, strict: bool = True) -> None:
-        """Wait for records to ``take``, until ``deadline`` or for half a second. Only this waits for brokers."""
+        """Wait for records to ``take``, until ``deadline`` or for half a second. The only part that waits for
+        brokers."""
         self._engine.fill(min(deadline, self._clock.monotonic() + _SLICE_S), count, strict and not self._whole_batches)
 
     def _fill(self, deadline: float, count: int, strict: bool = True) -> None:
@@ -316,7 +319,7 @@ class ShareConsumer:
             self.report()
 
     def take(self, count: int) -> list[ShareRecord]:
-        """What has come, without waiting."""
+        """Take the buffered records, without waiting."""
         records = self._engine.take(count)
         if records and self._renewals.is_automatic:
             self._engine.check_renewals()
@@ -334,11 +337,11 @@ class ShareConsumer:
         return self._clock.monotonic() - sent_at > _SEND_S and bool(self._engine.buffer) and not self.is_closed
 
     def send(self) -> None:
-        """Send the decisions, and wait. What does not count is told to the callback."""
+        """Send the decisions and wait. The callback is told of those that do not count."""
         self._engine.flush()
 
     def done(self, record: ShareRecord) -> None:
-        """The loop has come to the next record."""
+        """The loop has requested the next record."""
         if self._implicit:
             with self._engine.lock:
                 record.acquired.accept_if_delivered(record.offset)
@@ -366,9 +369,10 @@ class ShareConsumer:
         self._renewals.look()
 
     def commit(self) -> None:
-        """Send the decisions and wait until the broker has stored them. Raises AcknowledgementError for those that do not count.
+        """Send the decisions and wait until the broker has stored them. Raises AcknowledgementError for those that do
+        not count.
 
-        Implicit acknowledgement accepts what was polled before.
+        Implicit acknowledgement accepts all records polled before.
         """
         try:
             self.flush()
@@ -376,7 +380,7 @@ class ShareConsumer:
             self.report()
 
     def flush(self) -> None:
-        """The part of ``commit`` that waits."""
+        """The blocking part of ``commit``."""
         self._check()
         self._accept_delivered()
         failed = self._engine.flush()
@@ -392,7 +396,7 @@ class ShareConsumer:
     # Reports --------------------------------------------------------------------------------------------------------
 
     def report(self) -> None:
-        """Tell the callback what has become of acknowledgements."""
+        """Tell the callback the outcomes of acknowledgements."""
         results = self._engine.results
         while results:
             try:
@@ -438,15 +442,15 @@ def _names(topics: Iterable[str]) -> list[str]:
 
 
 def _offsets(settled: Settled) -> list[int]:
-    """Without the offsets that have no record."""
-    found: list[int] = []
+    """The settled offsets, except those without a record."""
+    offsets: list[int] = []
     for first, last, types in settled.batches:
         if len(types) == 1:
             if types[0] != GAP:
-                found += range(first, last + 1)
+                offsets += range(first, last + 1)
         else:
-            found += (first + index for index, kind in enumerate(types) if kind != GAP)
-    return found
+            offsets += (first + index for index, kind in enumerate(types) if kind != GAP)
+    return offsets
 
 
 def _not_counted(failed: Sequence[Settled]) -> AcknowledgementError:

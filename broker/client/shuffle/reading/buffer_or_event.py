@@ -12,7 +12,7 @@ from protocol.shuffle.events import Event
 
 
 class BufferOwner(Protocol):
-    """The channel that gets the room of a buffer back."""
+    """The channel to which the room of a buffer is returned."""
 
     def recycle(self, kind: int) -> None:
         """Return a buffer of this kind. May be called from any thread, without the gate's lock."""
@@ -21,16 +21,16 @@ class BufferOwner(Protocol):
         """Return a buffer of this kind. Called with the gate's lock held."""
 
     def free_row(self, floating: int, exclusive: int) -> None:
-        """Return so many buffers of each kind. Called with the gate's lock held."""
+        """Return this many buffers of each kind. Called with the gate's lock held."""
 
 
 class BufferOrEvent:
     """Either ``data`` (a decompressed buffer, which belongs to the user) or ``event`` is set; the other is None.
 
     ``channel`` is the number of the gate's channel, from 0; an aligned barrier, which belongs to all channels, has -1.
-    ``subpartition`` is the producer's, or -1 if the sender does not state it. A buffer takes room until the next ``poll``. To
-    keep the room for longer, for example while another thread processes the buffer, call ``hold``, and ``recycle`` afterwards:
-    this is how a slow reader holds back its writers.
+    ``subpartition`` is the producer's, or -1 if the sender does not state it. A buffer takes room until the next
+    ``poll``. To keep the room for longer, for example while another thread processes the buffer, call ``hold``, and
+    ``recycle`` afterwards: this is how a slow reader holds back its writers.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class BufferOrEvent:
         return self.event is not None
 
     def hold(self) -> "BufferOrEvent":
-        """Keep the buffer's room taken until ``recycle``."""
+        """Keep the buffer's room until ``recycle``."""
         self._held = True
         return self
 
@@ -97,8 +97,8 @@ class BufferOrEvent:
 class BufferRun:
     """Data buffers of one channel, in order. They take room until the next ``poll``.
 
-    ``data`` has the buffers, which belong to the user. The other columns are as long: ``subpartitions`` (-1 if the
-    sender does not state it) and ``data_types``. ``sequence`` is the number of the first buffer.
+    ``data`` has the buffers, which belong to the user. The other columns have the same length: ``subpartitions`` (-1 if
+    the sender does not state it) and ``data_types``. ``sequence`` is the number of the first buffer.
     """
 
     __slots__ = (
@@ -128,8 +128,8 @@ class BufferRun:
         self.data_types = data_types
         self.data = data
         self._input = source
-        self._floating = floating  # so many of the first buffers take FLOATING room, the others EXCLUSIVE
-        self._room = len(data)  # of all buffers; the user may do with the list what he wants
+        self._floating = floating  # this many of the first buffers take FLOATING room, the others EXCLUSIVE
+        self._room = len(data)  # of all buffers; the user may change the list
 
     @classmethod
     def of(cls, row: BufferRow, channel: int, source: BufferOwner, floating: int) -> "BufferRun":
@@ -146,7 +146,7 @@ class BufferRun:
         self._input.free_row(*self.room(0))
 
     def extend(self, row: BufferRow, floating: int) -> None:
-        """Add the buffers that have come after these."""
+        """Add the buffers that came after these."""
         self.data += row.payloads
         self.subpartitions += row.subpartitions
         self.data_types += row.data_types
@@ -154,7 +154,7 @@ class BufferRun:
         self._room += len(row)
 
     def room(self, begin: int) -> tuple[int, int]:
-        """How many FLOATING and EXCLUSIVE ones the buffers from this place on take."""
+        """How many FLOATING and EXCLUSIVE buffers those from this place on take."""
         floating = max(0, self._floating - begin)
         return floating, self._room - begin - floating
 

@@ -1,11 +1,12 @@
 """A gate, or a union of gates, with aligned checkpoint barriers (Flink's CheckpointedInputGate).
 
-``BarrierAlignment`` decides what happens at a barrier; this gate does it. When the barrier has come on all channels, the reader
-gets one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are resumed.
+``BarrierAlignment`` decides what happens at a barrier; this gate carries it out. When the barrier has come on all
+channels, the reader gets one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are
+resumed.
 
-Aligns checkpoint barriers over the channels of a task as Flink's SingleCheckpointBarrierHandler does. Pure.
+The alignment over the channels of a task is that of Flink's SingleCheckpointBarrierHandler. Pure.
 
-``current`` is the highest checkpoint of which a barrier or cancellation came; it is pending or over (aligned, or cancelled).
+``current`` is the highest checkpoint with a barrier or cancellation so far; it is pending or over (aligned, or cancelled).
 
     event                        current is      effect
     barrier n > current          pending         current is cancelled and its channels are resumed; n begins
@@ -19,8 +20,8 @@ Aligns checkpoint barriers over the channels of a task as Flink's SingleCheckpoi
     cancel n <= current          over (or less)  nothing
     end of partition             pending         the channel no longer counts: maybe aligned now
 
-"Begins": this channel is the first that waits. A barrier that needs no alignment (at least once, unaligned) is counted in
-the same way, but no channel waits. Channels are any hashable values.
+"Begins": this channel is the first that waits. A barrier that needs no alignment (at least once, unaligned) is counted
+in the same way, but no channel waits. Channels are any hashable values.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -74,7 +75,7 @@ class BarrierAlignment:
         self._open = set(channels)
         self._pending: CheckpointBarrier | None = None
         self._arrived: set[Hashable] = set()  # channels of which the pending barrier has come
-        self._waiting: list[Hashable] = []  # those of them that wait to be resumed
+        self._waiting: list[Hashable] = []  # the arrived channels that wait to be resumed
 
     @property
     def is_pending(self) -> bool:
@@ -130,7 +131,8 @@ class BarrierAlignment:
 
 
 class CheckpointedInputGate(Reader):
-    """Wraps ``gate``, which must not be polled directly any more. A cancelled checkpoint is one CancelCheckpointMarker."""
+    """Wraps ``gate``, which must no longer be polled directly. A cancelled checkpoint gives one
+    CancelCheckpointMarker."""
 
     def __init__(self, gate: Reader) -> None:
         self._gate = gate

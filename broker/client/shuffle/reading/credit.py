@@ -1,9 +1,10 @@
 """Buffers and credit of a gate, counted exactly as Flink's BufferManager and LocalBufferPool do. Pure; guarded by the gate's
 lock.
 
-A channel has ``exclusive`` buffers of its own, which the partition request states as its initial credit, and borrows floating
-ones from the gate's pool when the sender states how many buffers wait there (the backlog). A free buffer that the sender knows
-of is a credit. Memory is not cut into segments here, so a buffer is only a number: the right to hold one payload.
+A channel has ``exclusive`` buffers of its own, which the partition request states as its initial credit, and borrows
+floating buffers from the gate's pool when the sender states how many buffers wait there (the backlog). A free buffer
+that the sender knows of is a credit. Memory is not cut into segments here, so a buffer is only a number: the right to
+hold one payload.
 
     event                     effect
     data arrives              takes a floating buffer, else an exclusive one; without a free buffer, NoBufferError
@@ -13,8 +14,8 @@ of is a credit. Memory is not cut into segments here, so a buffer is only a numb
     sender stops (barrier)    a channel without exclusive buffers returns what it has borrowed
     channel released          free floating ones go back; those still out go back when they are returned
 
-New credit is collected per channel; ``FloatingPool.announce`` holds the channels that have some to announce. Announced credit is
-never taken back.
+New credit is collected per channel; ``FloatingPool.announce`` holds the channels with credit to announce. Announced
+credit is never taken back.
 """
 
 from collections import deque
@@ -42,7 +43,7 @@ class FloatingPool:
         self.size = size
         self.free = size
         self.waiting: deque[ChannelBuffers] = deque()
-        # Channels whose unannounced credit has become positive; the gate takes them from here.
+        # Channels with unannounced credit; the gate takes them from here.
         self.announce: list[ChannelBuffers] = []
 
     def recycle(self) -> None:
@@ -91,8 +92,8 @@ class ChannelBuffers:
         raise NoBufferError("the sender has sent a buffer for which it had no credit")
 
     def take_row(self, count: int) -> int | None:
-        """``take`` for ``count`` buffers; how many of them are FLOATING: the first ones. None, and none was taken, if fewer are
-        free."""
+        """``take`` for ``count`` buffers; returns how many of them are FLOATING: the first ones. None if fewer are
+        free; then none is taken."""
         floating = min(count, self.floating_free)
         exclusive = count - floating
         if exclusive > self.exclusive_free:
@@ -102,7 +103,7 @@ class ChannelBuffers:
         return floating
 
     def recycle_row(self, floating: int, exclusive: int) -> None:
-        """``recycle`` for so many buffers, the floating ones first."""
+        """``recycle`` for this many buffers, floating buffers first."""
         if self.pool.waiting:
             for _ in range(floating):
                 self.pool.recycle()
@@ -113,7 +114,7 @@ class ChannelBuffers:
         if self.floating_free and self.exclusive_free + exclusive + self.floating_free > self.required:
             for _ in range(exclusive):
                 self.recycle(EXCLUSIVE)
-        else:  # this channel has no floating buffer that it would give back for one of these
+        else:  # this channel has no floating buffer to give back instead
             self.exclusive_free += exclusive
             self._add_credit(exclusive)
 
@@ -137,7 +138,7 @@ class ChannelBuffers:
         self._add_credit(self._borrow())
 
     def offered(self) -> bool:
-        """The pool offers a buffer to this channel, which waited for one. False if it no longer needs it."""
+        """The pool offers a buffer to this waiting channel. False if the channel no longer needs it."""
         self.waiting = False
         if self.released or self.exclusive_free + self.floating_free >= self.required:
             return False

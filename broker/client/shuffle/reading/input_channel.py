@@ -1,11 +1,10 @@
-"""The interface between a gate and its channels: the base class of all channels, and the gate as a channel sees it.
+"""The interface between a gate and its channels: the base class of all channels, the gate as a channel sees it, and the
+table (``TABLE``) of a channel's states, which are guarded by the gate's lock.
 
-The states of a gate's channel, as one table (``TABLE``). The state is guarded by the gate's lock.
-
-START is the sender's first message; for a channel within the process, it is the moment at which its partition is found. FAIL is
-the first error: the reader gets the items that were received before it, and then the error. The gate sends RELEASE when the
-channel has ended, when its error was given to the reader, or when the gate is closed. The callers never use another pair: a
-channel ignores later errors and a second release.
+START is the sender's first message; for a channel within the process, it is the moment at which its partition is found.
+FAIL is the first error: the reader gets the items that were received before it, and then the error. The gate sends
+RELEASE when the channel has ended, when its error was given to the reader, or when the gate is closed. The callers
+never use another pair: a channel ignores later errors and a second release.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -104,10 +103,10 @@ class InputChannel:
         """Check that the peer answers; the reader has waited for ``waited_s``. Called on the I/O thread, without the lock."""
 
     def announce_credit(self) -> None:
-        """Send the credit that the sender does not know of yet."""
+        """Send unannounced credit to the sender."""
 
     def next(self) -> BufferOrEvent | Exception | None:
-        """Return the oldest item that was received, or the error that ended the channel; None if there is neither."""
+        """Return the oldest received item, or the error that ended the channel; None if there is neither."""
         raise NotImplementedError
 
     def next_run(self, most: int) -> Item | Exception | None:
@@ -128,7 +127,7 @@ class InputChannel:
         """Return a buffer."""
 
     def free_row(self, floating: int, exclusive: int) -> None:
-        """Return so many buffers of each kind."""
+        """Return this many buffers of each kind."""
 
     def resume(self) -> None:
         """Let the sender continue after an event that blocked it."""

@@ -4,11 +4,11 @@
 ...     for record in gate.records():
 ...         print(record)
 
-The I/O thread puts what comes into the channels' queues, and the channels that have something into the gate's line. The reader's
-thread takes one buffer from the first channel and moves it to the end of the line, so that no channel starves. One lock guards
-the queues, the line and the credit.
+The I/O thread puts received buffers into the channels' queues, and channels with items into the gate's line. The
+reader's thread takes one buffer from the first channel and moves the channel to the end of the line, so that no channel
+starves. One lock guards the queues, the line and the credit.
 
-Several gates that are read as one, for a task with several inputs (Flink's UnionInputGate).
+``UnionInputGate`` reads several gates as one, for a task with several inputs, as Flink's does.
 """
 
 from collections import deque
@@ -43,21 +43,21 @@ from protocol.shuffle.ids import Generation, IndexSet
 # How often a waiting reader checks that the I/O thread still runs.
 _LOOK_S = 1.0
 
-# The address, the partition, and the subpartition or the first and the last one.
+# The address, the partition, and the subpartition or the first and the last subpartition.
 ChannelLike = tuple[str | Address | LocalExchange, PartitionLike, int | tuple[int, int]]
 
 
 class InputGate(Reader):
-    """``channels``: one ``(address, partition, subpartition or (first, last))`` each; ``address`` is ``host:port``, or a
+    """``channels``: an ``(address, partition, subpartition or (first, last))`` each; ``address`` is ``host:port``, or a
     ``LocalExchange`` for partitions that are written in this process.
 
-    ``credit``: buffers of each channel alone (Flink's buffers-per-channel), 0 or more; ``floating_buffers``: buffers that the
-    channels share (floating-buffers-per-gate). So at most ``channels * credit + floating_buffers`` buffers of ``buffer_size``
-    bytes wait here. ``codec``: the compression of compressed buffers, which the wire does not state. ``partition_wait``: how
-    many s a partition that does not exist yet is asked for. ``generation``: of Flink's protocol. ``answer_timeout``: after how
-    many s of silence ``poll`` gives up a connection. The peer is asked by a frame that Flink's servers do not know, so set it
-    only for this broker; by default (None) ``poll`` waits as long as the producer sends nothing. ``security``: settings by
-    Kafka's names, for TLS. ``loop``: for simulations.
+    ``credit``: buffers of each channel alone (Flink's buffers-per-channel), 0 or more; ``floating_buffers``: buffers
+    that the channels share (floating-buffers-per-gate). So at most ``channels * credit + floating_buffers`` buffers of
+    ``buffer_size`` bytes wait here. ``codec``: the compression of compressed buffers, which the wire does not state.
+    ``partition_wait``: for how many s to ask for a partition that does not exist yet. ``generation``: of Flink's
+    protocol. ``answer_timeout``: after how many s of silence ``poll`` gives up a connection. The peer is asked by a
+    frame that Flink's servers do not know, so set it only for this broker; by default (None) ``poll`` waits as long as
+    the producer sends nothing. ``security``: settings by Kafka's names, for TLS. ``loop``: for simulations.
 
     ``poll`` raises the errors of the channels; an error's attribute ``channel`` is the channel's number.
     """
@@ -94,7 +94,7 @@ class InputGate(Reader):
         self.signal = Signal(ThreadEvent())
         self._line: deque[InputChannel] = deque()
         self._out: Item | None = None  # the reader's current item
-        # Half of what a channel may have: the sender goes on while the reader works on the rest.
+        # Half of a channel's buffers: the sender continues while the reader works on the rest.
         self._run_max = max(1, (credit + floating_buffers) // 2)
         self._ends_of_data = 0
         self._acknowledge = False  # at the next poll, because all data has ended
@@ -176,7 +176,7 @@ class InputGate(Reader):
                 return item
             if self.loop.crashed is not None:
                 raise self.loop.crashed
-            # Not for ever, because neither a dead I/O thread nor a stopped server signals anything.
+            # The wait is bounded, because neither a dead I/O thread nor a stopped server signals anything.
             patience = _LOOK_S if deadline is None else min(_LOOK_S, deadline - clock())
             if patience <= 0:
                 return None
@@ -189,7 +189,7 @@ class InputGate(Reader):
             signal.wait(patience)
 
     def _check_peers(self, waited_s: float, silence_max_s: float) -> None:
-        """On the I/O thread: the reader waits, although its channels have room for more."""
+        """The reader waits, although its channels have room for more. Runs on the I/O thread."""
         for channel in self._channels:
             if not channel.finished:
                 channel.check_peer(waited_s, silence_max_s)
@@ -256,7 +256,7 @@ class InputGate(Reader):
         return None
 
     def _event(self, channel: InputChannel, item: BufferOrEvent) -> bool:
-        """Decode the event. False if the reader is not to see it."""
+        """Decode the event. False if the reader must not get it."""
         data_type = item.data_type
         assert item.data is not None
         try:
@@ -269,8 +269,8 @@ class InputGate(Reader):
         item.data = None
         if IS_BLOCKING_UPSTREAM[data_type]:
             channel.sender_waits = True
-        # Each subpartition of a range ends; the reader sees the last of these ends. The event tells, not the data type:
-        # before 1.19 these events have no data type of their own.
+        # Each subpartition of a range ends; the reader gets the last of these ends. The event decides, not the data
+        # type: before 1.19 these events have no data type of their own.
         if isinstance(item.event, events.EndOfData):
             channel.ends_of_data += 1
             if channel.ends_of_data < channel.subpartitions.size:
@@ -379,8 +379,8 @@ def _indices(indices: int | tuple[int, int]) -> IndexSet:
 
 
 class UnionInputGate(Reader):
-    """Its channels are those of the first gate, then those of the second, and so on, numbered from 0. It owns the gates: do
-    not poll them directly; closing the union closes them. Gates take turns, buffer by buffer.
+    """The channels are those of the first gate, then those of the second, and so on, numbered from 0. The union owns
+    the gates: do not poll them directly; closing the union closes them. Gates take turns, buffer by buffer.
     """
 
     def __init__(self, gates: Sequence[InputGate]) -> None:

@@ -1,7 +1,7 @@
-"""The ways to read from a gate: item by item, by buffer, by record, by Arrow batch. A gate, a union of gates and a gate with
-aligned checkpoints have them in common.
+"""The ways to read from a gate: item by item, by buffer, by record, by Arrow batch. Gates, unions of gates and gates
+with aligned checkpoints share them. Also: the signal that wakes a reader, and Arrow record batches as records.
 
-Arrow record batches as records: each is a small Arrow IPC stream, schema and batch. Needs pyarrow, imported at first use.
+An Arrow record is a small IPC stream, schema and batch. Needs pyarrow, imported at first use.
 
 >>> writer.records(serializer=arrow.serialize).write(batch)
 >>> for batch in gate.arrow_batches(): ...
@@ -37,7 +37,7 @@ class Reader:
 
     @property
     def finished(self) -> bool:
-        """Whether every channel has ended or failed, and all that came was taken."""
+        """Whether every channel has ended or failed, and all received items were taken."""
         raise NotImplementedError
 
     @property
@@ -48,13 +48,14 @@ class Reader:
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
         """The next buffer or event. Waits at most ``timeout`` s, or without limit if it is None.
 
-        Returns None when ``finished`` or after the timeout. Raises the error of a channel that failed, once for each; the
-        error's attribute ``channel`` is the channel's number.
+        Returns None when ``finished`` or after the timeout. Raises the error of a failed channel, once for each
+        channel; the error's attribute ``channel`` is the channel's number.
         """
         raise NotImplementedError
 
     def poll_run(self, timeout: float | None = None) -> Item | None:
-        """``poll``, or several buffers of one channel if they are there. With small buffers that is several times as fast."""
+        """``poll``, or several buffers of one channel if available. With small buffers that is several times as
+        fast."""
         raise NotImplementedError
 
     def resume(self, channel: int) -> None:
@@ -74,7 +75,7 @@ class Reader:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Cancel what is not finished, and release connections and threads. Calling it twice is no error."""
+        """Cancel unfinished requests, and release connections and threads. Calling it twice is no error."""
         raise NotImplementedError
 
     def buffers(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
@@ -89,8 +90,8 @@ class Reader:
     def buffer_lists(
         self, on_event: OnEvent | None = None
     ) -> Iterator[tuple[int, Sequence[bytes | bytearray | memoryview]]]:
-        """Yield (channel, [data, ...]): ``buffers``, with as many buffers of a channel at once as are there, up to half of those
-        that the channel may have.
+        """Yield (channel, [data, ...]): ``buffers``, with all available buffers of a channel at once, up to half of the
+        channel's buffers.
         """
         reader = self.aligned()
         while (item := reader.poll_run()) is not None:
@@ -134,7 +135,8 @@ class Reader:
                 on_event(item)
 
     def arrow_batches(self, on_event: OnEvent | None = None) -> "Iterator[pyarrow.RecordBatch]":
-        """Yield the batches of every record that ``broker.client.shuffle.reading.reader.serialize`` has made. Needs pyarrow."""
+        """Yield the batches of every record made by ``broker.client.shuffle.reading.reader.serialize``. Needs
+        pyarrow."""
         for record in self.records(on_event):
             yield from deserialize(record)
 
@@ -164,10 +166,9 @@ def _buffers_of(item: Item) -> Iterable[tuple[int, bytes | bytearray | memoryvie
 
 
 class Signal:
-    """How a thread waits until the first of several gates has something.
-
-    The reader calls ``arm``, checks the gates, and calls ``wait``. The I/O thread adds an item and then checks ``armed``. Either
-    the reader sees the item or the I/O thread sees ``armed``, and setting an event costs nothing while no thread waits.
+    """Wakes a thread when the first of several gates has an item. The reader calls ``arm``, checks the gates, and calls
+    ``wait``. The I/O thread adds an item and then checks ``armed``. Either the reader sees the item or the I/O thread
+    sees ``armed``, and setting an event costs nothing while no thread waits.
     """
 
     __slots__ = ("_event", "armed")

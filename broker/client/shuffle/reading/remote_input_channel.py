@@ -1,11 +1,11 @@
-"""A channel whose data comes over the network (Flink's RemoteInputChannel).
+"""A channel with data from the network (Flink's RemoteInputChannel).
 
-The I/O thread adds what comes, the reader's thread takes it; both hold the gate's lock. ``input_channel.py`` has the table of the
-channel's states. A partition that is not found is asked for again, after twice the delay each time, until ``partition_wait`` is
-over. A wrong sequence number, a buffer without credit, or an error from the sender or the connection fails the channel; failing
-and releasing cancel the request.
+The I/O thread adds received items, the reader's thread takes them; both hold the gate's lock. ``input_channel.py`` has
+the table of the channel's states. A missing partition is requested again, after twice the delay each time, until
+``partition_wait`` is over. A wrong sequence number, a buffer without credit, or an error from the sender or the
+connection fails the channel; failing and releasing cancel the request.
 
-What a channel has received and its reader has not taken: by sequence number, priority events first. Pure.
+``ReceivedQueue`` holds received items until the reader takes them: by sequence number, priority events first. Pure.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 
 class ReceivedQueue(Generic[T]):
-    """Sequence numbers count everything that comes on the wire, priority events too, from 0 and without a gap."""
+    """Sequence numbers count all received items, including priority events, from 0 and without a gap."""
 
     __slots__ = ("_items", "_priorities", "expected")
 
     def __init__(self) -> None:
         self.expected = 0
         self._items: deque[T] = deque()
-        self._priorities = 0  # how many of the items are priority events; these are the first ones
+        self._priorities = 0  # how many of the items, at the head, are priority events
 
     def __len__(self) -> int:
         return len(self._items)
@@ -54,7 +54,7 @@ class ReceivedQueue(Generic[T]):
 
     @property
     def last(self) -> T | None:
-        """The item that was added last, if the reader has not taken it."""
+        """The item that was added last, if it was not taken yet."""
         return self._items[-1] if self._items else None
 
     def check(self, sequence: int, count: int = 1) -> None:
@@ -67,7 +67,7 @@ class ReceivedQueue(Generic[T]):
         self._items.append(item)
 
     def add_priority(self, item: T) -> None:
-        """Add it before all data, behind the earlier priority events."""
+        """Add an item before all data, behind earlier priority events."""
         self._items.insert(self._priorities, item)
         self._priorities += 1
 
@@ -98,7 +98,7 @@ class RemoteInputChannel(InputChannel):
         self.receiver = gate.loop.runtime.entropy.bytes(16)
         self.buffers = ChannelBuffers(gate.pool, gate.credit, self)
         self._queue: ReceivedQueue[BufferOrEvent | BufferRun | Exception] = ReceivedQueue()
-        # A run of which the reader has taken the buffers before this place. It comes before what is in the queue, but for
+        # A run of which the reader has taken the buffers before this place. It comes before the queue, except for
         # priority events.
         self._run: BufferRun | None = None
         self._place = 0
@@ -117,8 +117,8 @@ class RemoteInputChannel(InputChannel):
         )
         with gate.lock:
             self._client = client
-        # Also if the gate was closed meanwhile: `disconnect` then cancels the request, which the writer hears of. Otherwise it
-        # would depend on chance whether the subpartition counts as read.
+        # Also if the gate was closed meanwhile: `disconnect` then cancels the request, which the writer learns of.
+        # Otherwise chance would decide whether the subpartition counts as read.
         self._request()
 
     def _ask(self) -> None:
@@ -184,7 +184,7 @@ class RemoteInputChannel(InputChannel):
     def _add_row(self, row: BufferRow) -> None:
         queue = self._queue
         floating = self.buffers.take_row(len(row)) if row.sequence == queue.expected else None
-        if floating is None:  # up to the one that is wrong, they are as good as single ones
+        if floating is None:  # up to the wrong buffer, they are accepted one by one
             for buffer in row:
                 queue.check(buffer.sequence)
                 kind = self.buffers.take()
@@ -326,7 +326,7 @@ class RemoteInputChannel(InputChannel):
         return run
 
     def _next_run(self) -> BufferOrEvent | BufferRun | Exception | None:
-        """The next item. Of a run, the buffers from ``_place`` on are next."""
+        """The next item. If it is a run, its buffers from ``_place`` on are next."""
         queue = self._queue
         if self._run is not None and not queue.has_priority:
             return self._run

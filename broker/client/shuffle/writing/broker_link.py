@@ -1,7 +1,7 @@
 """A writer's connection to its broker: opens the partition, sends pushes as credit allows, and connects again.
 
 All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``part``, which the user's threads call. The lock of
-``SharedState`` guards the state that they share. The table below has the states of the connection.
+``SharedState`` guards the state that they share. ``TABLE`` has the states of the connection.
 
     event                                    what the link does
     connected                                sends OpenPartition
@@ -13,17 +13,15 @@ All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``par
     no message for ``answer_timeout``        handles it as a lost connection
     while an answer is expected
 
-Decides for how long and how often a writer tries to connect again. Pure; used on the I/O thread only.
+``Reconnecting`` decides for how long and how often a writer tries to connect again. Pure; used on the I/O thread only.
+The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if
+nothing is left to send. A connection that opens but breaks again before that does not restart the time.
 
-The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if nothing is
-left to send. A connection that opens but breaks again before that does not restart the time.
-
-The states of a writer's current connection to its broker, as one table (``TABLE``). The state is guarded by the writer's lock.
-
-In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle for the
-partition is valid; the writer sends pushes only in OPEN. The parting frame is the last one, FailPartition or CloseWriter; in
-PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At OPEN_AGAIN, the writer
-sends OpenPartition again, because it waits for an acknowledgement that does not come. PartitionOpened states what was received.
+The states are guarded by the writer's lock. In OPENING, the writer has sent OpenPartition and the broker has not
+answered. From OPEN to PARTED, the broker's handle for the partition is valid; the writer sends pushes only in OPEN. The
+parting frame is the last frame, FailPartition or CloseWriter; in PARTED, the kernel has taken it. In VOID, all readers
+have left and the writer sends nothing more. At OPEN_AGAIN, the writer sends OpenPartition again, because it waits for
+an acknowledgement that does not come. PartitionOpened states what was received.
 
 LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``resend_window.py``).
 
@@ -103,11 +101,12 @@ class Reconnecting:
         self._delay_s = _DELAY_FIRST_S
 
     def held_back(self) -> None:
-        """The broker grants no credit while it has no room. However long that lasts, it is no lost connection."""
+        """The broker grants no credit while it has no room. However long that lasts, the connection does not count as
+        lost."""
         self.lost_at = None
 
     def limit(self, timeout_s: float, now: float) -> float:
-        """Return ``timeout_s``, limited to the time that is left before the writer gives up."""
+        """Return ``timeout_s``, limited to the time left before the writer gives up."""
         if self.lost_at is None:
             return timeout_s
         return max(0.0, min(timeout_s, self.lost_at + self.timeout_s - now))
@@ -172,10 +171,11 @@ TABLE = Transitions(
 next_state = TABLE.next
 
 
-# How much the connection gets in advance: enough that it can always send, and little enough that a loss costs little.
+# How much the connection gets in advance: enough to send without a pause, and little enough that a loss costs little.
 _AHEAD_BYTES = 2 * 1024 * 1024
 _PUSHES_AT_A_TIME = 256
-# Smaller parts, on average, are copied together, because another part in the system call costs more than the copy.
+# Parts smaller than this on average are copied together, because a further part in the system call costs more than the
+# copy.
 _JOIN_BYTES = 2048
 # How often the link checks whether the broker still answers, and whether to open the partition again.
 _CHECK_S = 1.0
@@ -189,7 +189,7 @@ class Opening:
     """The fields of OpenPartition that describe the writer and its partition."""
 
     writer_id: bytes
-    incarnation: int  # distinguishes this writer from another one with the same id
+    incarnation: int  # distinguishes this writer from another with the same id
     partition: ResultPartitionID
     subpartitions: int
     type: PartitionType
@@ -249,7 +249,7 @@ class BrokerLink:
             self._loop.call(self._send_scheduled)
 
     def part(self, parting: Callable[[int], bytes]) -> bool:
-        """Create the last frame from the handle, and send it in the next send. Returns False if the broker cannot use one."""
+        """Create the last frame from the handle, and send it in the next send. Returns False if the broker cannot use it."""
         if self.state is not LinkState.OPEN and self.state is not LinkState.FINISH_SENT:
             return False
         self._advance(LinkEvent.PART)
@@ -493,7 +493,7 @@ class BrokerLink:
             self._send()
 
     def _send(self) -> None:
-        """Give the connection the pushes that there is credit for. Called with the lock held."""
+        """Give the connection the pushes that have credit. Called with the lock held."""
         connection = self._connection
         handle = self._handle
         if connection is None or handle < 0 or not connection.is_connected:

@@ -1,14 +1,14 @@
 """Selects the subpartitions of a record (Flink's ChannelSelectors and StreamPartitioners).
 
 round_robin()               one after the other, from the first
-rebalance(start)            the same, from ``start`` (Flink: a random one, so that writers begin at different ones)
-rescale(index, writers)     round robin over those that this writer of several shares with no or few others
+rebalance(start)            the same, from ``start`` (random in Flink, so that writers begin at different subpartitions)
+rescale(index, writers)     round robin over this writer's share of the subpartitions
 forward()                   all to the first: one writer, one reader
 hash_by_key(key)            by key group, so that equal keys go to the same reader
 broadcast()                 every record to all
 custom(function)            ``function(value, subpartitions) -> subpartition``
 
-Computes the subpartition of a key exactly as Flink does (KeyGroupRangeAssignment).
+The subpartition of a key is computed exactly as in Flink (KeyGroupRangeAssignment):
 
     key group = murmur(hashCode(key)) mod max_parallelism          subpartition = key group * parallelism / max_parallelism
 
@@ -25,8 +25,8 @@ Computes the subpartition of a key exactly as Flink does (KeyGroupRangeAssignmen
     list                List                h = 1, then h * 31 + h(each)
     None                null                0 (Flink does not accept null as the whole key)
 
-Long and Integer have the same hash code from 0 to 2**31 - 1. Flink refuses a bare array as key; bytes are supported for jobs that
-use a list or string of the same bytes, and for readers that use this library.
+Long and Integer have the same hash code from 0 to 2**31 - 1. Flink refuses a bare array as key; bytes are supported for
+jobs that use a list or string of the same bytes, and for readers that use this library.
 """
 
 import struct
@@ -42,7 +42,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Int32(int):
-    """An int whose Java type is Integer, not Long."""
+    """An int with the Java type Integer, not Long."""
 
     __slots__ = ()
 
@@ -193,8 +193,9 @@ class RoundRobin(ChannelSelector[Any]):
 
 
 class Rescale(ChannelSelector[Any]):
-    """Flink's pointwise distribution: with ``n`` writers and ``m`` subpartitions, writer ``i`` has the subpartitions from i*m/n
-    up to the first of the next writer; if there are more writers than subpartitions, each writer has one.
+    """Flink's pointwise distribution: with ``n`` writers and ``m`` subpartitions, writer ``i`` has the subpartitions
+    from i*m/n up to the first subpartition of the next writer; if there are more writers than subpartitions, each
+    writer has one.
     """
 
     def __init__(self, index: int, writers: int) -> None:

@@ -1,8 +1,8 @@
-"""The thread that flushes buffers that are not full after their buffer timeout. There is one for the process.
+"""The thread that flushes buffers that are not full after their buffer timeout; one for the process.
 
-It runs while a RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is skipped until its
-next turn. A writer whose flush raises is given the error and not called again; if the thread itself fails, all writers are given
-the error.
+It runs while a RecordWriter is registered. Its callbacks must not wait; a busy or held-back writer is skipped
+until its next turn. A writer whose flush raises gets the error and is not called again; if the thread itself fails, all
+writers get the error.
 
 Tests: tests/client/shuffle/writing/test_record_writer.py.
 """
@@ -104,7 +104,8 @@ _shared = _Shared()
 
 
 def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
-    """Register with the process's flusher, whose thread is started for the first one. It calls ``failed``, too."""
+    """Register with the process's flusher; the first registration starts its thread. ``failed`` may be called,
+    too."""
     with _shared.lock:
         if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
             _shared.flusher, _shared.users = Flusher(SystemClock()), 0
@@ -123,7 +124,7 @@ forks.call_in_child(_forked)
 
 
 def unregister(registration: Registration) -> None:
-    """The last one ends the thread. Must not be called by a ``flush``."""
+    """The last call ends the thread. Must not be called by a ``flush``."""
     with _shared.lock:
         if registration.cancelled:
             return

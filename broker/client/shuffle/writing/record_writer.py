@@ -1,11 +1,10 @@
 """Writes records into buffers (Flink's RecordWriter): selects the subpartition, serializes, divides, flushes and compresses.
 
-A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is full, or when
-it has waited for ``flush_interval_ms``; then it ends with a whole record, and its data type says so.
+A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is
+full, or when it has waited for ``flush_interval_ms``; then it ends with a complete record, and its data type says so.
 
-The part of a partition's writer that a RecordWriter uses to push its buffers.
-
-The interface of all writers of a result partition.
+``BufferSink`` is the part of a partition's writer that a RecordWriter uses to push its buffers; ``PartitionWriter`` is
+the base of all writers of a result partition.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +55,7 @@ T = TypeVar("T")
 
 # Flink's execution.buffer-timeout.
 DEFAULT_FLUSH_INTERVAL_MS = 100
-# The smallest buffers that a reader may ask for, so that headers are not most of what is sent: Flink's
+# The smallest buffers that a reader may ask for, so that headers do not dominate: Flink's
 # taskmanager.memory.min-segment-size.
 _LEAST_BUFFER_SIZE = 256
 
@@ -147,7 +146,7 @@ class RecordWriter(Generic[T]):
             write(value)
 
     def emit(self, event: Event, subpartition: int | None = None, *, priority: bool = False) -> None:
-        """Push an event behind all that was written so far, to one subpartition or to each."""
+        """Push an event behind all records written so far, to one subpartition or to each."""
         indices = range(self._writer.subpartitions) if subpartition is None else (subpartition,)
         with self._lock:
             for index in indices:
@@ -165,7 +164,7 @@ class RecordWriter(Generic[T]):
             self._dirty = False
 
     def close(self, *, discard: bool = False) -> None:
-        """Flush, or ``discard`` what was not flushed. Calling it twice is no error."""
+        """Flush, or ``discard`` unflushed records. Calling it twice is no error."""
         registration, self._registration = self._registration, None
         if registration is not None:
             flusher.unregister(registration)
@@ -249,7 +248,7 @@ class RecordWriter(Generic[T]):
         self._failed = error
 
     def forked(self) -> None:
-        """In a forked child: the parent goes on and flushes what waits here, so this copy is unusable."""
+        """In a forked child, this copy is unusable: the parent continues and flushes the buffers."""
         self._lock = Lock()
         self._registration = None
         self._failed = of_another_process()
@@ -298,11 +297,11 @@ class PartitionWriter:
         self._gave_up = False  # ``fail`` was called
         # Callbacks. Set them before ``open``. They are called on a thread that must not wait. An error that a callback raises
         # fails this writer only: the next push or commit raises it.
-        # (event from a reader, subpartition or -1). An UnknownEvent is one that this release cannot decode.
+        # (event from a reader, subpartition or -1). An UnknownEvent is an event that this release cannot decode.
         self.on_task_event: Callable[[Event | UnknownEvent, int], None] | None = None
         self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
-        # (subpartition): its reader has processed all records. Flink's tasks push EndOfData, wait for this, and then finish; a
-        # writer that finishes at once is not notified.
+        # (subpartition): its reader has processed all records. Flink's tasks push EndOfData, wait for this, and then
+        # finish; a writer that finishes at once is not notified.
         self.on_all_processed: Callable[[int], None] | None = None
 
     def open(self, timeout: float | None = None) -> None:
@@ -321,7 +320,7 @@ class PartitionWriter:
     ) -> None:
         """Add a buffer. Waits at most ``timeout`` s while the receiving side has no room (back-pressure).
 
-        Raises ShuffleTimeoutError if nothing was pushed, and the error of a writer that has failed. A mutable ``payload`` is
+        Raises ShuffleTimeoutError if nothing was pushed, and the error of a failed writer. A mutable ``payload`` is
         copied, unless ``copy`` is false: then the caller must not change it.
         """
         raise NotImplementedError
@@ -336,10 +335,10 @@ class PartitionWriter:
         timeout: float | None = None,
         copy: bool = True,
     ) -> int:
-        """``push`` each of these, in order; with small buffers that is several times as fast. Returns how many were pushed: fewer
-        than all if there was no room for the next one within ``timeout`` s.
+        """``push`` each payload, in order; with small buffers that is several times as fast. Returns how many were
+        pushed: fewer than all if there was no room for the next payload within ``timeout`` s.
 
-        Raises ShuffleTimeoutError if there was room for none of them.
+        Raises ShuffleTimeoutError if there was room for none.
         """
         for pushed, payload in enumerate(payloads):
             try:
@@ -386,7 +385,8 @@ class PartitionWriter:
         self.commit(timeout)
 
     def commit(self, timeout: float | None = None) -> None:
-        """Finish the partition, after the last events of each subpartition were pushed. Returns when the broker has it all."""
+        """Finish the partition, after the last events of each subpartition were pushed. Returns when the broker has all
+        data."""
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:

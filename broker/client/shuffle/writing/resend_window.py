@@ -1,7 +1,8 @@
-"""What a writer keeps until the broker has acknowledged it, and when it may send. Pure; guarded by the writer's lock.
+"""The pushes that a writer keeps until the broker has acknowledged them, the credit to send them, and the writer's
+states. Pure; guarded by the writer's lock (``SharedState.changed``).
 
-The pushes of each subpartition are numbered from 0. They are kept in runs: pushes of one subpartition that were made one after
-the other, so that what is done for a push is done for many. Each push is in one of three states:
+The pushes of each subpartition are numbered from 0. They are kept in runs of consecutive pushes of one subpartition, so
+that many are handled at once. Each push is in one of three states:
 
     state           is in                       left by
     unsent          ``_unsent``, ``_kept``      ``take`` (one credit each) -> sent
@@ -13,20 +14,19 @@ the other, so that what is done for a push is done for many. Each push is in one
     granted         + n
     take            - 1 for each                oldest first
     disconnected    0
-    forget          0                           drops all that is kept, because all readers have left
+    forget          0                           drops all kept pushes, because all readers have left
 
-A writer calls ``has_room`` before ``push``. There is room if there is a credit for each unsent push and for the new one, and if
-the new push fits into ``max_bytes``. If there is no room, ``lacks`` returns what the writer waits for: a connection, credit, or
-acknowledgements, which free memory.
+A writer calls ``has_room`` before ``push``. There is room if there is a credit for each unsent push and for the new
+push, and if the new push fits into ``max_bytes``. If there is no room, ``lacks`` returns what the writer waits for: a
+connection, credit, or acknowledgements, which free memory.
 
-A broker acknowledges what has arrived, but brokers of older releases do so only after a number of pushes, which the window may
-never reach. ``unanswered`` is true when the writer waits for an acknowledgement and nothing else can come, because everything was
-sent and there is credit for more. The writer then opens the partition again on the same connection, and PartitionOpened says
-what the broker has.
+A broker acknowledges received pushes, but brokers of older releases do so only after a number of pushes, which the
+window may never reach. ``unanswered`` is true when the writer waits for an acknowledgement and nothing else can come,
+because everything was sent and there is credit for more. The writer then opens the partition again on the same
+connection, and PartitionOpened states what the broker has.
 
-The state of one writer that the user's threads and the I/O thread share. All fields are guarded by ``changed``.
-
-The states of a writer to a broker, as one table (``TABLE``). The state is guarded by the writer's lock.
+``SharedState`` is the state of a writer that the user's threads and the I/O thread share; ``changed`` guards all its
+fields. ``TABLE`` has the states of a writer to a broker.
 
 The user causes START (``start``, ``open``), FINISH (``commit``, also when it is called again after a timeout), FAIL (``fail``)
 and CLOSE (``close``). The connection causes FINISH_SENT, once for each connection on which FinishPartition was sent, and FAIL
@@ -129,7 +129,7 @@ class Taken(NamedTuple):
 
 
 class _Run:
-    """Kept pushes of one subpartition, the first of which has the number ``sequence``; ``sent`` of them were sent."""
+    """Kept pushes of one subpartition, numbered from ``sequence`` on; ``sent`` of them were sent."""
 
     __slots__ = ("compressed", "data_types", "payloads", "sent", "sequence", "subpartition")
 
@@ -155,7 +155,7 @@ class _Run:
         )
 
     def forget(self, count: int) -> int:
-        """Drop the first pushes; returns their bytes."""
+        """Drop the first pushes; returns their size in bytes."""
         size = sum(map(len, self.payloads[:count]))
         del self.payloads[:count], self.data_types[:count], self.compressed[:count]
         self.sequence += count
@@ -186,7 +186,7 @@ class ResendWindow:
         self._next = [0] * subpartitions
         self._acknowledged = [0] * subpartitions
         self._kept: list[deque[_Run]] = [deque() for _ in range(subpartitions)]
-        self._unsent: deque[_Run] = deque()  # runs that have unsent pushes, in the order in which these were made
+        self._unsent: deque[_Run] = deque()  # runs with unsent pushes, in the order of the pushes
         self._unsent_pushes = 0
         self._connected = False
         self.was_opened = False  # at least once since the writer was created
@@ -205,7 +205,8 @@ class ResendWindow:
         return not any(self._kept)
 
     def has_room(self, size: int) -> bool:
-        """Whether a push of ``size`` bytes is possible now. One above ``max_bytes`` is possible if nothing is kept."""
+        """Whether a push of ``size`` bytes is possible now. A push above ``max_bytes`` is possible if nothing is
+        kept."""
         if self.credit <= self._unsent_pushes:
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
@@ -220,7 +221,7 @@ class ResendWindow:
 
     @property
     def unanswered(self) -> bool:
-        """All that is kept was sent, and there is credit left: only an acknowledgement can come."""
+        """Whether all kept pushes were sent and there is credit left: only an acknowledgement can come."""
         return self._connected and self.credit > 0 and not self._unsent_pushes and self.kept_bytes > 0
 
     def room(self, payloads: Sequence[Buffer], begin: int) -> int:
@@ -261,7 +262,7 @@ class ResendWindow:
         self.kept_bytes += sum(map(len, payloads))
 
     def _last_run(self, subpartition: int) -> _Run:
-        """The run to which a push is added: the last one, if it is of this subpartition and nothing of it was sent."""
+        """The run to which a push is added: the last run, if it is of this subpartition and entirely unsent."""
         unsent = self._unsent
         if unsent:
             last = unsent[-1]
@@ -290,10 +291,10 @@ class ResendWindow:
         return taken
 
     def opened(self, credit: int, next_sequences: Iterable[int]) -> None:
-        """The broker has opened the partition and states the push of each subpartition that it expects next.
+        """The broker has opened the partition and states the next push that it expects of each subpartition.
 
-        The first time, a new writer continues from there. Raises PartitionLostError if the broker is behind what it had
-        acknowledged, and ProtocolError if it is ahead of what was pushed.
+        The first time, a new writer continues from there. Raises PartitionLostError if the broker is behind its own
+        acknowledgements, and ProtocolError if it is ahead of the pushes.
         """
         expected = tuple(next_sequences)
         if len(expected) != len(self._next):
@@ -322,7 +323,7 @@ class ResendWindow:
             self._unsent.extend(kept)
 
     def disconnected(self) -> None:
-        """What was sent and not acknowledged may be lost, and the credit is void."""
+        """Sent and unacknowledged pushes may be lost, and the credit is void."""
         self._connected = False
         self.credit = 0
 
@@ -342,7 +343,8 @@ class ResendWindow:
             self.credit += credit
 
     def acknowledged(self, subpartition: int, sequence: int) -> None:
-        """The broker has all before ``sequence``. Raises ProtocolError if that was never pushed; an older number is no error."""
+        """The broker has all pushes before ``sequence``. Raises ProtocolError if that was never pushed; an older number
+        is no error."""
         if not 0 <= subpartition < len(self._next) or sequence > self._next[subpartition]:
             raise ProtocolError(
                 f"push {sequence - 1} of subpartition {subpartition} was acknowledged, but never pushed"
@@ -365,7 +367,7 @@ class SharedState:
         self.changed = Condition()
         self.window = window
         self.state = WriterState.NEW
-        self.error: Exception | None = None  # why the state is FAILED; kept when the writer is closed
+        self.error: Exception | None = None  # the reason for FAILED; kept when the writer is closed
         self.readers_left = False  # all readers have cancelled; stays true in the states after DISCARDING
         self.waiting_threads = 0
 
@@ -383,10 +385,10 @@ class SharedState:
             self.state = next_state(self.state, WriterEvent.FAIL)
             self.error = error
         elif self.state is WriterState.CLOSED and self.error is None:
-            self.error = error  # for a thread that is still waiting
+            self.error = error  # for a thread still waiting
         self.changed.notify_all()
 
     def wake_waiting(self) -> None:
-        """Wake the waiting threads, after a change that one of them may wait for."""
+        """Wake the waiting threads, after a change that a thread may wait for."""
         if self.waiting_threads:
             self.changed.notify_all()

@@ -7,8 +7,8 @@
 The writer keeps pushes until the broker has acknowledged them (``resend_window.py``). When the connection is lost, the writer
 connects again, learns what the broker has, and sends the rest, so no buffer is lost or stored twice (``broker_link.py``).
 
-This module contains the methods that users call. The table in ``resend_window.py`` has the states of the writer, the one in
-``broker_link.py`` those of its current connection. One lock, ``SharedState.changed``, guards both states and the window; only
+This module contains the methods that users call. The tables of states are in ``resend_window.py`` (the writer) and in
+``broker_link.py`` (its current connection). One lock, ``SharedState.changed``, guards both states and the window; only
 the I/O thread uses the connection.
 """
 
@@ -52,12 +52,12 @@ _PARTING_S = 5.0
 class ShuffleWriter(PartitionWriter):
     """``address`` is ``host:port``; ``partition`` a ResultPartitionID, its 120 hex digits or Flink's text form.
 
-    ``writer_id``: 16 bytes, random if not given. A writer that opens an unfinished partition under the same id, within the
-    broker's retention, continues where the last one stopped: see ``next_sequences``. ``ttl_ms``: how long the finished partition
-    is kept. ``owner``: whose quota it counts in. ``window_bytes``: how much may wait for an acknowledgement.
-    ``reconnect_timeout``: how many s the writer tries to connect again; 0: not at all. ``answer_timeout``: after how many s of
-    silence, while an answer is expected, the connection counts as lost. So ``open`` ends within
-    ``connect_timeout + answer_timeout``, and no other method waits for a silent broker longer than
+    ``writer_id``: 16 bytes, random if not given. A writer that opens an unfinished partition under the same id, within
+    the broker's retention, continues where the last writer stopped: see ``next_sequences``. ``ttl_ms``: how long the
+    finished partition is kept. ``owner``: the owner of the quota that it counts in. ``window_bytes``: how much may wait
+    for an acknowledgement. ``reconnect_timeout``: how many s the writer tries to connect again; 0: not at all.
+    ``answer_timeout``: after how many s of silence, while an answer is expected, the connection counts as lost. So
+    ``open`` ends within ``connect_timeout + answer_timeout``, and no other method waits for a silent broker longer than
     ``answer_timeout + reconnect_timeout``, whatever its ``timeout``. ``security``: settings by Kafka's names, for TLS.
     """
 
@@ -220,7 +220,7 @@ class ShuffleWriter(PartitionWriter):
                         return pushed
                     continue
                 taken = payloads[pushed : pushed + room]
-                # Copied no earlier than there is room for them, so that the window bounds the copies, too.
+                # Copied only when there is room for them, so that the window also bounds the copies.
                 kept = [bytes(payload) for payload in taken] if copy else taken
                 window.push_many(subpartition, data_type, compressed, kept)
                 pushed += room
@@ -296,7 +296,7 @@ class ShuffleWriter(PartitionWriter):
     # -- with the lock held ---------------------------------------------------------------------------------------
 
     def _check(self, subpartition: int, data_type: DataType, size: int) -> None:
-        """Raise the error that explains why the buffer cannot be pushed, if there is one."""
+        """Raise an error if the buffer cannot be pushed."""
         if self._shared.state is not WriterState.WRITING:
             self._check_state()
         if not 0 <= subpartition < self.subpartitions:
@@ -381,7 +381,7 @@ class ShuffleWriter(PartitionWriter):
             shared.waiting_threads -= 1
 
     def _part(self, parting: Callable[[int], bytes]) -> None:
-        """Send the last frame, if the broker can use one, and wait until the kernel has taken it."""
+        """Send the last frame, if the broker can use it, and wait until the kernel has taken it."""
         loop, link, shared = self._loop, self._link, self._shared
         if loop is None or loop.crashed is not None or not link.part(parting):
             return

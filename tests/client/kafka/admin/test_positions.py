@@ -1,4 +1,4 @@
-"""To which offset a partition is set."""
+"""The offset to which a group is reset in a partition."""
 
 import pytest
 from hypothesis import given
@@ -28,11 +28,11 @@ def test_each_way(to: To, number: int, offset: int) -> None:
     assert offset == new_offset(to, number, FACTS)
 
 
-def test_a_time_after_the_last_record_is_the_end() -> None:
+def test_time_after_last_record_is_the_end() -> None:
     assert 50 == new_offset(To.TIME, 123456, Facts(10, 50))
 
 
-def test_without_a_commit_there_is_nothing_to_keep_or_to_shift() -> None:
+def test_missing_commit_leaves_nothing_to_keep_or_shift() -> None:
     assert 50 == new_offset(To.CURRENT, 0, Facts(10, 50))
     assert 45 == new_offset(To.SHIFT, -5, Facts(10, 50))
 
@@ -41,7 +41,7 @@ offsets = st.integers(0, 2**62)
 
 
 @given(st.sampled_from(To), st.integers(-(2**62), 2**62), offsets, offsets, st.none() | offsets, st.none() | offsets)
-def test_the_result_is_always_in_the_partition(
+def test_result_is_always_in_the_partition(
     to: To, number: int, start: int, length: int, committed: int | None, at_time: int | None
 ) -> None:
     assert start <= new_offset(to, number, Facts(start, start + length, committed, at_time)) <= start + length

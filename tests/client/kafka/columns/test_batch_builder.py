@@ -41,21 +41,21 @@ def columns(rows: list[Row], kind: pa.DataType) -> dict[str, pa.Array]:
 
 def read(built: list[Built]) -> list[Record]:
     """The records of ``built``, their offsets from 0 on without a gap."""
-    found: list[Record] = []
-    for one in built:
-        data = bytes(one.data)
+    decoded: list[Record] = []
+    for batch in built:
+        data = bytes(batch.data)
         header = read_header(data)
         check_crc(data, 0, header)
-        assert (header.size, header.record_count, header.last_offset) == (len(data), one.count, one.count - 1)
+        assert (header.size, header.record_count, header.last_offset) == (len(data), batch.count, batch.count - 1)
         assert (header.partition_leader_epoch, header.producer_id, header.producer_epoch, header.base_sequence) == (
             -1,
         ) * 4
         these = list(records(data))
         assert [(r.offset, header.max_timestamp) for r in these] == [
-            (i, max(r.timestamp for r in these)) for i in range(one.count)
+            (i, max(r.timestamp for r in these)) for i in range(batch.count)
         ]
-        found += [record._replace(offset=len(found) + record.offset) for record in these]
-    return found
+        decoded += [record._replace(offset=len(decoded) + record.offset) for record in these]
+    return decoded
 
 
 def expected(rows: list[Row]) -> list[Record]:
@@ -71,10 +71,10 @@ def expected(rows: list[Row]) -> list[Record]:
     st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]),
     st.sampled_from([1, 200, 20_000, 1_000_000]),
 )
-def test_what_is_built_is_read_back(rows: list[Row], kind: pa.DataType, codec: str, size: int) -> None:
+def test_built_records_are_read_back(rows: list[Row], kind: pa.DataType, codec: str, size: int) -> None:
     built = build(**columns(rows, kind), now_ms=NOW, compression=codec, max_batch_bytes=size)
     assert expected(rows) == read(built)
-    assert [] == [one.count for one in built if len(one.data) > size and one.count > 1]
+    assert [] == [batch.count for batch in built if len(batch.data) > size and batch.count > 1]
 
 
 @given(st.lists(ROWS, max_size=5), st.integers(0, 3), BINARY)
@@ -93,17 +93,17 @@ def test_chunks_and_slices_are_whole_columns(chunks: list[list[Row]], skip: int,
 @given(st.lists(st.text(max_size=80), min_size=1), st.sampled_from([pa.string(), pa.large_string(), pa.string_view()]))
 def test_strings_are_written_as_utf_8(texts: list[str], kind: pa.DataType) -> None:
     values = pa.array(texts, kind)
-    found = [(record.key, record.value, record.timestamp) for record in read(build(values, values, now_ms=NOW))]
-    assert [(text.encode(), text.encode(), NOW) for text in texts] == found
+    actual = [(record.key, record.value, record.timestamp) for record in read(build(values, values, now_ms=NOW))]
+    assert [(text.encode(), text.encode(), NOW) for text in texts] == actual
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=200), st.integers(61, 3000))
-def test_batches_are_as_large_as_they_may_be_and_not_larger(lengths: list[int], size: int) -> None:
+def test_batches_are_as_large_as_allowed(lengths: list[int], size: int) -> None:
     built = build(pa.array([bytes(length) for length in lengths]), now_ms=NOW, max_batch_bytes=size)
     assert lengths == [len(record.value or b"") for record in read(built)]
-    sizes = [len(one.data) for one in built]
-    assert [] == [one.count for one in built if len(one.data) > size and one.count > 1]
-    # Nothing that would have fitted into the batch before it, but for the few bytes by which sizes are overestimated.
+    sizes = [len(batch.data) for batch in built]
+    assert [] == [batch.count for batch in built if len(batch.data) > size and batch.count > 1]
+    # The next record would not have fitted into the batch, except for the few bytes by which sizes are overestimated.
     slack = 4
     after = [len(two.data) - HEADER_SIZE if two.count == 1 else 14 for two in built[1:]]
     assert [] == [
@@ -115,23 +115,23 @@ def test_offsets_and_times_count_from_each_batch() -> None:
     times = np.arange(20_000) * 1000 + NOW
     built = build(pa.array([b"x"] * 20_000), timestamps_ms=times, now_ms=0, max_batch_bytes=100_000)
     assert times.tolist() == [record.timestamp for record in read(built)]
-    assert [times[sum(one.count for one in built[:i])] for i in range(len(built))] == [
-        read_header(one.data).base_timestamp for one in built
+    assert [times[sum(batch.count for batch in built[:i])] for i in range(len(built))] == [
+        read_header(batch.data).base_timestamp for batch in built
     ]
 
 
-def test_no_rows_are_no_batches() -> None:
+def test_no_rows_give_no_batches() -> None:
     assert [] == build(pa.array([], pa.binary()), pa.array([], pa.string()), now_ms=NOW)
     assert [] == build(pa.chunked_array([], pa.binary()), now_ms=NOW)
 
 
-def test_what_does_not_compress_is_not_compressed() -> None:
+def test_incompressible_batch_is_not_compressed() -> None:
     values = pa.array([np.random.default_rng(1).bytes(1000)])
     (built,) = build(values, now_ms=NOW, compression="gzip")
     assert 0 == read_header(built.data).compression
 
 
-def test_a_record_may_have_very_many_headers() -> None:
+def test_record_may_have_very_many_headers() -> None:
     rows: list[Row] = [(None, b"v", [(f"h{i}", b"x") for i in range(count)], None) for count in (0, 63, 64, 9000)]
     assert expected(rows) == read(build(**columns(rows, pa.binary()), now_ms=NOW))
 
@@ -142,15 +142,15 @@ def test_headers_of_no_record_cost_nothing() -> None:
     assert build(values, now_ms=NOW)[0].data == build(values, headers=none, now_ms=NOW)[0].data
 
 
-def test_a_slice_far_within_a_large_column_is_written() -> None:
-    # 3 GiB of zeros that nobody touches.
+def test_slice_far_within_large_column_is_written() -> None:
+    # 3 GiB of untouched zeros.
     data = mmap.mmap(-1, (3 << 30) + 8)
     offsets = pa.py_buffer(np.array([0, 3 << 30, (3 << 30) + 1, (3 << 30) + 3], np.int64))
     values = pa.Array.from_buffers(pa.large_binary(), 3, [None, offsets, pa.py_buffer(data)]).slice(1)
     assert [b"\x00", b"\x00\x00"] == [record.value for record in read(build(values, now_ms=NOW))]
 
 
-def test_a_header_without_a_name_is_refused() -> None:
+def test_header_without_name_is_refused() -> None:
     headers = pa.array([[{"key": None, "value": b"x"}]], HEADERS_TYPE)
     with pytest.raises(KafkaClientError, match="A header has no name"):
         build(pa.array([b"v"]), headers=headers, now_ms=NOW)
@@ -174,7 +174,7 @@ def test_columns_must_be_equally_long() -> None:
         build(pa.array([b"a", b"b"]), pa.array([b"k"]), now_ms=NOW)
 
 
-def test_a_codec_that_there_is_not_is_refused() -> None:
+def test_unknown_codec_is_refused() -> None:
     with pytest.raises(ValueError, match="no codec is called 'brotli': there are none, gzip, snappy, lz4, zstd"):
         build(pa.array([b"a"]), now_ms=NOW, compression="brotli")
 
@@ -183,19 +183,19 @@ def test_a_codec_that_there_is_not_is_refused() -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
+def test_stamp_identifies_the_producer(transactional: bool) -> None:
     (built,) = build(pa.array([b"a"] * 99), now_ms=NOW, compression="lz4")
     set_producer(built.data, 77, 5, 1234, transactional)
     header = read_header(built.data)
     check_crc(built.data, 0, header)
-    found = (
+    actual = (
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
         header.is_transactional,
         header.compression,
     )
-    assert (77, 5, 1234, transactional, 3) == found
+    assert (77, 5, 1234, transactional, 3) == actual
     set_producer(built.data, 77, 5, 1234, False)
     assert not read_header(built.data).is_transactional
 
@@ -204,7 +204,7 @@ def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 50))
-def test_keys_go_where_kafkas_clients_put_them(keys: list[bytes], partitions: int) -> None:
+def test_keys_go_to_the_partitions_of_kafkas_clients(keys: list[bytes], partitions: int) -> None:
     expected = [(kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
     assert expected == partitions_for(pa.array(keys, pa.binary()), partitions).tolist()
     assert expected == [(aiokafka_murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
@@ -214,11 +214,11 @@ def test_keys_go_where_kafkas_clients_put_them(keys: list[bytes], partitions: in
 def test_keys_may_be_text_in_chunks_and_slices(keys: list[str | None], skip: int, chunks: int) -> None:
     expected = [aiokafka_murmur2((key or "").encode()) & 0x7FFFFFFF for key in keys]
     parts = [pa.array(keys[i::chunks], pa.large_string()).slice(skip) for i in range(chunks)]
-    found = partitions_for(pa.chunked_array(parts, pa.large_string()), 2**31 - 1)
-    assert [hash_ % (2**31 - 1) for i in range(chunks) for hash_ in expected[i::chunks][skip:]] == found.tolist()
+    actual = partitions_for(pa.chunked_array(parts, pa.large_string()), 2**31 - 1)
+    assert [hash_ % (2**31 - 1) for i in range(chunks) for hash_ in expected[i::chunks][skip:]] == actual.tolist()
 
 
-def test_one_key_may_be_very_long() -> None:
+def test_key_may_be_very_long() -> None:
     keys = [b"k" * length for length in (0, 3, 100_003, 7)]
     assert [aiokafka_murmur2(key) & 0x7FFFFFFF for key in keys] == partitions_for(pa.array(keys), 2**31 - 1).tolist()
 
@@ -233,28 +233,30 @@ def test_the_layout_is_kafkas() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_real_consumer_reads_what_was_built(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+def test_real_consumer_reads_built_batches(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
     rows: list[Row] = [
         (b"key" * (i % 3) or None, b"v" * i, [("h", b"x"), ("n", None)][: i % 3], NOW + i) for i in range(200)
     ]
     with cluster.producer() as producer:
-        for one in build(**columns(rows, pa.binary()), now_ms=NOW, compression=codec, max_batch_bytes=5000):
-            producer.send(topic, 0, one.data, one.count)
+        for batch in build(**columns(rows, pa.binary()), now_ms=NOW, compression=codec, max_batch_bytes=5000):
+            producer.send(topic, 0, batch.data, batch.count)
         producer.flush()
     assert expected(rows) == consumed(running, topic, len(rows))
 
 
 def consumed(running: Broker, topic: str, count: int) -> list[Record]:
-    """By librdkafka."""
+    """Read them with librdkafka."""
     consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "any"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        found: list[Record] = []
-        while len(found) < count:
-            for message in consumer.consume(count - len(found), 10):
+        records: list[Record] = []
+        while len(records) < count:
+            for message in consumer.consume(count - len(records), 10):
                 assert not message.error()
                 headers = list(message.headers() or ())
-                found.append(Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers))
-        return found
+                records.append(
+                    Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers)
+                )
+        return records
     finally:
         consumer.close()

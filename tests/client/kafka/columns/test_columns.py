@@ -36,7 +36,7 @@ PLAIN_RECORD = st.tuples(st.just(None), st.binary(max_size=90), st.just([]), st.
 
 @st.composite
 def even_records_of(draw: st.DrawFn) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]]:
-    """So many records of one length that these are found at once. Key, headers and value share the length in several ways."""
+    """Enough records of one length for the fast way. Key, headers and value share the length in several ways."""
     size = draw(st.sampled_from([9, 50, 58, 70, 140]))
     kinds = []
     for key_size, with_header, byte in draw(
@@ -85,7 +85,7 @@ def microseconds(time_ms: int) -> int | None:
 
 
 def expected_rows(data: bytes) -> list[Row]:
-    """The records of ``data``, read one by one by the other codec."""
+    """The records of ``data``, read one after the other by the other codec."""
     return [
         {
             "key": record.key,
@@ -102,9 +102,9 @@ def expected_rows(data: bytes) -> list[Row]:
     ]
 
 
-def rows(found: Iterable[pa.RecordBatch]) -> list[Row]:
+def rows(record_batches: Iterable[pa.RecordBatch]) -> list[Row]:
     result: list[Row] = []
-    for batch in found:
+    for batch in record_batches:
         batch.validate(full=True)
         assert batch.schema == schema(batch.schema.names)
         if "timestamp" in batch.schema.names:
@@ -121,7 +121,7 @@ def decoder(
 
 
 @given(several_batches(), st.sampled_from([1, 5000, 1 << 20, 1 << 20]))
-def test_the_columns_are_what_the_records_are(data: bytes, max_batch_bytes: int) -> None:
+def test_columns_have_the_values_of_the_records(data: bytes, max_batch_bytes: int) -> None:
     wanted = decoder(0, max_batch_bytes=max_batch_bytes)
     assert expected_rows(data) == rows(wanted.decode(data))
     *_, (_, header) = batches(data)
@@ -129,7 +129,7 @@ def test_the_columns_are_what_the_records_are(data: bytes, max_batch_bytes: int)
 
 
 @given(several_batches(), st.data())
-def test_only_offsets_from_start_to_end_are_given(data: bytes, choice: st.DataObject) -> None:
+def test_only_offsets_from_start_to_end_are_returned(data: bytes, choice: st.DataObject) -> None:
     (_, first), *_ = batches(data)
     *_, (_, last) = batches(data)
     start = choice.draw(st.integers(max(0, first.base_offset - 1), last.next_offset))
@@ -141,43 +141,43 @@ def test_only_offsets_from_start_to_end_are_given(data: bytes, choice: st.DataOb
 
 
 @given(several_batches(), st.data())
-def test_a_torn_batch_is_left_to_the_next_fetch(data: bytes, choice: st.DataObject) -> None:
+def test_torn_batch_is_left_to_next_fetch(data: bytes, choice: st.DataObject) -> None:
     wanted = decoder(0)
-    found: list[Row] = []
+    actual: list[Row] = []
     ends = [pos + header.size for pos, header in batches(data)]
     done = 0
     while done < len(data):
         # A fetch starts with a whole batch and may be cut anywhere behind it.
         first_end = next(end for end in ends if end > done)
         cut = choice.draw(st.integers(first_end, len(data)))
-        found += rows(wanted.decode(data[done:cut]))
+        actual += rows(wanted.decode(data[done:cut]))
         done = max(end for end in ends if end <= cut)
-    assert expected_rows(data) == found
+    assert expected_rows(data) == actual
 
 
 @given(several_batches())
-def test_what_was_decoded_before_is_passed_over(data: bytes) -> None:
+def test_records_before_the_position_are_skipped(data: bytes) -> None:
     wanted = decoder(0)
-    found = rows(wanted.decode(data))
+    actual = rows(wanted.decode(data))
     assert [] == wanted.decode(data)
-    assert expected_rows(data) == found
+    assert expected_rows(data) == actual
 
 
 @given(several_batches(), st.lists(st.sampled_from(ALL), unique=True))
-def test_columns_come_as_they_are_asked_for(data: bytes, columns: list[str]) -> None:
+def test_columns_come_in_the_requested_order(data: bytes, columns: list[str]) -> None:
     expected = [{name: row[name] for name in columns} for row in expected_rows(data)]
-    found = decoder(0, columns=columns).decode(data)
-    assert {tuple(columns)} >= {tuple(batch.schema.names) for batch in found}
-    assert (expected if columns else []) == rows(found)
+    decoded = decoder(0, columns=columns).decode(data)
+    assert {tuple(columns)} >= {tuple(batch.schema.names) for batch in decoded}
+    assert (expected if columns else []) == rows(decoded)
 
 
-def test_a_buffer_may_be_used_again_after_it() -> None:
+def test_buffer_may_be_reused_after_decoding() -> None:
     data = bytearray(build_batch([(b"k", b"v", [("h", b"x")], 0)] * 40))
-    found = decoder(0).decode(data)
+    decoded = decoder(0).decode(data)
     expected = expected_rows(bytes(data))
     data[HEADER_SIZE:] = bytes(len(data) - HEADER_SIZE)
     data += b"can grow: nothing refers to it"
-    assert expected == rows(found)
+    assert expected == rows(decoded)
 
 
 # -- large and small ----------------------------------------------------------------------------------------------
@@ -185,19 +185,19 @@ def test_a_buffer_may_be_used_again_after_it() -> None:
 
 def test_record_batches_have_about_the_wanted_size() -> None:
     data = b"".join(build_batch([(None, bytes(100), [], 0)] * 50, base_offset=50 * i) for i in range(40))
-    found = decoder(0, max_batch_bytes=20_000).decode(data)
-    assert [150] * 13 + [50] == [batch.num_rows for batch in found]
+    decoded = decoder(0, max_batch_bytes=20_000).decode(data)
+    assert [150] * 13 + [50] == [batch.num_rows for batch in decoded]
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_large_batch_is_given_in_pieces(codec: int) -> None:
+def test_large_batch_comes_in_pieces(codec: int) -> None:
     data = bytes(build_batch([(b"%d" % i, bytes(i % 150), [], i) for i in range(3000)], compression=codec))
-    found = decoder(0, max_batch_bytes=20_000).decode(data)
-    assert max(batch.nbytes for batch in found) < 100_000
-    assert expected_rows(data) == rows(found)
+    decoded = decoder(0, max_batch_bytes=20_000).decode(data)
+    assert max(batch.nbytes for batch in decoded) < 100_000
+    assert expected_rows(data) == rows(decoded)
 
 
-def test_what_compressed_data_holds_is_given_piece_by_piece() -> None:
+def test_compressed_data_comes_piece_by_piece() -> None:
     data = b"".join(
         build_batch([(None, bytes(4000), [], 0)] * 1000, base_offset=1000 * i, compression=4) for i in range(8)
     )
@@ -210,21 +210,21 @@ def test_what_compressed_data_holds_is_given_piece_by_piece() -> None:
 
 @loop_over("size", [1, 20, 49, 50, 57, 58, 100, 3000, 9000])
 @loop_over("filling", [b"\x00", b"\x80", b"\x00\x90\x12\x00", b"\x00\x0c\x00", b"text"])
-def test_records_are_found_whatever_they_look_like(size: int, filling: bytes) -> None:
+def test_records_of_any_content_are_found(size: int, filling: bytes) -> None:
     value = (filling * size)[:size]
     data = bytes(build_batch([(None, value, [], i * 100) for i in range(300)]))
     data += build_batch([(None, value[: i % (size + 1)], [], 0) for i in range(300)], base_offset=300)
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
-def test_a_value_that_looks_like_a_record_is_none() -> None:
-    # One record that is not seen, because its length has three bytes, and one thing seen that is no record: as many as there are.
+def test_value_like_a_record_is_not_a_record() -> None:
+    # A record without a guess, because its length has three bytes, and a guess without a record: the numbers are equal.
     values = [b"x"] * 62 + [b"y" * 9000, b"ab\x00\x90\x01\x00cd"]
     data = bytes(build_batch([(None, value, [], 0) for value in values]))
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
-def test_a_few_wrong_guesses_do_not_make_it_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_wrong_guesses_do_not_cause_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [b"x" * (1 + i % 50) + (b"ab\x00\x0c\x00cd" if i % 40 == 39 else b"") for i in range(200)]
     batch = [(None, value, [], 0) for value in values]
     data = bytes(build_batch(batch) + build_batch(batch, base_offset=200))
@@ -232,25 +232,25 @@ def test_a_few_wrong_guesses_do_not_make_it_walk(monkeypatch: pytest.MonkeyPatch
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
-def test_a_record_may_have_very_many_headers() -> None:
+def test_record_may_have_very_many_headers() -> None:
     many = [(f"h{i}", None if i % 7 == 0 else b"x" * (i % 90)) for i in range(20_000)]
     data = bytes(build_batch([(None, b"v", many, 0), (None, b"w", [], 0)] + [(None, b"u", many[:3], 0)] * 20))
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
-def test_a_header_name_that_is_no_text_is_made_one() -> None:
+def test_header_name_of_invalid_utf_8_is_repaired() -> None:
     data = build_batch([(None, b"v", [("a\udcff", b"1"), ("b", b"2")], 0)])
     assert [{"key": "a\ufffd", "value": b"1"}, {"key": "b", "value": b"2"}] == rows(decoder(0).decode(data))[0][
         "headers"
     ]
 
 
-def test_times_are_those_of_utc() -> None:
+def test_times_are_in_utc() -> None:
     (batch,) = decoder(0).decode(build_batch([(None, b"", [], 1_000)]))
     assert [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)] == batch.column("timestamp").to_pylist()
 
 
-# -- what is left out ---------------------------------------------------------------------------------------------
+# -- records left out ---------------------------------------------------------------------------------------------
 
 
 def transactional(base_offset: int, producer_id: int, values: Sequence[bytes]) -> bytearray:
@@ -283,8 +283,8 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
         ]
     )
     committed = decoder(0)
-    found = rows(committed.decode(data, [(2, 6), (1, 0)]))
-    assert [b"committed", b"committed later", b"no transaction"] == [row["value"] for row in found]
+    actual = rows(committed.decode(data, [(2, 6), (1, 0)]))
+    assert [b"committed", b"committed later", b"no transaction"] == [row["value"] for row in actual]
     assert 10 == committed.next_offset
     uncommitted = [b"aborted", b"committed", b"committed later", b"aborted too", b"and this", b"no transaction"]
     assert uncommitted == [row["value"] for row in rows(decoder(0).decode(data, None))]
@@ -321,14 +321,14 @@ def test_transactions_are_read_as_they_ended(events: list[tuple[int, str]], code
     assert sorted(committed) == [int(row["value"]) for row in rows(decoder(0).decode(data, aborted))]
 
 
-def test_a_compacted_batch_without_records_is_passed() -> None:
+def test_compacted_batch_without_records_is_skipped() -> None:
     empty = build_batch([], base_offset=5, last_offset_delta=3)
     wanted = decoder(0)
     assert [] == wanted.decode(empty)
     assert 9 == wanted.next_offset
 
 
-def test_nothing_fetched_is_nothing_found() -> None:
+def test_empty_fetch_gives_no_records() -> None:
     wanted = decoder(3)
     assert [] == wanted.decode(b"")
     assert 3 == wanted.next_offset
@@ -345,7 +345,7 @@ def message_of(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_wrong_checksum_is_found() -> None:
+def test_wrong_checksum_is_detected() -> None:
     data = build_batch([(None, b"first", [], 0)]) + build_batch([(None, b"value", [], 0)], base_offset=1)
     data[-3] ^= 1
     expected = "t-7, in what was fetched from offset 0 on: a record batch that does not match its checksum."
@@ -357,38 +357,38 @@ def test_old_message_sets_are_refused_by_name() -> None:
     assert "messages of format v1 are not supported, only record batches (v2)." in message_of(message)
 
 
-def test_a_fetch_without_a_whole_batch_is_an_error() -> None:
+def test_fetch_without_whole_batch_is_an_error() -> None:
     data = build_batch([(None, bytes(100), [], 0)])
     assert "50 bytes are too few for a record batch." in message_of(data[:50])
     assert "a record batch of 170 bytes where 160 are left." in message_of(data[:160])
 
 
-def test_batches_that_overlap_are_an_error() -> None:
+def test_overlapping_batches_are_an_error() -> None:
     batch = build_batch([(None, b"", [], 0)] * 3)
     later = build_batch([(None, b"", [], 0)] * 3, base_offset=1)
     assert "overlap" in message_of(batch + later)
 
 
 def resealed(data: bytearray) -> bytearray:
-    """With a valid checksum again, so that only reading the records finds the change."""
+    """With a valid checksum again, so that only reading the records can detect the change."""
     data[17:21] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
     return data
 
 
 def read_one_by_one(data: bytes) -> list[Row] | None:
     try:
-        found = expected_rows(data)
+        expected = expected_rows(data)
         for _, header in batches(data):
             if not 0 < header.record_count <= header.last_offset_delta + 1 or header.base_offset < 0:
                 return None
     except ProtocolError:
         return None
-    return found
+    return expected
 
 
 @settings(max_examples=400)
 @given(batch_of(3), st.data())
-def test_changed_bytes_give_the_right_columns_or_an_error(data: bytes, choice: st.DataObject) -> None:
+def test_changed_bytes_give_right_columns_or_an_error(data: bytes, choice: st.DataObject) -> None:
     changed = bytearray(data)
     places = st.integers(HEADER_SIZE, len(data) - 1) | st.integers(21, len(data) - 1)
     if len(data) == HEADER_SIZE:
@@ -397,18 +397,18 @@ def test_changed_bytes_give_the_right_columns_or_an_error(data: bytes, choice: s
         changed[choice.draw(places)] = choice.draw(st.integers(0, 255) | st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
     resealed(changed)
     try:
-        found = rows(decoder(0).decode(changed))
+        actual = rows(decoder(0).decode(changed))
     except CorruptRecordError:
         return
     expected = read_one_by_one(bytes(changed))
     if expected is not None and not any(h.is_control for _, h in batches(changed)):
         assert [(r["key"], r["value"], r["offset"]) for r in expected] == [
-            (r["key"], r["value"], r["offset"]) for r in found
+            (r["key"], r["value"], r["offset"]) for r in actual
         ]
 
 
 @given(batch_of(3), st.data())
-def test_a_right_batch_is_never_called_corrupt_though_its_neighbour_is(data: bytes, choice: st.DataObject) -> None:
+def test_intact_batch_beside_corrupt_batch_is_not_corrupt(data: bytes, choice: st.DataObject) -> None:
     torn = resealed(bytearray(data))[: choice.draw(st.integers(0, len(data) - 1))]
     before = bytes(build_batch([(None, b"before", [], 0)]))
     assert expected_rows(before) == rows(decoder(0).decode(before + torn))
@@ -436,7 +436,7 @@ BODIES = {
 
 @loop_over("body", BODIES.values())
 @loop_over("good", [0, 40, 400])
-def test_a_record_that_is_none_is_an_error(body: bytes, good: int) -> None:
+def test_invalid_record_is_an_error(body: bytes, good: int) -> None:
     batch = build_batch([(None, b"good", [], 0)] * (good + 1))
     batch[-11 if good < 64 else -12 :] = body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -445,7 +445,7 @@ def test_a_record_that_is_none_is_an_error(body: bytes, good: int) -> None:
 
 @loop_over("codec", [0, 4])
 @loop_over("body", BODIES.values())
-def test_a_record_that_is_none_at_the_end_of_a_large_batch_is_an_error(body: bytes, codec: int) -> None:
+def test_invalid_record_at_large_batchs_end_is_error(body: bytes, codec: int) -> None:
     """A large batch is divided before its records are read."""
     good = build_batch([(None, bytes(30_000), [], 0)] * 3)[HEADER_SIZE:]
     wanted = decoder(0, max_batch_bytes=50_000)
@@ -456,7 +456,7 @@ def test_a_record_that_is_none_at_the_end_of_a_large_batch_is_an_error(body: byt
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
-def test_a_wrong_number_of_records_is_an_error(count: int) -> None:
+def test_wrong_number_of_records_is_an_error(count: int) -> None:
     batch = build_batch([(None, b"good", [], 0)])
     struct.pack_into(">i", batch, 57, count)
     struct.pack_into(">i", batch, 23, max(0, count - 1))
@@ -467,7 +467,7 @@ def test_a_wrong_number_of_records_is_an_error(count: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_a_real_producer_writes_is_read(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+def test_batches_of_a_real_producer_are_read(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
     producer = Producer({"bootstrap.servers": running.bootstrap_servers, "compression.type": codec, "linger.ms": 20})
     for i in range(2000):
         headers: list[tuple[str, str | bytes | None]] = [("h", b"%d" % i), ("n", None)]
@@ -476,11 +476,11 @@ def test_what_a_real_producer_writes_is_read(running: Broker, cluster: Cluster, 
         )
     assert 0 == producer.flush(30)
     wanted = Decoder(topic, 0, 0, 2000, columns=ALL)
-    found: list[Row] = []
+    actual: list[Row] = []
     with cluster.fetcher(topic, 0, 0, 2000) as fetcher:
         for fetched in fetcher:
-            found += rows(wanted.decode(fetched.data, fetched.aborted))
-    assert found == [
+            actual += rows(wanted.decode(fetched.data, fetched.aborted))
+    assert actual == [
         {
             "key": b"key" * (i % 3) or None,
             "value": b"v" * (i % 300),

@@ -1,4 +1,4 @@
-"""What the tests of share consumers send, and how they wait for it."""
+"""The records that the tests of share consumers send, and how they wait for them."""
 
 from broker.client import ShareConsumer, ShareRecord
 
@@ -6,13 +6,13 @@ LIMIT_S = 60.0
 
 
 def polled(consumer: ShareConsumer, count: int) -> list[ShareRecord]:
-    """At least so many."""
-    found: list[ShareRecord] = []
-    while len(found) < count:
+    """At least ``count`` records."""
+    records: list[ShareRecord] = []
+    while len(records) < count:
         more = consumer.poll(LIMIT_S)
-        assert more, f"{len(found)} of {count} came"
-        found += more
-    return found
+        assert more, f"{len(records)} of {count} came"
+        records += more
+    return records
 
 
 def numbers(count: int) -> list[bytes]:

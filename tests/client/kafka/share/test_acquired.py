@@ -51,7 +51,7 @@ def feed(made: AcquiredRange, event: RecordEvent) -> None:
 
 @loop_over("state", RecordState)
 @loop_over("event", RecordEvent)
-def test_every_pair_of_state_and_event_does_what_the_table_says(state: RecordState, event: RecordEvent) -> None:
+def test_each_state_and_event_follows_the_table(state: RecordState, event: RecordEvent) -> None:
     made = make({FIRST: state, FIRST + 1: S.SETTLED})
     if (state, event) == (S.BUFFERED, E.RELEASE):  # not a decision of the user
         made.release_held()
@@ -62,12 +62,12 @@ def test_every_pair_of_state_and_event_does_what_the_table_says(state: RecordSta
 
 
 @pytest.mark.parametrize("state", RecordState)
-def test_the_user_is_told_of_a_decision_that_comes_too_late(state: RecordState) -> None:
+def test_user_is_told_of_late_decision(state: RecordState) -> None:
     made = make({FIRST: state})
     assert made.decide(FIRST, ACCEPT) is ((state, E.ACCEPT) in TABLE)
 
 
-def test_one_decision_for_all_is_one_byte_and_different_ones_are_a_byte_each() -> None:
+def test_equal_decisions_take_one_byte_for_all() -> None:
     made = make()
     for offset in made:
         made.received(offset)
@@ -86,7 +86,7 @@ def test_one_decision_for_all_is_one_byte_and_different_ones_are_a_byte_each() -
     assert made.send() == []
 
 
-def test_only_what_the_user_has_can_be_renewed_by_name_and_all_that_is_held_at_once() -> None:
+def test_renewals_by_name_need_delivery_others_need_holding() -> None:
     made = make(dict.fromkeys(range(FIRST, LAST + 1), S.DELIVERED))
     made.states[2] = S.BUFFERED
     made.states[5] = S.PENDING_ACCEPT
@@ -167,14 +167,14 @@ class AcquiredMachine(RuleBasedStateMachine):
 
     @staticmethod
     def types(batches: list[tuple[int, int, bytes]]) -> list[tuple[int, int]]:
-        found = []
+        flat = []
         for first, last, types in batches:
             assert len(types) in (1, last - first + 1)
-            found += [
+            flat += [
                 (offset, types[0] if len(types) == 1 else types[offset - first]) for offset in range(first, last + 1)
             ]
-        assert len(dict(found)) == len(found)
-        return found
+        assert len(dict(flat)) == len(flat)
+        return flat
 
     @invariant()
     def every_record_is_in_the_state_of_its_own(self) -> None:

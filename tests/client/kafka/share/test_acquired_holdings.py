@@ -1,4 +1,4 @@
-"""What one broker has locked for a consumer."""
+"""The records that a broker has locked for a consumer."""
 
 from math import inf
 from uuid import UUID
@@ -23,7 +23,7 @@ def holdings(*ranges: AcquiredRange) -> Holdings:
     return made
 
 
-def test_decisions_go_out_by_partition_and_come_back_with_its_error() -> None:
+def test_decisions_go_and_errors_come_by_partition() -> None:
     made = holdings(held(0, 4), held(10, 14), held(0, 0, MORE))
     made.accept_delivered()
     assert made.partitions_with_pending() == [JOBS, MORE]
@@ -39,17 +39,17 @@ def test_decisions_go_out_by_partition_and_come_back_with_its_error() -> None:
     assert made.count() == 0
 
 
-def test_what_is_decided_while_a_request_is_in_flight_waits_for_the_next_one() -> None:
+def test_decision_during_request_waits_for_next_request() -> None:
     jobs = held(0, 1)
     made = holdings(jobs)
     jobs.decide(0, ACCEPT)
     made.send()
     jobs.decide(1, RELEASE)
-    assert [one.batches for one in made.settle(lambda _: 0)] == [((0, 0, bytes([ACCEPT])),)]
+    assert [settled.batches for settled in made.settle(lambda _: 0)] == [((0, 0, bytes([ACCEPT])),)]
     assert made.send() == {JOBS: [(1, 1, bytes([RELEASE]))]}
 
 
-def test_a_record_that_comes_again_is_no_longer_held_the_first_time() -> None:
+def test_redelivered_record_is_no_longer_held_twice() -> None:
     first, again = held(0, 3), held(2, 5)
     made = holdings(first)
     made.add([again])
@@ -59,7 +59,7 @@ def test_a_record_that_comes_again_is_no_longer_held_the_first_time() -> None:
     assert made.send() == {JOBS: [(1, 1, bytes([ACCEPT])), (2, 2, bytes([ACCEPT]))]}
 
 
-def test_locks_are_renewed_at_half_of_their_time_and_last_from_then_on() -> None:
+def test_locks_are_renewed_at_half_their_time() -> None:
     soon, later = held(0, 1, until=30.0), held(5, 6, until=40.0)
     made = holdings(soon, later)
     assert made.next_renewal_at() == 15.0
@@ -73,7 +73,7 @@ def test_locks_are_renewed_at_half_of_their_time_and_last_from_then_on() -> None
     assert made.next_renewal_at() == inf
 
 
-def test_locks_that_are_long_over_are_forgotten_but_not_what_is_in_flight() -> None:
+def test_expired_locks_are_forgotten_unless_in_flight() -> None:
     jobs = held(0, 2, until=30.0)
     made = holdings(jobs)
     jobs.decide(0, ACCEPT)

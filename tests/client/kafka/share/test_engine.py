@@ -7,7 +7,7 @@ import pytest
 from broker.client.kafka.share.engine import Turns
 
 
-def test_one_at_a_time_in_the_order_of_arrival() -> None:
+def test_turns_are_taken_in_order_of_arrival() -> None:
     turns, order, inside = Turns(), [], []
 
     def work(number: int) -> None:
@@ -30,7 +30,7 @@ def test_one_at_a_time_in_the_order_of_arrival() -> None:
     assert order == list(range(8))
 
 
-def test_a_loop_that_takes_turn_after_turn_lets_others_in() -> None:
+def test_loop_of_turns_lets_others_in() -> None:
     turns, done = Turns(), threading.Event()
 
     def other() -> None:
@@ -42,12 +42,12 @@ def test_a_loop_that_takes_turn_after_turn_lets_others_in() -> None:
         thread.start()
         while turns._next_ticket < 2:
             threading.Event().wait(0.001)
-    with turns:  # after the other one, which came first
+    with turns:  # after the other thread, which came first
         assert done.is_set()
     thread.join(30)
 
 
-def test_who_is_interrupted_while_waiting_does_not_block_those_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_waiter_does_not_block_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns()
     with turns, monkeypatch.context() as patch:
 

@@ -1,4 +1,4 @@
-"""Connections that break anywhere: every record is delivered, and none again once its acknowledgement was answered."""
+"""Connections that break anywhere: every record is delivered, and not again once its acknowledgement was answered."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[tuple[Broker, CuttingProxy, str]]:
-    """The address is one that nothing cuts."""
+    """The address that nothing cuts."""
     with CuttingProxy() as proxy:
         listeners = (f"kafka://127.0.0.1:0?advertised={proxy.address}", "kafka://127.0.0.1:0?name=direct")
         with Broker(listeners=listeners, group_share_min_record_lock_duration_ms=1000) as broker:
@@ -29,7 +29,7 @@ def proxied() -> Iterator[tuple[Broker, CuttingProxy, str]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_breaks_every_record_is_done_and_none_after_its_acknowledgement(
+def test_acknowledged_records_do_not_return_after_any_fault(
     proxied: tuple[Broker, CuttingProxy, str], seed: int
 ) -> None:
     broker, proxy, direct = proxied

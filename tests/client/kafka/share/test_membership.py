@@ -1,4 +1,4 @@
-"""When a share consumer sends heartbeats, what they say, and what it makes of the answers."""
+"""When a share consumer sends heartbeats, their fields, and the effects of the answers."""
 
 from uuid import UUID
 
@@ -26,131 +26,131 @@ def make(*topics: str) -> Membership:
 
 
 def joined() -> Membership:
-    one = make()
-    one.heartbeat()
-    one.answered(HeartbeatAnswer(0, 3, 5.0, frozenset({JOBS})), 100.0)
-    return one
+    member = make()
+    member.heartbeat()
+    member.answered(HeartbeatAnswer(0, 3, 5.0, frozenset({JOBS})), 100.0)
+    return member
 
 
 def test_pair_outside_the_table_is_a_bug() -> None:
     check_pairs(TABLE, next_state, S, E)
 
 
-def test_the_first_heartbeat_says_everything_and_the_next_ones_only_who_it_is() -> None:
-    one = make()
-    assert one.heartbeat() == {
+def test_first_heartbeat_has_all_fields_later_ones_few() -> None:
+    member = make()
+    assert member.heartbeat() == {
         "group_id": "group",
         "member_id": "member",
         "member_epoch": 0,
         "subscribed_topic_names": ["jobs"],
         "rack_id": "rack",
     }
-    one.answered(HeartbeatAnswer(0, 3, 5.0, frozenset({JOBS})), 100.0)
-    assert (one.state, one.due_at, one.assigned) == (S.STABLE, 105.0, {JOBS})
-    assert one.heartbeat() == {"group_id": "group", "member_id": "member", "member_epoch": 3}
-    one.answered(HeartbeatAnswer(0, 4, 2.0, None), 105.0)
-    assert (one.epoch, one.due_at, one.assigned) == (4, 107.0, {JOBS})
+    member.answered(HeartbeatAnswer(0, 3, 5.0, frozenset({JOBS})), 100.0)
+    assert (member.state, member.due_at, member.assigned) == (S.STABLE, 105.0, {JOBS})
+    assert member.heartbeat() == {"group_id": "group", "member_id": "member", "member_epoch": 3}
+    member.answered(HeartbeatAnswer(0, 4, 2.0, None), 105.0)
+    assert (member.epoch, member.due_at, member.assigned) == (4, 107.0, {JOBS})
 
 
-def test_a_new_subscription_is_told_at_once_and_until_an_answer_has_come() -> None:
-    one = joined()
-    one.subscribe(["jobs", "more"], 101.0)
-    assert one.due_at == 101.0
-    assert one.heartbeat()["subscribed_topic_names"] == ["jobs", "more"]
-    one.unanswered(102.0)
-    assert one.heartbeat()["subscribed_topic_names"] == ["jobs", "more"]
-    one.subscribe(["other"], 103.0)  # while that one is on its way
-    one.answered(HeartbeatAnswer(0, 5), 104.0)
-    assert one.due_at == 104.0
-    assert one.heartbeat()["subscribed_topic_names"] == ["other"]
-    one.answered(HeartbeatAnswer(0, 6), 105.0)
-    assert "subscribed_topic_names" not in one.heartbeat()
+def test_new_subscription_is_sent_until_an_answer_comes() -> None:
+    member = joined()
+    member.subscribe(["jobs", "more"], 101.0)
+    assert member.due_at == 101.0
+    assert member.heartbeat()["subscribed_topic_names"] == ["jobs", "more"]
+    member.unanswered(102.0)
+    assert member.heartbeat()["subscribed_topic_names"] == ["jobs", "more"]
+    member.subscribe(["other"], 103.0)  # while that heartbeat is in flight
+    member.answered(HeartbeatAnswer(0, 5), 104.0)
+    assert member.due_at == 104.0
+    assert member.heartbeat()["subscribed_topic_names"] == ["other"]
+    member.answered(HeartbeatAnswer(0, 6), 105.0)
+    assert "subscribed_topic_names" not in member.heartbeat()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id])
-def test_a_fenced_member_joins_again_at_once_with_its_id_and_reads_nothing_until_then(code: int) -> None:
-    one = joined()
-    one.heartbeat()
-    one.answered(HeartbeatAnswer(code), 110.0)
-    assert (one.state, one.due_at, one.assigned) == (S.JOINING, 110.0, frozenset())
-    fields = one.heartbeat()
+def test_fenced_member_rejoins_at_once_without_partitions(code: int) -> None:
+    member = joined()
+    member.heartbeat()
+    member.answered(HeartbeatAnswer(code), 110.0)
+    assert (member.state, member.due_at, member.assigned) == (S.JOINING, 110.0, frozenset())
+    fields = member.heartbeat()
     assert (fields["member_id"], fields["member_epoch"], fields["subscribed_topic_names"]) == ("member", 0, ["jobs"])
-    one.answered(HeartbeatAnswer(code), 111.0)
-    assert one.due_at == 111.1  # not in a circle
+    member.answered(HeartbeatAnswer(code), 111.0)
+    assert member.due_at == 111.1  # not in a busy loop
 
 
 @pytest.mark.parametrize("code", [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress])
-def test_errors_that_pass_are_tried_again_ever_later(code: int) -> None:
-    one, now, pauses = joined(), 200.0, []
+def test_retriable_errors_are_retried_with_growing_delays(code: int) -> None:
+    member, now, pauses = joined(), 200.0, []
     for _ in range(6):
-        one.heartbeat()
-        one.answered(HeartbeatAnswer(code), now)
-        pauses.append(round(one.due_at - now, 3))
-        now = one.due_at
+        member.heartbeat()
+        member.answered(HeartbeatAnswer(code), now)
+        pauses.append(round(member.due_at - now, 3))
+        now = member.due_at
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert one.assigned == {JOBS}
-    assert one.state is S.STABLE
+    assert member.assigned == {JOBS}
+    assert member.state is S.STABLE
 
 
-def test_any_other_error_ends_it() -> None:
-    one = joined()
-    one.heartbeat()
-    one.answered(HeartbeatAnswer(ErrorCode.group_authorization_failed), 110.0)
-    assert one.state is S.FAILED
+def test_other_error_ends_the_membership() -> None:
+    member = joined()
+    member.heartbeat()
+    member.answered(HeartbeatAnswer(ErrorCode.group_authorization_failed), 110.0)
+    assert member.state is S.FAILED
 
 
-def test_leaving_is_one_more_heartbeat_and_nothing_is_read_meanwhile() -> None:
-    one = joined()
-    one.leave()
-    one.leave()
-    assert (one.state, one.assigned) == (S.LEAVING, frozenset())
-    assert one.heartbeat() == {"group_id": "group", "member_id": "member", "member_epoch": -1}
-    one.answered(HeartbeatAnswer(0, -1), 120.0)
-    assert one.state is S.LEFT
-    one.give_up()
-    assert one.state is S.LEFT
+def test_leaving_takes_one_heartbeat_and_stops_reading() -> None:
+    member = joined()
+    member.leave()
+    member.leave()
+    assert (member.state, member.assigned) == (S.LEAVING, frozenset())
+    assert member.heartbeat() == {"group_id": "group", "member_id": "member", "member_epoch": -1}
+    member.answered(HeartbeatAnswer(0, -1), 120.0)
+    assert member.state is S.LEFT
+    member.give_up()
+    assert member.state is S.LEFT
 
 
 @pytest.mark.parametrize("code", [0, ErrorCode.fenced_member_epoch, ErrorCode.group_authorization_failed])
-def test_an_answer_that_comes_while_it_leaves_does_not_keep_it_from_saying_so(code: int) -> None:
-    for one in (joined(), make()):
-        one.heartbeat()
-        one.leave()
-        one.answered(HeartbeatAnswer(code, 9), 120.0)
-        assert (one.state, one.due_at) == (S.LEAVING, 120.0)
-        assert one.heartbeat()["member_epoch"] == -1
-        one.answered(HeartbeatAnswer(ErrorCode.unknown_member_id), 121.0)
-        assert one.state is S.LEFT
+def test_late_answer_does_not_prevent_leaving(code: int) -> None:
+    for member in (joined(), make()):
+        member.heartbeat()
+        member.leave()
+        member.answered(HeartbeatAnswer(code, 9), 120.0)
+        assert (member.state, member.due_at) == (S.LEAVING, 120.0)
+        assert member.heartbeat()["member_epoch"] == -1
+        member.answered(HeartbeatAnswer(ErrorCode.unknown_member_id), 121.0)
+        assert member.state is S.LEFT
 
 
-def test_who_has_not_asked_to_join_leaves_without_a_word() -> None:
-    one = make()
-    one.leave()
-    assert one.state is S.LEFT
+def test_member_that_never_joined_leaves_silently() -> None:
+    member = make()
+    member.leave()
+    assert member.state is S.LEFT
 
 
 codes = st.sampled_from([0, 0, 0, 110, 25, 15, 14, 16])
 
 
 @given(st.lists(st.one_of(codes, st.none(), st.sampled_from(["a", "b"]))))
-def test_the_coordinator_always_learns_the_topics_and_never_needs_to_guess(events: list[int | str | None]) -> None:
-    """A coordinator that forgets a member with each fencing, and otherwise keeps what it was last told."""
-    one, now = make("first"), 0.0
+def test_coordinator_always_learns_the_topics(events: list[int | str | None]) -> None:
+    """A coordinator that forgets a member with each fencing, and otherwise keeps the last topics that it got."""
+    member, now = make("first"), 0.0
     known: list[str] | None = None
     for event in events:
         now += 1
         if isinstance(event, str):
-            one.subscribe([event], now)
+            member.subscribe([event], now)
             continue
-        fields = one.heartbeat()
+        fields = member.heartbeat()
         if event is None:  # the request may have arrived
-            one.unanswered(now)
+            member.unanswered(now)
             continue
         if event == 0:
             assert (fields["member_epoch"] == 0) is (known is None)
             known = fields.get("subscribed_topic_names", known)
-            assert known == sorted(one.topics)
+            assert known == sorted(member.topics)
         elif event in (110, 25):
             known = None
-        one.answered(HeartbeatAnswer(event, 7), now)
-        assert one.due_at >= now
+        member.answered(HeartbeatAnswer(event, 7), now)
+        assert member.due_at >= now

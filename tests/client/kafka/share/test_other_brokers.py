@@ -1,6 +1,6 @@
-"""The share consumer with the three brokers that librdkafka pretends to be (version 1 of the protocol, leaders on each of them).
+"""The share consumer with librdkafka's three mock brokers (version 1 of the protocol, leaders on each of them).
 
-They count epochs, locks and deliveries as Kafka does, and were not written by us.
+They count epochs, locks and deliveries as Kafka does, independently of this project.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _names = itertools.count()
 
 
 class Brokers:
-    """A cluster of librdkafka's, which lives as long as its producer."""
+    """A mock cluster of librdkafka, which lives as long as its producer."""
 
     def __init__(self) -> None:
         self.producer = Producer(
@@ -52,7 +52,7 @@ def topic(brokers: Brokers) -> str:
 
 
 def consumer(brokers: Brokers, topic: str, **options: Any) -> ShareConsumer:
-    """A member that has begun to read: these brokers give a group only what comes after its first fetch."""
+    """A member that has begun to read: these brokers give a group only records that come after its first fetch."""
     settings = {"fetch.max.wait.ms": 50} | options.pop("settings", {})
     made = ShareConsumer(brokers.servers, f"workers-{topic}", [topic], settings=settings, **options)
     try:
@@ -66,7 +66,7 @@ def consumer(brokers: Brokers, topic: str, **options: Any) -> ShareConsumer:
     return made
 
 
-def test_every_record_of_every_broker_comes_once_and_is_acknowledged(brokers: Brokers, topic: str) -> None:
+def test_every_broker_delivers_each_record_once(brokers: Brokers, topic: str) -> None:
     acknowledged: Counter[tuple[int, int]] = Counter()
 
     def note(name: str, partition: int, offsets: list[int], error: KafkaClientError | None) -> None:
@@ -86,7 +86,7 @@ def test_every_record_of_every_broker_comes_once_and_is_acknowledged(brokers: Br
     assert acknowledged == seen
 
 
-def test_what_is_released_comes_again_and_what_is_rejected_does_not(brokers: Brokers, topic: str) -> None:
+def test_released_record_comes_again_and_rejected_does_not(brokers: Brokers, topic: str) -> None:
     with consumer(brokers, topic, acknowledgement="explicit") as jobs:
         brokers.send(topic, [b"accept", b"release", b"reject"], 1)
         first = polled(jobs, 3)
@@ -102,7 +102,7 @@ def test_what_is_released_comes_again_and_what_is_rejected_does_not(brokers: Bro
         assert jobs.poll(0.3) == []
 
 
-def test_an_exception_releases_the_record_in_work_and_accepts_those_before(brokers: Brokers, topic: str) -> None:
+def test_exception_releases_current_record_and_accepts_earlier_ones(brokers: Brokers, topic: str) -> None:
     def work() -> None:
         with consumer(brokers, topic) as jobs:
             brokers.send(topic, numbers(5), 2)
@@ -125,7 +125,7 @@ def consumer_of(brokers: Brokers, topic: str) -> ShareConsumer:
     return ShareConsumer(brokers.servers, f"workers-{topic}", [topic], settings={"fetch.max.wait.ms": 50})
 
 
-def test_a_loop_that_breaks_accepts_what_it_has_had_and_gives_the_rest_back(brokers: Brokers, topic: str) -> None:
+def test_broken_loop_accepts_delivered_records_and_releases_rest(brokers: Brokers, topic: str) -> None:
     with consumer(brokers, topic, max_poll_records=2) as jobs:
         brokers.send(topic, numbers(4), 0)
         for record in jobs:
@@ -136,7 +136,7 @@ def test_a_loop_that_breaks_accepts_what_it_has_had_and_gives_the_rest_back(brok
         assert sorted(record.value for record in left) == [b"2", b"3"]
 
 
-def test_records_may_be_worked_on_by_many_threads(brokers: Brokers, topic: str) -> None:
+def test_many_threads_may_work_on_records(brokers: Brokers, topic: str) -> None:
     done: Counter[bytes] = Counter()
     with consumer(brokers, topic, acknowledgement="explicit", max_poll_records=7) as jobs:
         brokers.send(topic, numbers(200))
@@ -204,7 +204,7 @@ def test_coroutines(brokers: Brokers, topic: str) -> None:
     assert sorted(asyncio.run(work())) == sorted(numbers(50))
 
 
-def test_a_task_that_is_cancelled_while_it_waits_loses_no_record(brokers: Brokers, topic: str) -> None:
+def test_cancelled_task_loses_no_record(brokers: Brokers, topic: str) -> None:
     async def work() -> list[Any]:
         settings = {"fetch.max.wait.ms": 50}
         async with AsyncShareConsumer(brokers.servers, f"workers-{topic}", [topic], settings=settings) as jobs:
@@ -221,7 +221,7 @@ def test_a_task_that_is_cancelled_while_it_waits_loses_no_record(brokers: Broker
     assert [record.value for record in asyncio.run(work())] == [b"job"]
 
 
-def test_locks_cannot_be_renewed_there_and_the_error_says_so(brokers: Brokers, topic: str) -> None:
+def test_missing_lock_renewal_is_named_in_the_error(brokers: Brokers, topic: str) -> None:
     with consumer(brokers, topic) as jobs:
         brokers.send(topic, [b"job"])
         (record,) = jobs.poll(LIMIT_S)
@@ -229,7 +229,7 @@ def test_locks_cannot_be_renewed_there_and_the_error_says_so(brokers: Brokers, t
             record.renew()
 
 
-def test_a_closed_consumer_says_so_and_closing_twice_is_no_error(brokers: Brokers, topic: str) -> None:
+def test_closed_consumer_says_so_and_closes_again(brokers: Brokers, topic: str) -> None:
     jobs = consumer(brokers, topic)
     jobs.close()
     jobs.close()
@@ -246,7 +246,7 @@ def test_closing_from_another_thread_ends_the_loop(brokers: Brokers, topic: str)
     closing.join(LIMIT_S)
 
 
-def test_a_broker_without_share_groups_is_named_in_the_error() -> None:
+def test_broker_without_share_groups_is_named() -> None:
     with (
         ScriptedBroker() as broker,
         ShareConsumer(broker.address, "workers", ["jobs"]) as jobs,
@@ -255,7 +255,7 @@ def test_a_broker_without_share_groups_is_named_in_the_error() -> None:
         jobs.poll(LIMIT_S)
 
 
-def test_an_address_without_a_broker_is_an_error_soon() -> None:
+def test_address_without_broker_is_an_error_soon() -> None:
     settings = {"socket.connection.setup.timeout.ms": 400}
     with (
         ShareConsumer("127.0.0.1:1", "workers", ["jobs"], settings=settings) as jobs,
@@ -274,7 +274,7 @@ def test_an_address_without_a_broker_is_an_error_soon() -> None:
         ({"settings": {"auto.offset.reset": "earliest"}}, "does not know the setting 'auto.offset.reset'"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_started(options: dict[str, Any], sentence: str) -> None:
+def test_wrong_options_are_reported_before_the_start(options: dict[str, Any], sentence: str) -> None:
     before = threading.active_count()
     with pytest.raises(ConfigError, match=sentence):
         ShareConsumer(**{"servers": "localhost:9092", "group": "workers", "topics": ["jobs"]} | options)

@@ -26,7 +26,7 @@ def as_read(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_fetch_names_what_is_new_what_is_decided_and_what_is_not_wanted_any_more(version: int) -> None:
+def test_fetch_names_additions_decisions_and_removals(version: int) -> None:
     plan = FetchPlan(4, ((JOBS, 0), (JOBS, 1)), ((MORE, 2),))
     acknowledgements = {(JOBS, 1): [(5, 6, b"\1"), (8, 9, b"\2\3")], (MORE, 0): [(1, 1, b"\0")]}
     read = as_read(
@@ -53,7 +53,7 @@ def test_a_fetch_names_what_is_new_what_is_decided_and_what_is_not_wanted_any_mo
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_answer_to_a_fetch(version: int) -> None:
+def test_fetch_answer_is_read(version: int) -> None:
     data = {
         "partition_index": 3,
         "error_code": 0,
@@ -82,7 +82,7 @@ def test_an_answer_to_a_fetch(version: int) -> None:
 @pytest.mark.parametrize(
     "ranges", [[(5, 4)], [(0, 3), (3, 4)], [(-2, 3)], [(0, 1 << 20)], [(0, 1 << 19), (1 << 20, 2 << 20)]]
 )
-def test_acquired_records_that_no_broker_would_name_are_an_error(ranges: list[tuple[int, int]]) -> None:
+def test_absurdly_many_acquired_records_are_an_error(ranges: list[tuple[int, int]]) -> None:
     data = {
         "partition_index": 0,
         "acquired_records": [{"first_offset": f, "last_offset": t, "delivery_count": 1} for f, t in ranges],
@@ -93,7 +93,7 @@ def test_acquired_records_that_no_broker_would_name_are_an_error(ranges: list[tu
         requests.read_fetched(1, memoryview(frame))
 
 
-def test_acquired_records_of_very_many_partitions_are_an_error_as_well() -> None:
+def test_acquired_records_of_many_partitions_are_bounded_too() -> None:
     ranges = [{"first_offset": 0, "last_offset": (1 << 20) - 1, "delivery_count": 1}]
     partitions = [{"partition_index": index, "acquired_records": ranges} for index in range(5)]
     fields = {"responses": [{"topic_id": JOBS, "partitions": partitions}]}
@@ -119,4 +119,4 @@ def test_acknowledgements_and_their_answer(version: int) -> None:
     frame = control.encode_response(ApiKey.SHARE_ACKNOWLEDGE, version, 9, answered)
     _, answer = requests.read_acknowledged(version, memoryview(frame))
     assert answer.lock_s == (1.5 if version == 2 else 0.0)
-    assert [(one.partition, one.acknowledge_error) for one in answer.partitions] == [((JOBS, 3), 121)]
+    assert [(partition.partition, partition.acknowledge_error) for partition in answer.partitions] == [((JOBS, 3), 121)]

@@ -17,14 +17,14 @@ def test_pair_outside_the_table_is_a_bug() -> None:
     check_pairs(TABLE, next_state, S, E)
 
 
-def test_after_the_last_epoch_comes_one() -> None:
-    one = ShareSession()
-    one.fetch(PARTITIONS)
-    one.answered()
-    one.epoch = 2**31 - 1
-    assert one.acknowledge() == 2**31 - 1
-    one.answered()
-    assert one.fetch(PARTITIONS).epoch == 1
+def test_epoch_after_the_last_is_one() -> None:
+    session = ShareSession()
+    session.fetch(PARTITIONS)
+    session.answered()
+    session.epoch = 2**31 - 1
+    assert session.acknowledge() == 2**31 - 1
+    session.answered()
+    assert session.fetch(PARTITIONS).epoch == 1
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -55,7 +55,7 @@ class SessionMachine(RuleBasedStateMachine):
         else:
             self.lose()
             return
-        assert self.broker[0] == wanted  # what the broker reads for us is what we want
+        assert self.broker[0] == wanted  # the broker reads the wanted partitions
         self.answer()
 
     @precondition(lambda self: not self.is_in_flight and self.session.is_open)

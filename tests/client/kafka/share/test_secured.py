@@ -20,7 +20,7 @@ SETTINGS = {
 }
 
 
-def test_records_come_over_tls_after_a_login_and_only_then() -> None:
+def test_records_over_tls_need_a_login() -> None:
     with (
         SaslGate(USERS, server_side()) as gate,
         Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{gate.port}",)) as running,

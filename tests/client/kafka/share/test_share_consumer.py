@@ -1,5 +1,5 @@
-"""The share consumer with this project's broker: locks and their renewal, strict counts, what happens when something dies, and
-the errors that say what is wrong."""
+"""The share consumer with this project's broker: locks and their renewal, strict counts, crashes of either side, and
+clear errors."""
 
 import itertools
 import threading
@@ -56,7 +56,7 @@ class Queue:
             assert answer.code == 0, answer
 
     def send(self, *values: bytes) -> None:
-        """In one batch."""
+        """Send them in one batch."""
         with Cluster(ClientConfig.from_properties({"bootstrap.servers": self.servers})) as cluster:
             cluster.make_topics([self.name])
             producer = cluster.producer()
@@ -68,37 +68,37 @@ class Queue:
         return ShareConsumer(self.servers, self.name, [self.name], **options)
 
 
-def test_one_record_at_a_time_comes_out_of_a_batch_of_many(running: Broker) -> None:
+def test_batch_of_many_records_comes_one_by_one(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(*numbers(50))
-    with jobs.consumer() as one, jobs.consumer() as other:
+    with jobs.consumer() as fast, jobs.consumer() as other:
         seen: list[ShareRecord] = []
         while len(seen) < 50:
-            for consumer in (one, other):
+            for consumer in (fast, other):
                 got = consumer.poll(0.5, max_records=1)
                 assert len(got) <= 1
                 seen += got
     assert sorted(record.offset for record in seen) == list(range(50))
 
 
-def test_a_slow_loop_leaves_records_for_others(running: Broker) -> None:
+def test_slow_loop_leaves_records_for_others(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(*numbers(10))
     with jobs.consumer() as slow, jobs.consumer() as other:
         for record in slow:
-            assert record.offset == 0  # the first one has only this one
+            assert record.offset == 0  # the first consumer has only this record
             rest = polled(other, 9)
             break
         assert [record.offset for record in rest] == list(range(1, 10))
 
 
-def test_a_record_whose_lock_is_over_goes_to_another_and_cannot_be_accepted_any_more(running: Broker) -> None:
+def test_expired_record_goes_to_another_consumer(running: Broker) -> None:
     jobs = Queue(running, **SHORT)
     jobs.send(b"job")
     heard: list[tuple[list[int], KafkaClientError | None]] = []
     with jobs.consumer(acknowledgement="explicit", on_acknowledged=lambda _t, _p, *what: heard.append(what)) as hanging:
         (record,) = hanging.poll(LIMIT_S)
-        record.acquired.expires_at += LIMIT_S  # it does not find out by itself
+        record.acquired.expires_at += LIMIT_S  # it does not notice by itself
         with jobs.consumer(renew_while_processing=True) as other:
             (again,) = other.poll(LIMIT_S)
             assert (again.value, again.delivery_count) == (b"job", 2)
@@ -112,7 +112,7 @@ def test_a_record_whose_lock_is_over_goes_to_another_and_cannot_be_accepted_any_
     assert isinstance(told, AcknowledgementError)
 
 
-def test_a_consumer_forgets_a_record_long_after_its_lock_is_over(running: Broker) -> None:
+def test_consumer_forgets_record_long_after_its_lock(running: Broker) -> None:
     jobs = Queue(running, **SHORT)
     jobs.send(b"job")
     with jobs.consumer(acknowledgement="explicit") as hanging, jobs.consumer(renew_while_processing=True) as other:
@@ -150,7 +150,7 @@ def test_renewed_locks_last(running: Broker, automatic: bool) -> None:
         ] * 2
 
 
-def test_a_record_that_nobody_accepts_is_given_up_after_the_limit(running: Broker) -> None:
+def test_record_without_acceptance_ends_at_delivery_limit(running: Broker) -> None:
     jobs = Queue(running, **{"share.delivery.count.limit": "3"})
     jobs.send(b"poison")
     counts = []
@@ -161,7 +161,7 @@ def test_a_record_that_nobody_accepts_is_given_up_after_the_limit(running: Broke
     assert counts == [1, 2, 3]
 
 
-def test_a_consumer_goes_on_when_its_broker_was_killed_and_is_back(tmp_path: Path) -> None:
+def test_consumer_continues_after_broker_is_killed_and_restarted(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         jobs = Queue.__new__(Queue)
         jobs.name, jobs.servers = "jobs", broker.address
@@ -177,7 +177,7 @@ def test_a_consumer_goes_on_when_its_broker_was_killed_and_is_back(tmp_path: Pat
         assert broker.stop() == 0
 
 
-def test_topics_can_be_changed_and_may_be_made_later(running: Broker) -> None:
+def test_topics_can_change_and_may_be_created_later(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(b"first")
     with jobs.consumer() as consumer:
@@ -192,7 +192,7 @@ def test_topics_can_be_changed_and_may_be_made_later(running: Broker) -> None:
         assert [record.value for record in consumer.poll(LIMIT_S)] == [b"later"]
 
 
-def test_a_group_of_another_kind_is_named_in_the_error(running: Broker) -> None:
+def test_group_of_another_kind_is_named(running: Broker) -> None:
     from confluent_kafka import Consumer
 
     jobs = Queue(running)
@@ -210,7 +210,7 @@ def test_a_group_of_another_kind_is_named_in_the_error(running: Broker) -> None:
         member.close()
 
 
-def test_where_share_groups_are_switched_off_the_error_says_so(running: Broker) -> None:
+def test_disabled_share_groups_are_named_in_the_error(running: Broker) -> None:
     with Broker() as broker:
         with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})) as cluster:
             off = {"feature": "share.version", "max_version_level": 0, "upgrade_type": 2}
@@ -223,7 +223,7 @@ def test_where_share_groups_are_switched_off_the_error_says_so(running: Broker) 
                 jobs.poll(LIMIT_S)
 
 
-def test_a_record_in_work_stays_with_its_worker_while_that_one_polls_for_more(running: Broker) -> None:
+def test_worker_keeps_its_record_while_it_polls(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(b"one")
     with jobs.consumer(acknowledgement="explicit") as consumer:
@@ -237,7 +237,7 @@ def test_a_record_in_work_stays_with_its_worker_while_that_one_polls_for_more(ru
         assert other.poll(0.5) == []
 
 
-def test_what_was_polled_and_not_decided_is_given_back_by_an_explicit_consumer(running: Broker) -> None:
+def test_explicit_consumer_returns_undecided_records(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(b"job")
     with jobs.consumer(acknowledgement="explicit") as consumer:
@@ -246,7 +246,7 @@ def test_what_was_polled_and_not_decided_is_given_back_by_an_explicit_consumer(r
         assert len(other.poll(LIMIT_S)) == 1
 
 
-def test_a_wrong_password_is_an_error_of_the_next_call(running: Broker) -> None:
+def test_wrong_password_is_an_error_of_next_call(running: Broker) -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -260,21 +260,21 @@ def test_a_wrong_password_is_an_error_of_the_next_call(running: Broker) -> None:
         consumer.poll(LIMIT_S)
 
 
-def test_a_loop_that_becomes_slow_does_not_wait_with_what_is_done(running: Broker) -> None:
+def test_slowing_loop_sends_finished_decisions_in_time(running: Broker) -> None:
     jobs = Queue(running)
     jobs.send(*numbers(40))
     acknowledged: list[int] = []
     clock = threading.Event()
     with jobs.consumer(on_acknowledged=lambda _t, _p, offsets, _error: acknowledged.extend(offsets)) as consumer:
         for record in consumer:
-            if record.offset == 20:  # usually one of 16 that were fetched together
+            if record.offset == 20:  # usually in a fetch of 16 records
                 clock.wait(1.1)
             if record.offset == 21:
                 assert acknowledged == list(range(21))
                 break
 
 
-def test_closing_tells_the_group_even_if_a_heartbeat_is_on_its_way(running: Broker) -> None:
+def test_closing_tells_the_group_despite_pending_heartbeat(running: Broker) -> None:
     jobs = Queue(running)
     for _ in range(5):
         with jobs.consumer():

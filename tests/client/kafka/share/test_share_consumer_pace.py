@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from broker.client.kafka.share.share_consumer import Pace
 
 
-def test_a_fast_loop_soon_asks_for_all_it_may_have() -> None:
+def test_fast_loop_soon_asks_for_the_maximum() -> None:
     pace = Pace(500)
     sizes = []
     for _ in range(11):
@@ -15,14 +15,14 @@ def test_a_fast_loop_soon_asks_for_all_it_may_have() -> None:
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]
 
 
-def test_a_loop_that_takes_seconds_for_a_record_has_one_at_a_time() -> None:
+def test_slow_loop_has_one_record_at_a_time() -> None:
     pace = Pace(500)
     for _ in range(5):
         pace.finished(1, 3.0)
         assert pace.size == 1
 
 
-def test_a_loop_that_becomes_slow_falls_to_what_it_does_in_a_second() -> None:
+def test_slowing_loop_falls_to_records_per_second() -> None:
     pace = Pace(500)
     for _ in range(10):
         pace.finished(pace.size, 0.0)
@@ -30,7 +30,7 @@ def test_a_loop_that_becomes_slow_falls_to_what_it_does_in_a_second() -> None:
     assert pace.size == 10
 
 
-def test_batches_that_are_not_full_do_not_make_it_ask_for_more() -> None:
+def test_partial_batches_do_not_raise_the_size() -> None:
     pace = Pace(500)
     pace.finished(1, 0.0)
     pace.finished(1, 0.0)
@@ -38,7 +38,7 @@ def test_batches_that_are_not_full_do_not_make_it_ask_for_more() -> None:
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 1e6))))
-def test_it_is_never_less_than_one_nor_more_than_allowed(most: int, batches: list[tuple[int, float]]) -> None:
+def test_size_stays_between_one_and_the_maximum(most: int, batches: list[tuple[int, float]]) -> None:
     pace = Pace(most)
     for count, seconds in batches:
         pace.finished(count, seconds)

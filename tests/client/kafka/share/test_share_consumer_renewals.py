@@ -1,4 +1,4 @@
-"""The thread that renews locks: when it does, and when it leaves off."""
+"""The thread that renews locks: when it does, and when it stops."""
 
 import queue
 from math import inf
@@ -10,7 +10,7 @@ LIMIT_S = 60.0
 
 
 class Engine:
-    """``next_in_s``: when it wants to be asked again; what it was asked is in ``asked``."""
+    """``next_in_s``: the time until the next call; ``asked``: the calls so far."""
 
     def __init__(self, next_in_s: float) -> None:
         self.asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -32,7 +32,7 @@ def came_within(engine: Engine, seconds: float) -> bool:
     return True
 
 
-def test_what_is_due_is_renewed_again_and_again() -> None:
+def test_due_locks_are_renewed_again_and_again() -> None:
     engine = Engine(0.01)
     renewals = Renewals(engine.renew, engine.crashed, SystemClock(), LIMIT_S)
     renewals.look()
@@ -40,7 +40,7 @@ def test_what_is_due_is_renewed_again_and_again() -> None:
     assert renewals.stop(LIMIT_S)
 
 
-def test_without_automatic_renewal_only_what_is_asked_for_is_renewed() -> None:
+def test_only_requested_locks_are_renewed_without_automatic_renewal() -> None:
     engine = Engine(inf)
     renewals = Renewals(engine.renew, engine.crashed, SystemClock(), 0.0)
     assert not renewals.is_automatic
@@ -52,17 +52,17 @@ def test_without_automatic_renewal_only_what_is_asked_for_is_renewed() -> None:
     assert renewals.stop(LIMIT_S)
 
 
-def test_a_worker_that_asks_for_nothing_any_more_loses_its_locks() -> None:
+def test_idle_worker_loses_its_locks() -> None:
     engine = Engine(0.01)
     renewals = Renewals(engine.renew, engine.crashed, SystemClock(), 0.1)
     renewals.look()
     assert engine.asked.get(timeout=LIMIT_S)
-    while came_within(engine, 2.0):  # without a limit, one would come every 10 ms
+    while came_within(engine, 2.0):  # without a limit, a call would come every 10 ms
         pass
     assert renewals.stop(LIMIT_S)
 
 
-def test_a_crash_is_reported() -> None:
+def test_crash_is_reported() -> None:
     crashes: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def broken(automatic: bool) -> float:

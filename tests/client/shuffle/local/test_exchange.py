@@ -16,7 +16,7 @@ from protocol.shuffle.ids import ResultPartitionID
 from tests.client.conftest import InThread
 
 
-def test_a_slow_reader_holds_back_its_writer(partition: ResultPartitionID, in_thread: InThread) -> None:
+def test_slow_reader_holds_back_its_writer(partition: ResultPartitionID, in_thread: InThread) -> None:
     exchange = LocalExchange(buffers=4)
     highest = 0
 
@@ -46,7 +46,7 @@ def test_records_are_read_while_they_are_written(partition: ResultPartitionID, i
         assert sorted(words) == sorted(gate.records())
 
 
-def test_a_blocking_partition_is_read_as_often_as_wanted(partition: ResultPartitionID) -> None:
+def test_blocking_partition_can_be_read_repeatedly(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     with exchange.writer(partition, 2, "blocking") as writer:
         writer.push(0, b"a")
@@ -62,7 +62,7 @@ def test_a_blocking_partition_is_read_as_often_as_wanted(partition: ResultPartit
         gate.poll()
 
 
-def test_a_pipelined_partition_is_read_once(partition: ResultPartitionID) -> None:
+def test_pipelined_partition_is_read_once(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     with exchange.writer(partition, 1) as writer:
         writer.push(0, b"a")
@@ -73,7 +73,7 @@ def test_a_pipelined_partition_is_read_once(partition: ResultPartitionID) -> Non
             ):
                 second.poll()
             assert gate.poll() is not None
-        for _ in range(100):  # nobody reads any more: nobody is waited for
+        for _ in range(100):  # without a reader, pushes do not wait
             writer.push(0, b"b")
     assert 0 == len(exchange.partitions)
 
@@ -84,7 +84,7 @@ def write_and_fail(exchange: LocalExchange, partition: ResultPartitionID) -> Non
         raise ZeroDivisionError("by nothing")
 
 
-def test_a_failed_writer_is_told_to_its_readers(partition: ResultPartitionID) -> None:
+def test_failed_writer_is_reported_to_its_readers(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     with InputGate([(exchange, partition, 0)]) as gate:
         with pytest.raises(ZeroDivisionError):
@@ -97,7 +97,7 @@ def test_a_failed_writer_is_told_to_its_readers(partition: ResultPartitionID) ->
         assert gate.finished
 
 
-def test_barriers_stop_a_local_writer_s_channel_until_it_is_resumed(partition: ResultPartitionID) -> None:
+def test_barrier_stops_local_channel_until_resumed(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     with exchange.writer(partition, 2, "blocking") as writer:
         writer.push_event(events.CheckpointBarrier(1, 0))
@@ -107,7 +107,7 @@ def test_barriers_stop_a_local_writer_s_channel_until_it_is_resumed(partition: R
         assert [-1, 0, 1] == [item.channel for item in gate if item.is_event is (item.channel == -1)]
 
 
-def test_a_blocking_partition_that_is_released_before_it_is_finished_fails_its_readers(
+def test_early_release_of_blocking_partition_fails_readers(
     partition: ResultPartitionID,
 ) -> None:
     exchange = LocalExchange()
@@ -125,10 +125,10 @@ def test_a_blocking_partition_that_is_released_before_it_is_finished_fails_its_r
     writer.close()
 
 
-def test_a_writer_that_is_closed_before_the_end_has_failed(partition: ResultPartitionID) -> None:
+def test_writer_closed_before_the_end_has_failed(partition: ResultPartitionID) -> None:
     exchange = LocalExchange()
     writer = exchange.writer(partition, 1, "blocking")
-    writer.close()  # not open yet: nobody is told
+    writer.close()  # not open yet: no reader is told
     with pytest.raises(ShuffleClosedError, match="not open"):
         writer.push(0, b"a")
     other = exchange.writer(partition, 1, "blocking")
@@ -140,7 +140,7 @@ def test_a_writer_that_is_closed_before_the_end_has_failed(partition: ResultPart
     assert not other.finished
 
 
-def test_what_cannot_be_is_an_error(partition: ResultPartitionID) -> None:
+def test_invalid_calls_are_errors(partition: ResultPartitionID) -> None:
     exchange = LocalExchange(buffers=1)
     writer = exchange.writer(partition, 1)
     writer.open()
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_an_error(partition: ResultPartitionID) -> None:
     writer.close()
 
 
-def test_many_pushes_stop_where_there_is_no_room_here_as_well(partition: ResultPartitionID) -> None:
+def test_pushes_stop_without_room_locally_too(partition: ResultPartitionID) -> None:
     exchange = LocalExchange(buffers=4)
     with exchange.writer(partition, 1) as writer:
         assert writer.push_many(0, [b"x"] * 6, timeout=0.02) == 4

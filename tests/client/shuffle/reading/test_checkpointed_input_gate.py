@@ -93,33 +93,33 @@ class Task(RuleBasedStateMachine):
 TestTask = Task.TestCase
 
 
-def test_the_snapshot_is_when_the_last_barrier_comes() -> None:
+def test_snapshot_is_at_the_last_barrier() -> None:
     alignment = BarrierAlignment("ab")
     assert [Waits("a")] == alignment.barrier("a", barrier(1))
     assert [Waits("b"), Aligned(barrier(1), ("a", "b"))] == alignment.barrier("b", barrier(1))
 
 
-def test_a_newer_barrier_cancels_the_older_checkpoint() -> None:
+def test_newer_barrier_cancels_older_checkpoint() -> None:
     alignment = BarrierAlignment("ab")
     alignment.barrier("a", barrier(1))
     assert [Cancelled(1, ("a",)), Waits("b")] == alignment.barrier("b", barrier(2))
     assert [Waits("a"), Aligned(barrier(2), ("b", "a"))] == alignment.barrier("a", barrier(2))
 
 
-def test_a_barrier_of_a_cancelled_checkpoint_does_nothing() -> None:
+def test_barrier_of_cancelled_checkpoint_does_nothing() -> None:
     alignment = BarrierAlignment("ab")
     assert [Cancelled(1, ())] == alignment.cancel(1)
     assert [GoesOn("a")] == alignment.barrier("a", barrier(1))
     assert [] == alignment.cancel(1)
 
 
-def test_a_channel_that_ends_is_not_waited_for() -> None:
+def test_ended_channel_is_not_awaited() -> None:
     alignment = BarrierAlignment("ab")
     alignment.barrier("a", barrier(1))
     assert [Aligned(barrier(1), ("a",))] == alignment.end_of_partition("b")
 
 
-def test_nobody_waits_for_a_barrier_that_needs_no_alignment() -> None:
+def test_barrier_without_alignment_blocks_no_channel() -> None:
     alignment = BarrierAlignment("ab")
     first = barrier(1, Alignment.AT_LEAST_ONCE)
     assert [] == alignment.barrier("a", first)

@@ -1,4 +1,4 @@
-"""Credit of a gate: against senders that use all they are given, and as Flink's BufferManager counts."""
+"""Credit of a gate: against senders that use all their credit, and as Flink's BufferManager counts."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from broker.client.shuffle.reading.credit import EXCLUSIVE, FLOATING, ChannelBuf
 
 
 class Sender:
-    """The other side of one channel: data that waits, credit it was given."""
+    """The other side of a channel: waiting data and granted credit."""
 
     def __init__(self, buffers: ChannelBuffers) -> None:
         self.buffers = buffers
@@ -21,7 +21,7 @@ class Sender:
 
 
 class Gate(RuleBasedStateMachine):
-    """Senders never send without credit, so the gate must never lack a buffer; and nothing is stuck for ever."""
+    """Senders never send without credit, so the gate must never lack a buffer; and no data is stuck for ever."""
 
     @initialize(channels=st.integers(1, 4), exclusive=st.integers(0, 3), floating=st.integers(0, 5))
     def begin(self, channels: int, exclusive: int, floating: int) -> None:
@@ -119,7 +119,7 @@ class Gate(RuleBasedStateMachine):
         assert self.pool.size == floating
 
     def teardown(self) -> None:
-        """Whoever has data and a reader gets it through."""
+        """All data of senders with a reader arrives."""
         if not hasattr(self, "pool"):
             return
         for sender in self.senders:
@@ -141,10 +141,10 @@ TestGate = Gate.TestCase
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 6), st.integers(0, 6), st.booleans(), st.data())
-def test_a_row_counts_as_its_buffers_one_by_one(
+def test_row_counts_as_its_single_buffers(
     exclusive: int, floating: int, backlog: int, later: int, in_line: bool, data: st.DataObject
 ) -> None:
-    found = []
+    outcomes = []
     count = data.draw(st.integers(0, exclusive + floating))
     for by_row in (False, True):
         pool = FloatingPool(floating)
@@ -167,11 +167,11 @@ def test_a_row_counts_as_its_buffers_one_by_one(
             for kind in [FLOATING] * taken + [EXCLUSIVE] * (count - taken):
                 buffers.recycle(kind)
         state = [getattr(buffers, name) for name in ("exclusive_free", "floating_free", "required", "unannounced")]
-        found.append((taken, state, pool.free, other.unannounced, other.floating_free))
-    assert found[0] == found[1]
+        outcomes.append((taken, state, pool.free, other.unannounced, other.floating_free))
+    assert outcomes[0] == outcomes[1]
 
 
-def test_a_backlog_borrows_floating_buffers_for_all_of_it() -> None:
+def test_backlog_borrows_floating_buffers_for_all() -> None:
     pool = FloatingPool(8)
     buffers = ChannelBuffers(pool, 2)
     buffers.backlog(5)
@@ -186,7 +186,7 @@ def test_data_takes_floating_buffers_first() -> None:
         buffers.take()
 
 
-def test_an_exclusive_buffer_that_comes_back_sends_a_surplus_floating_one_home() -> None:
+def test_returned_exclusive_buffer_frees_surplus_floating_buffer() -> None:
     pool = FloatingPool(1)
     buffers = ChannelBuffers(pool, 2)
     buffers.backlog(1)
@@ -199,7 +199,7 @@ def test_an_exclusive_buffer_that_comes_back_sends_a_surplus_floating_one_home()
     assert (1, 0) == (pool.free, buffers.take_unannounced())
 
 
-def test_a_channel_in_line_gets_the_buffer_that_comes_back() -> None:
+def test_channel_in_line_gets_returned_buffer() -> None:
     pool = FloatingPool(1)
     first, second = ChannelBuffers(pool, 0), ChannelBuffers(pool, 0)
     first.backlog(1)
@@ -209,7 +209,7 @@ def test_a_channel_in_line_gets_the_buffer_that_comes_back() -> None:
     assert (1, 0) == (second.unannounced, pool.free)
 
 
-def test_an_event_that_blocks_takes_everything_from_a_channel_without_buffers_of_its_own() -> None:
+def test_blocking_event_takes_buffers_of_nonexclusive_channel() -> None:
     pool = FloatingPool(4)
     buffers = ChannelBuffers(pool, 0)
     buffers.backlog(3)

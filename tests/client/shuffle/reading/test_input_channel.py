@@ -10,7 +10,7 @@ S, E = ChannelState, ChannelEvent
 
 
 def expected(state: ChannelState, event: ChannelEvent) -> ChannelState | None:
-    """A channel only goes on, to the state that the event names; it starts only from WAITING."""
+    """A channel only moves forward, to the event's state; it starts only from WAITING."""
     after = {E.START: S.RUNNING, E.FAIL: S.FAILED, E.RELEASE: S.RELEASED}[event]
     return after if after > state else None
 
@@ -41,7 +41,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule()
     def release(self) -> None:
-        if not self.was_released:  # a second one is ignored
+        if not self.was_released:  # a second release is ignored
             self.state = next_state(self.state, E.RELEASE)
             self.was_released = True
 

@@ -1,4 +1,4 @@
-"""What a gate does with what servers send, good and bad."""
+"""A gate's handling of servers' messages, valid and invalid."""
 
 import threading
 from collections.abc import Callable
@@ -43,7 +43,7 @@ DATA_END = events.encode(events.EndOfData())
 
 
 def script(server: ReferenceServer, *answers: Callable[[Connection, bytes], None]) -> None:
-    """The n-th request is answered by the n-th of these, with its receiver id; those after it are not."""
+    """The n-th request is answered by the n-th of these, with its receiver id; later requests are not answered."""
     left = list(answers)
 
     def on_request(connection: Connection, request: PartitionRequest) -> None:
@@ -58,10 +58,10 @@ def end(connection: Connection, receiver: bytes, sequence: int) -> None:
     connection.buffer(receiver, sequence + 1, END, DataType.END_OF_PARTITION)
 
 
-def test_a_gate_that_is_closed_before_its_request_was_sent_has_cancelled_all_the_same(
+def test_gate_closed_before_its_request_cancels_too(
     server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
-    """Or it would be chance whether its writer hears of that, or waits for a reader for ever."""
+    """Otherwise chance would decide whether its writer learns of that, or waits for a reader for ever."""
     with InputGate([(server.address, partition, 0)]) as other:  # has the connection that both use
         wait_for(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
         goes_on = threading.Event()
@@ -81,7 +81,7 @@ def test_a_gate_that_is_closed_before_its_request_was_sent_has_cancelled_all_the
         assert request.subpartitions == (1, 1)
 
 
-def test_a_wrong_number_fails_its_channel_and_no_other(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_wrong_number_fails_only_its_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
     def bad(connection: Connection, receiver: bytes) -> None:
         connection.buffer(receiver, 0, b"first")
         connection.buffer(receiver, 2, b"third")
@@ -91,17 +91,17 @@ def test_a_wrong_number_fails_its_channel_and_no_other(server: ReferenceServer, 
         end(connection, receiver, 1)
 
     script(server, bad, good)
-    found: list[tuple[int, bytes]] = []
+    received: list[tuple[int, bytes]] = []
     failures: list[BufferReorderingError] = []
     with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
         while not gate.finished:
             try:
                 for channel, data in gate.buffers():
-                    found.append((channel, bytes(data)))
+                    received.append((channel, bytes(data)))
             except BufferReorderingError as error:
                 failures.append(error)
         wait_for(lambda: any(isinstance(message, CancelPartitionRequest) for message in server.received))
-    assert [(0, b"first"), (1, b"fine")] == sorted(found)
+    assert [(0, b"first"), (1, b"fine")] == sorted(received)
     assert [(1, 2, 0)] == [(error.expected, error.actual, error.channel) for error in failures]  # type: ignore[attr-defined]
 
 
@@ -120,9 +120,7 @@ def test_data_beyond_the_credit_fails_its_channel(server: ReferenceServer, parti
             gate.poll()
 
 
-def test_an_error_for_one_receiver_leaves_the_others_alone(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_error_for_a_receiver_spares_the_others(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(
         server,
         lambda connection, receiver: connection.send(
@@ -138,9 +136,7 @@ def test_an_error_for_one_receiver_leaves_the_others_alone(
         assert gate.finished
 
 
-def test_a_fatal_error_fails_all_channels_of_the_connection(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_fatal_error_fails_all_channels(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(
         server,
         lambda _connection, _receiver: None,
@@ -153,7 +149,7 @@ def test_a_fatal_error_fails_all_channels_of_the_connection(
         assert gate.finished
 
 
-def test_a_closed_connection_is_told_to_every_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_closed_connection_is_reported_to_every_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda _connection, _receiver: None, lambda connection, _receiver: connection.cut())
     with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
         for _ in range(2):
@@ -163,7 +159,7 @@ def test_a_closed_connection_is_told_to_every_channel(server: ReferenceServer, p
 
 
 @pytest.mark.parametrize("garbage", [b"\0\0\0\x09\xba\xdc\x0f\xfe\x63", b"HTTP/1.1 400 Bad Request\r\n", bytes(100)])
-def test_what_cannot_be_read_fails_the_connection(
+def test_unreadable_message_fails_the_connection(
     server: ReferenceServer, partition: ResultPartitionID, garbage: bytes
 ) -> None:
     script(server, lambda connection, _receiver: connection.send(garbage))
@@ -174,7 +170,7 @@ def test_what_cannot_be_read_fails_the_connection(
         gate.poll()
 
 
-def test_a_buffer_larger_than_ours_fails_the_connection(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_too_large_buffer_fails_the_connection(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, bytes(4097)))
     with (
         InputGate([(server.address, partition, 0)], buffer_size=4096) as gate,
@@ -183,7 +179,7 @@ def test_a_buffer_larger_than_ours_fails_the_connection(server: ReferenceServer,
         gate.poll()
 
 
-def test_a_buffer_for_nobody_is_cancelled(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_buffer_for_unknown_receiver_is_cancelled(server: ReferenceServer, partition: ResultPartitionID) -> None:
     stranger = b"s" * 16
 
     def answer(connection: Connection, receiver: bytes) -> None:
@@ -196,7 +192,7 @@ def test_a_buffer_for_nobody_is_cancelled(server: ReferenceServer, partition: Re
         wait_for(lambda: CancelPartitionRequest(stranger) in server.received)
 
 
-def test_a_partition_that_comes_late_is_asked_for_again(
+def test_late_partition_is_asked_for_again(
     server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
     asked: list[bytes] = []
@@ -214,7 +210,7 @@ def test_a_partition_that_comes_late_is_asked_for_again(
     assert 1 == len(set(asked))
 
 
-def test_a_partition_that_never_comes_is_an_error(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_absent_partition_is_an_error(server: ReferenceServer, partition: ResultPartitionID) -> None:
     with (
         InputGate([(server.address, partition, 0)], partition_wait=0) as gate,
         pytest.raises(PartitionNotFoundError, match="not found"),
@@ -222,14 +218,12 @@ def test_a_partition_that_never_comes_is_an_error(server: ReferenceServer, parti
         gate.poll()
 
 
-def test_nobody_at_the_address_is_an_error(partition: ResultPartitionID) -> None:
+def test_missing_peer_is_an_error(partition: ResultPartitionID) -> None:
     with InputGate([("127.0.0.1:1", partition, 0)]) as gate, pytest.raises(ConnectionFailedError, match="refused"):
         gate.poll()
 
 
-def test_one_connection_is_enough_for_all_channels_and_gates(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_all_channels_and_gates_share_one_connection(server: ReferenceServer, partition: ResultPartitionID) -> None:
     channels = [(server.address, partition, index) for index in range(20)]
     with InputGate(channels), InputGate(channels):
         wait_for(lambda: sum(isinstance(message, PartitionRequest) for message in server.received) == 40)
@@ -238,9 +232,7 @@ def test_one_connection_is_enough_for_all_channels_and_gates(
     assert isinstance(server.received[-1], CloseRequest)
 
 
-def test_slices_of_a_packed_frame_are_buffers_of_their_own_and_one_credit(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_slices_of_packed_frame_share_one_credit(server: ReferenceServer, partition: ResultPartitionID) -> None:
     def packed(connection: Connection, receiver: bytes) -> None:
         connection.buffer(receiver, 0, b"onetwothree", partial_sizes=(3, 3, 5), subpartition=-1, backlog=1)
         connection.buffer(receiver, 3, b"four")
@@ -250,13 +242,13 @@ def test_slices_of_a_packed_frame_are_buffers_of_their_own_and_one_credit(
         items = [gate.poll() for _ in range(4)]
         assert [b"one", b"two", b"three", b"four"] == [bytes(item.data or b"") for item in items if item]
         assert gate.poll(0) is None
-        gate.announce_buffer_size(1)  # all credit stands before it
+        gate.announce_buffer_size(1)  # all credit is sent before it
         wait_for(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
         given = [message.credit for message in server.received if isinstance(message, AddCredit)]
         assert sum(given) == 2
 
 
-def test_an_empty_buffer_gives_its_credit_back_at_once(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_empty_buffer_returns_its_credit_at_once(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, b""))
     with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
         receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
@@ -264,7 +256,7 @@ def test_an_empty_buffer_gives_its_credit_back_at_once(server: ReferenceServer, 
         assert gate.poll(0) is None
 
 
-def test_credit_comes_back_when_a_buffer_is_done_with(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_credit_returns_when_a_buffer_is_released(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, b"x"))
     with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
         item = gate.poll()
@@ -277,9 +269,7 @@ def test_credit_comes_back_when_a_buffer_is_done_with(server: ReferenceServer, p
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_compressed_buffers_come_out_as_they_went_in(
-    server: ReferenceServer, partition: ResultPartitionID, codec: Codec
-) -> None:
+def test_compressed_buffers_are_restored(server: ReferenceServer, partition: ResultPartitionID, codec: Codec) -> None:
     block = compress(codec, b"abc" * 1000)
     assert block is not None
 
@@ -309,14 +299,14 @@ def test_priority_events_overtake_data(server: ReferenceServer, partition: Resul
         assert [events.CancelCheckpointMarker(1), None] == [item.event for item in (gate.poll(), gate.poll()) if item]
 
 
-def test_of_a_range_only_the_last_end_is_seen(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_range_shows_only_the_last_end(server: ReferenceServer, partition: ResultPartitionID) -> None:
     with ShuffleWriter(server.address, partition, 3, "blocking") as writer, writer.records() as out:
         for number in range(30):
             out.write(b"%d" % number * 5000)
     with InputGate([(server.address, partition, (0, 2))]) as gate:
         seen: list[events.Event | None] = []
-        found = sorted(gate.records(lambda item: seen.append(item.event)), key=lambda record: (len(record), record))
-    assert sorted((b"%d" % number * 5000 for number in range(30)), key=lambda record: (len(record), record)) == found
+        received = sorted(gate.records(lambda item: seen.append(item.event)), key=lambda record: (len(record), record))
+    assert sorted((b"%d" % number * 5000 for number in range(30)), key=lambda record: (len(record), record)) == received
     assert [events.EndOfData(), events.EndOfPartition()] == seen
 
 
@@ -325,9 +315,7 @@ def barriers(connection: Connection, receiver: bytes, number: int, sequence: int
     connection.buffer(receiver, sequence, barrier + bytes(4), DataType.ALIGNED_CHECKPOINT_BARRIER)
 
 
-def test_a_barrier_comes_when_it_has_come_on_all_channels_and_then_they_go_on(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_barrier_on_all_channels_resumes_them(server: ReferenceServer, partition: ResultPartitionID) -> None:
     lines: dict[bytes, Connection] = {}
 
     def on_request(connection: Connection, request: PartitionRequest) -> None:
@@ -350,9 +338,7 @@ def test_a_barrier_comes_when_it_has_come_on_all_channels_and_then_they_go_on(
         wait_for(lambda: {ResumeConsumption(receiver) for receiver in lines} <= set(server.received))
 
 
-def test_nothing_behind_a_barrier_comes_before_the_snapshot(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_data_behind_a_barrier_waits_for_the_snapshot(server: ReferenceServer, partition: ResultPartitionID) -> None:
     """Not even from a sender that does not wait."""
     lines: list[tuple[Connection, bytes]] = []
 
@@ -372,7 +358,7 @@ def test_nothing_behind_a_barrier_comes_before_the_snapshot(
         assert [None, b"behind"] == [item.data for item in items if item]
 
 
-def test_a_cancelled_checkpoint_lets_the_channels_go_on(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_cancelled_checkpoint_resumes_the_channels(server: ReferenceServer, partition: ResultPartitionID) -> None:
     def first(connection: Connection, receiver: bytes) -> None:
         barriers(connection, receiver, 1, 0)
 
@@ -388,9 +374,7 @@ def test_a_cancelled_checkpoint_lets_the_channels_go_on(server: ReferenceServer,
         wait_for(lambda: any(isinstance(message, ResumeConsumption) for message in server.received))
 
 
-def test_the_producer_is_told_when_all_records_have_been_worked_on(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_producer_learns_when_all_records_are_processed(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, DATA_END, DataType.END_OF_DATA))
     with InputGate([(server.address, partition, 0)]) as gate:
         item = gate.poll()
@@ -400,9 +384,9 @@ def test_the_producer_is_told_when_all_records_have_been_worked_on(
         wait_for(lambda: any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received))
 
 
-def test_a_union_reads_several_gates_as_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    for number, one in enumerate((partition, OTHER)):
-        with ShuffleWriter(server.address, one, 2, "blocking") as writer, writer.records() as out:
+def test_union_reads_several_gates_as_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    for number, written in enumerate((partition, OTHER)):
+        with ShuffleWriter(server.address, written, 2, "blocking") as writer, writer.records() as out:
             out.write(b"%d.0" % number)
             out.write(b"%d.1" % number)
     gates = [
@@ -410,12 +394,12 @@ def test_a_union_reads_several_gates_as_one(server: ReferenceServer, partition: 
         InputGate([(server.address, OTHER, 0), (server.address, OTHER, 1)]),
     ]
     with UnionInputGate(gates) as union:
-        found = sorted(union.records_by_channel())
+        received = sorted(union.records_by_channel())
         assert union.finished
-    assert [(0, b"0.0"), (1, b"0.1"), (2, b"1.0"), (3, b"1.1")] == found
+    assert [(0, b"0.0"), (1, b"0.1"), (2, b"1.0"), (3, b"1.1")] == received
 
 
-def test_a_union_aligns_barriers_over_all_its_gates(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_union_aligns_barriers_over_all_its_gates(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, *[lambda connection, receiver: barriers(connection, receiver, 5, 0)] * 2)
     gates = [InputGate([(server.address, partition, 0)]), InputGate([(server.address, OTHER, 0)])]
     with UnionInputGate(gates) as union:
@@ -423,7 +407,7 @@ def test_a_union_aligns_barriers_over_all_its_gates(server: ReferenceServer, par
         assert item is not None and item.event == events.CheckpointBarrier(5, 0)
 
 
-def test_a_waiting_reader_is_woken_by_close(
+def test_close_wakes_a_waiting_reader(
     server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
 ) -> None:
     gate = InputGate([(server.address, partition, 0)])
@@ -462,7 +446,7 @@ def test_older_flinks_are_understood(partition: ResultPartitionID, generation: G
             assert [b"old"] == list(gate.records())
 
 
-def test_a_gate_without_buffers_is_refused(partition: ResultPartitionID) -> None:
+def test_gate_without_buffers_is_refused(partition: ResultPartitionID) -> None:
     with pytest.raises(ValueError, match="needs buffers"):
         InputGate([("h:1", partition, 0)], credit=0, floating_buffers=0)
 
@@ -488,19 +472,17 @@ def row_and_end(connection: Connection, receiver: bytes) -> None:
 ROW = [b"%d" % number for number in range(10)]
 
 
-def test_buffers_that_come_together_are_taken_one_by_one_or_as_lists(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_buffers_are_taken_singly_or_as_lists(server: ReferenceServer, partition: ResultPartitionID) -> None:
     for as_lists in (False, True):
         script(server, row_and_end)
         with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=0) as gate:
             if as_lists:
                 lists = [list(data) for _, data in gate.buffer_lists()]
                 assert all(len(each) <= 5 for each in lists), "half of the credit"
-                found = [data for each in lists for data in each]
+                received = [data for each in lists for data in each]
             else:
-                found = [data for _, data in gate.buffers()]
-        assert found == ROW
+                received = [data for _, data in gate.buffers()]
+        assert received == ROW
 
 
 def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition: ResultPartitionID) -> None:
@@ -508,24 +490,22 @@ def test_runs_and_single_buffers_may_be_mixed(server: ReferenceServer, partition
     with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=2) as gate:
         channel = gate._channels[0]
         wait_for(channel.has_next)
-        found, numbers = [], []
+        received, numbers = [], []
         while not gate.finished:
-            item = gate.poll_run() if len(found) % 2 else gate.poll()
+            item = gate.poll_run() if len(received) % 2 else gate.poll()
             assert item is not None
             if isinstance(item, BufferRun):
-                found += item.data
+                received += item.data
                 numbers += range(item.sequence, item.sequence + len(item))
                 assert list(item.data_types) == [DataType.DATA_BUFFER_WITH_CLEAR_END] * len(item)
             elif item.data is not None:
-                found.append(bytes(item.data))
+                received.append(bytes(item.data))
                 numbers.append(item.sequence)
-        assert found == ROW
+        assert received == ROW
         assert numbers == list(range(10))
 
 
-def test_the_credit_of_a_run_comes_back_with_the_next_poll(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_credit_of_a_run_returns_at_next_poll(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: together(connection, receiver, *ROW))
     with InputGate([(server.address, partition, 0)], credit=10, floating_buffers=0) as gate:
         got = 0
@@ -539,9 +519,7 @@ def test_the_credit_of_a_run_comes_back_with_the_next_poll(
         wait_for(lambda: sum(each.credit for each in server.received if isinstance(each, AddCredit)) == 10)
 
 
-def test_what_is_left_of_a_run_frees_its_room_when_the_channel_ends(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_rest_of_run_is_freed_with_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: together(connection, receiver, *ROW, backlog=3))
     gate = InputGate([(server.address, partition, 0)], credit=10, floating_buffers=3)
     item = gate.poll()
@@ -560,23 +538,21 @@ def found_data(gate: InputGate) -> object:
     return item.hold().data
 
 
-def test_a_row_beyond_the_credit_fails_its_channel_after_what_there_was_room_for(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_row_beyond_credit_fails_after_fitting_buffers(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: together(connection, receiver, *ROW))
-    found: list[object] = []
+    received: list[object] = []
     with InputGate([(server.address, partition, 0)], credit=3, floating_buffers=0) as gate:
         with pytest.raises(NoBufferError):
-            found.extend(iter(lambda: found_data(gate), None))
+            received.extend(iter(lambda: found_data(gate), None))
         assert gate.finished
-    assert found == ROW[:3]
+    assert received == ROW[:3]
 
 
-def test_a_priority_event_overtakes_the_rest_of_a_run(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    found: list[tuple[Connection, bytes]] = []
+def test_priority_event_overtakes_rest_of_a_run(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    requests: list[tuple[Connection, bytes]] = []
 
     def answer(connection: Connection, receiver: bytes) -> None:
-        found.append((connection, receiver))
+        requests.append((connection, receiver))
         together(connection, receiver, *ROW)
 
     script(server, answer)
@@ -586,7 +562,7 @@ def test_a_priority_event_overtakes_the_rest_of_a_run(server: ReferenceServer, p
         wait_for(channel.has_next)
         first = gate.poll()
         assert first is not None
-        (connection, receiver) = found[0]
+        (connection, receiver) = requests[0]
         arguments = (receiver, 10, events.encode(marker), DataType.PRIORITIZED_EVENT_BUFFER)
         server.call(lambda: connection.buffer(*arguments))
         wait_for(channel.has_priority)

@@ -1,4 +1,4 @@
-"""Order and numbers of what a channel has received."""
+"""Order and numbers of a channel's received items."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_priority_events_come_first_in_their_own_order() -> None:
     assert len(queue) == 1
 
 
-def test_numbers_have_no_gap_and_slices_have_one_each() -> None:
+def test_sequence_numbers_have_no_gap() -> None:
     queue: ReceivedQueue[str] = ReceivedQueue()
     queue.check(0)
     queue.check(1, 3)

@@ -1,9 +1,9 @@
-"""How long a writer tries to get its connection back."""
+"""How long a writer tries to restore its connection."""
 
 from broker.client.shuffle.writing.broker_link import Reconnecting
 
 
-def test_the_delays_double_up_to_two_seconds_until_the_time_is_over() -> None:
+def test_delays_double_up_to_two_seconds() -> None:
     reconnecting, now, delays = Reconnecting(10.0), 100.0, []
     while (delay_s := reconnecting.lost(now)) is not None:
         delays.append(delay_s)
@@ -12,11 +12,11 @@ def test_the_delays_double_up_to_two_seconds_until_the_time_is_over() -> None:
     assert 100.0 == reconnecting.lost_at
 
 
-def test_a_timeout_of_zero_gives_up_at_once() -> None:
+def test_zero_timeout_gives_up_at_once() -> None:
     assert Reconnecting(0.0).lost(100.0) is None
 
 
-def test_a_proven_connection_has_all_the_time_again() -> None:
+def test_proven_connection_has_all_the_time_again() -> None:
     reconnecting = Reconnecting(1.0)
     assert 0.05 == reconnecting.lost(100.0)
     assert 0.1 == reconnecting.lost(100.9)
@@ -25,7 +25,7 @@ def test_a_proven_connection_has_all_the_time_again() -> None:
     assert 0.05 == reconnecting.lost(102.0)
 
 
-def test_one_that_is_held_back_has_all_the_time_and_no_shorter_delay() -> None:
+def test_held_back_connection_keeps_its_time_and_delay() -> None:
     reconnecting = Reconnecting(1.0)
     assert 0.05 == reconnecting.lost(100.0)
     reconnecting.held_back()

@@ -9,7 +9,7 @@ from tests.transitions import check_pairs
 S, E = LinkState, LinkEvent
 WITH_HANDLE = {S.OPEN, S.FINISH_SENT, S.PARTING, S.PARTING_SENT, S.PARTED}
 
-# The way of a connection that nothing happens to, and the three ways to leave it.
+# The path of an undisturbed connection, and the three ways to leave it.
 FORWARD = {
     E.CONNECT: (S.UNCONNECTED, S.CONNECTING),
     E.CONNECTED: (S.CONNECTING, S.OPENING),
@@ -37,13 +37,13 @@ def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_order_of_the_states_says_what_the_code_compares() -> None:
+def test_order_of_states_matches_the_comparisons() -> None:
     assert {state for state in S if S.OPEN <= state <= S.PARTED} == WITH_HANDLE
     assert {state for state in S if state >= S.PARTING} == {S.PARTING, S.PARTING_SENT, S.PARTED}
 
 
 class LinkMachine(RuleBasedStateMachine):
-    """One connection after another, against what a writer would note in booleans."""
+    """Successive connections, against a model in booleans."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,15 +35,15 @@ def test_forward_goes_to_the_first() -> None:
     [(2, 4, [{0, 1}, {2, 3}]), (2, 3, [{0}, {1, 2}]), (4, 2, [{0}, {0}, {1}, {1}]), (1, 3, [{0, 1, 2}])],
 )
 def test_rescale_gives_each_writer_its_share(writers: int, subpartitions: int, expected: list[set[int]]) -> None:
-    found = [set(chosen(rescale(index, writers), subpartitions, 6)) for index in range(writers)]
-    assert expected == found
+    shares = [set(chosen(rescale(index, writers), subpartitions, 6)) for index in range(writers)]
+    assert expected == shares
 
 
-def test_a_key_always_goes_to_the_same() -> None:
+def test_key_always_goes_to_the_same() -> None:
     selector = hash_by_key(lambda value: f"key {value % 10}")
-    found = chosen(selector, 5, 100)
-    assert all(found[number] == found[number % 10] for number in range(100))
-    assert len(set(found)) > 1
+    selected = chosen(selector, 5, 100)
+    assert all(selected[number] == selected[number % 10] for number in range(100))
+    assert len(set(selected)) > 1
 
 
 def test_more_subpartitions_than_key_groups_are_refused() -> None:
@@ -51,7 +51,7 @@ def test_more_subpartitions_than_key_groups_are_refused() -> None:
         hash_by_key(str, 4).setup(5)
 
 
-def test_a_function_may_choose_but_only_what_there_is() -> None:
+def test_function_may_choose_existing_subpartitions_only() -> None:
     assert chosen(custom(lambda value, count: value % count), 2, 3) == [0, 1, 0]
     with pytest.raises(ValueError, match="subpartition 2 of 2"):
         chosen(custom(lambda _value, count: count), 2, 1)

@@ -49,7 +49,7 @@ FLINK = [
 
 
 @loop_over(("key", "code", "group", "of_3", "of_16", "of_100", "of_7"), FLINK)
-def test_a_key_goes_where_flink_sends_it(
+def test_key_goes_to_flinks_subpartition(
     key: Any, code: int, group: int, of_3: int, of_16: int, of_100: int, of_7: int
 ) -> None:
     assert (code, group) == (java_hash(key), key_group(key, 128))
@@ -61,7 +61,7 @@ def test_bytes_are_hashed_as_a_java_array() -> None:
     assert java_hash(b"\x01\xfe\x7f\x80") == 955199
 
 
-def test_equal_keys_of_other_types_do_not_share_a_cached_answer() -> None:
+def test_equal_keys_of_different_types_are_cached_separately() -> None:
     assert [assign(key, 16, 128) for key in (1, True, 1.0)] == [10, 9, subpartition_of(key_group(1.0, 128), 128, 16)]
 
 
@@ -69,7 +69,7 @@ def test_equal_keys_of_other_types_do_not_share_a_cached_answer() -> None:
     ("parallelism", "expected"),
     [(1, 128), (85, 128), (86, 256), (100, 256), (170, 256), (1000, 2048), (21845, 32768), (30000, 32768)],
 )
-def test_the_default_max_parallelism_is_flinks(parallelism: int, expected: int) -> None:
+def test_default_max_parallelism_is_flinks(parallelism: int, expected: int) -> None:
     assert expected == default_max_parallelism(parallelism)
 
 
@@ -78,7 +78,7 @@ def test_every_key_has_a_subpartition(key: Any, parallelism: int) -> None:
     assert 0 <= assign(key, parallelism, 128) < parallelism
 
 
-def test_a_key_without_a_java_hash_is_refused() -> None:
+def test_key_without_java_hash_is_refused() -> None:
     with pytest.raises(TypeError, match="dict"):
         java_hash({})
     with pytest.raises(OverflowError):

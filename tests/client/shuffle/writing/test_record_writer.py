@@ -37,7 +37,7 @@ def buffers(writer: LocalWriter, subpartition: int = 0) -> list[tuple[DataType, 
     return [(entry.data_type, entry.payload) for entry in writer._partition.stored[subpartition]]
 
 
-def test_records_are_cut_where_a_buffer_is_full_and_say_if_that_is_between_records(writer: LocalWriter) -> None:
+def test_full_buffers_are_cut_with_their_types(writer: LocalWriter) -> None:
     with writer.records(custom(lambda _value, _count: 0), buffer_size=8) as out:
         out.write(b"abcd")
         out.write(b"efghij")
@@ -50,7 +50,7 @@ def test_records_are_cut_where_a_buffer_is_full_and_say_if_that_is_between_recor
     assert expected == buffers(writer)
 
 
-def test_old_releases_get_no_type_that_they_do_not_know(exchange: LocalExchange) -> None:
+def test_old_releases_get_only_known_types(exchange: LocalExchange) -> None:
     with exchange.writer(PARTITION, 1, "blocking", generation=Generation.V1_16) as writer:
         with writer.records() as out:
             out.write(b"abcd")
@@ -58,7 +58,7 @@ def test_old_releases_get_no_type_that_they_do_not_know(exchange: LocalExchange)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=40)), max_size=60), st.integers(1, 50), st.booleans())
-def test_what_is_written_is_read(records: list[tuple[int, bytes]], size: int, compressed: bool) -> None:
+def test_written_records_are_read(records: list[tuple[int, bytes]], size: int, compressed: bool) -> None:
     exchange = LocalExchange()
     with (
         exchange.writer(PARTITION, 2, "blocking") as writer,
@@ -70,11 +70,11 @@ def test_what_is_written_is_read(records: list[tuple[int, bytes]], size: int, co
         ) as out,
     ):
         out.extend(records)
-    found: list[list[bytes]] = [[], []]
+    received: list[list[bytes]] = [[], []]
     with InputGate([(exchange, PARTITION, 0), (exchange, PARTITION, 1)]) as gate:
         for channel, record in gate.records_by_channel():
-            found[channel].append(record)
-    assert [[record for index, record in records if index == channel] for channel in (0, 1)] == found
+            received[channel].append(record)
+    assert [[record for index, record in records if index == channel] for channel in (0, 1)] == received
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -95,13 +95,13 @@ def test_pipelined_partitions_are_not_compressed(exchange: LocalExchange) -> Non
         RecordWriter(exchange.writer(PARTITION, 1), compression="lz4")
 
 
-def test_a_broadcast_goes_to_all(writer: LocalWriter) -> None:
+def test_broadcast_goes_to_all(writer: LocalWriter) -> None:
     with writer.records(broadcast()) as out:
         out.write(b"all")
     assert buffers(writer, 0) == buffers(writer, 1) != []
 
 
-def test_a_record_that_waits_is_flushed_in_time(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_waiting_record_is_flushed_in_time(server: ReferenceServer, partition: ResultPartitionID) -> None:
     with (
         ShuffleWriter(server.address, partition, 1) as writer,
         writer.records(flush_interval_ms=1) as out,
@@ -118,7 +118,7 @@ def test_no_interval_flushes_every_record_at_once(writer: LocalWriter) -> None:
         assert [b"\0\0\0\1a", b"\0\0\0\1b"] == [payload for _, payload in buffers(writer)]
 
 
-def test_the_flusher_waits_for_nobody(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_flusher_waits_for_nobody(server: ReferenceServer, partition: ResultPartitionID) -> None:
     """A writer without credit does not keep the flusher from the others."""
     held, free = partition, ResultPartitionID.of(b"free of all that")
     server.credit, server.give_credit = 0, False
@@ -163,7 +163,7 @@ def test_readers_that_ask_for_smaller_buffers_get_them(writer: LocalWriter) -> N
         assert 256 == len(buffers(writer)[-1][1])
 
 
-def test_an_exception_discards_what_was_not_flushed(writer: LocalWriter) -> None:
+def test_exception_discards_unflushed_records(writer: LocalWriter) -> None:
     out = writer.records()
     out.write(b"half a thought")
     with pytest.raises(KeyError), out:
@@ -173,16 +173,14 @@ def test_an_exception_discards_what_was_not_flushed(writer: LocalWriter) -> None
         out.write(b"more")
 
 
-def test_a_stream_that_ends_inside_a_record_is_an_error(exchange: LocalExchange) -> None:
+def test_stream_ending_inside_a_record_is_an_error(exchange: LocalExchange) -> None:
     with exchange.writer(PARTITION, 1, "blocking") as writer:
         writer.push(0, b"\0\0\0\5ab")
     with InputGate([(exchange, PARTITION, 0)]) as gate, pytest.raises(LocalTransportError, match="too early"):
         list(gate.records())
 
 
-def test_what_goes_wrong_on_the_flusher_s_thread_is_told_to_its_writer_alone(
-    exchange: LocalExchange, writer: LocalWriter
-) -> None:
+def test_flusher_error_is_reported_to_its_writer_only(exchange: LocalExchange, writer: LocalWriter) -> None:
     class Broken(LocalWriter):
         def has_room(self, subpartition: int, size: int) -> bool:
             raise MemoryError("no room to look for room")
@@ -200,7 +198,7 @@ def test_what_goes_wrong_on_the_flusher_s_thread_is_told_to_its_writer_alone(
         broken.fail("it is broken")
 
 
-def test_a_flusher_that_fails_tells_all_its_writers() -> None:
+def test_failing_flusher_tells_all_its_writers() -> None:
     class Unwell(SystemClock):
         def monotonic(self) -> float:
             if told:
@@ -218,7 +216,7 @@ def test_a_flusher_that_fails_tells_all_its_writers() -> None:
     assert ["the flusher's thread has failed: OSError('no time')"] * 2 == [str(error) for error in told[1:]]
 
 
-def test_no_flusher_is_left_when_nobody_needs_one(exchange: LocalExchange) -> None:
+def test_unused_flusher_ends(exchange: LocalExchange) -> None:
     with exchange.writer(PARTITION, 1) as writer, writer.records(flush_interval_ms=1000):
         assert "shuffle-flusher" in [thread.name for thread in threading.enumerate()]
     assert "shuffle-flusher" not in [thread.name for thread in threading.enumerate()]

@@ -1,4 +1,4 @@
-"""What a writer keeps and resends: against a broker at the end of connections that break."""
+"""The pushes that a writer keeps and resends, against a broker behind connections that break."""
 
 import pytest
 from hypothesis import strategies as st
@@ -11,12 +11,12 @@ from protocol.errors import ProtocolError
 
 
 def unsent(window: ResendWindow) -> list[list[Buffer]]:
-    """Of each run that has any: the payloads that are not sent."""
+    """The unsent payloads of each run that has any."""
     return [run.payloads[run.sent :] for run in window._unsent if run.payloads[run.sent :]]
 
 
 class WriterAndBroker(RuleBasedStateMachine):
-    """The broker takes the number it expects and passes over lower ones; a cut loses what is on its way, either way."""
+    """The broker takes the expected number and skips lower numbers; a cut loses all data in flight, in both directions."""
 
     @initialize(subpartitions=st.integers(1, 3), max_bytes=st.integers(1, 60))
     def begin(self, subpartitions: int, max_bytes: int) -> None:
@@ -58,7 +58,7 @@ class WriterAndBroker(RuleBasedStateMachine):
         payloads = [f"{subpartition}.{number}".encode().ljust(size) for number, size in enumerate(sizes, len(pushed))]
         begin = data.draw(st.integers(0, len(payloads) - 1))
         room = self.window.room(payloads, begin)
-        # As many as could be pushed one after the other.
+        # As many as single pushes would allow.
         kept, credit = self.window.kept_bytes, self.window.credit - sum(len(run) for run in unsent(self.window))
         for number, payload in enumerate(payloads[begin:]):
             fits = credit > number and (kept + len(payload) <= self.window.max_bytes or not kept)
@@ -118,7 +118,7 @@ class WriterAndBroker(RuleBasedStateMachine):
             assert self.window.all_sent == (not unsent(self.window))
 
     def teardown(self) -> None:
-        """When nothing breaks any more, all gets there."""
+        """When the connection stays up, everything arrives."""
         if not hasattr(self, "window"):
             return
         if self.connected:
@@ -138,7 +138,7 @@ class WriterAndBroker(RuleBasedStateMachine):
 TestWriterAndBroker = WriterAndBroker.TestCase
 
 
-def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
+def test_new_writer_continues_after_the_last_one() -> None:
     window = ResendWindow(2, 100)
     window.opened(10, (5, 0))
     window.push(0, 1, False, b"x")
@@ -146,7 +146,7 @@ def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
     assert window.take(2) == [Taken(0, 5, [1], [False], [b"x"]), Taken(1, 0, [1], [False], [b"x"])]
 
 
-def test_a_broker_that_has_forgotten_what_it_acknowledged_is_an_error() -> None:
+def test_broker_without_its_acknowledged_pushes_is_error() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     window.push(0, 1, False, b"x")
@@ -157,14 +157,14 @@ def test_a_broker_that_has_forgotten_what_it_acknowledged_is_an_error() -> None:
         window.opened(10, (0,))
 
 
-def test_a_broker_that_has_more_than_was_pushed_is_an_error() -> None:
+def test_broker_ahead_of_the_pushes_is_error() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     with pytest.raises(ProtocolError):
         window.acknowledged(0, 1)
 
 
-def test_a_payload_larger_than_the_window_goes_alone() -> None:
+def test_payload_larger_than_window_goes_alone() -> None:
     window = ResendWindow(1, 10)
     window.opened(10, (0,))
     assert window.has_room(50)
@@ -172,7 +172,7 @@ def test_a_payload_larger_than_the_window_goes_alone() -> None:
     assert not window.has_room(0)
 
 
-def test_pushes_of_one_subpartition_are_sent_as_one_run() -> None:
+def test_pushes_of_a_subpartition_form_one_run() -> None:
     window = ResendWindow(2, 100)
     window.opened(4, (0, 0))
     window.push(0, 1, False, b"0")
@@ -182,7 +182,7 @@ def test_pushes_of_one_subpartition_are_sent_as_one_run() -> None:
     assert window.take(5) == [Taken(0, 2, [8], [True], [b"2"]), Taken(1, 0, [1], [False], [b"x"])]
 
 
-def test_what_was_acknowledged_before_it_was_sent_is_not_sent() -> None:
+def test_push_acknowledged_before_sending_is_not_sent() -> None:
     window = ResendWindow(1, 100)
     window.opened(10, (0,))
     window.push_many(0, 1, False, [b"0", b"1", b"2"])

@@ -12,11 +12,11 @@ FINISHING = {S.FINISHING, S.COMMITTING}
 
 
 def expected(state: WriterState, event: WriterEvent) -> WriterState | None:
-    """What each event does, in words; None where it cannot happen."""
+    """The effect of each event; None if it cannot happen."""
     match event:
         case E.START:
             return S.WRITING if state is S.NEW else None
-        case E.FINISH if state is S.DISCARDING:  # nobody waits for anything
+        case E.FINISH if state is S.DISCARDING:  # without readers there is nothing to wait for
             return S.FINISHED
         case E.FINISH if state is S.WRITING:
             return S.FINISHING
@@ -43,14 +43,14 @@ def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_order_of_the_states_says_what_the_code_compares() -> None:
+def test_order_of_states_matches_the_comparisons() -> None:
     assert {state for state in S if state < S.DISCARDING} == {S.NEW, S.WRITING} | FINISHING
     assert {state for state in S if state < S.FINISHED} == {S.NEW} | STARTED
     assert {state for state in S if state >= S.CLOSED} == {S.CLOSED, S.FINISHED_AND_CLOSED}
 
 
 class WriterMachine(RuleBasedStateMachine):
-    """A user, a connection and a broker that do anything in any order, against what each of them remembers."""
+    """A user, a connection and a broker that act in any order, against a simple model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class WriterMachine(RuleBasedStateMachine):
 
     @rule()
     def close(self) -> None:
-        if not self.closed:  # a second one is ignored
+        if not self.closed:  # a second call is ignored
             self.feed(E.CLOSE)
             self.closed = True
 

@@ -1,4 +1,4 @@
-"""A writer, its broker, and what comes between them."""
+"""A writer, its broker, and lost connections between them."""
 
 import threading
 import time
@@ -37,12 +37,12 @@ def test_finishing_ends_every_subpartition(server: ReferenceServer, partition: R
     with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
         writer.push(1, b"data")
     assert server.partitions[partition].finished
-    types = [[entry[0] for entry in one] for one in server.partitions[partition].subpartitions]
+    types = [[entry[0] for entry in entries] for entries in server.partitions[partition].subpartitions]
     ends = [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
     assert [ends, [DataType.DATA_BUFFER, *ends]] == types
 
 
-def test_a_writer_waits_for_credit(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_writer_waits_for_credit(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit, server.give_credit = 3, False
     with ShuffleWriter(server.address, partition, 1) as writer:
         for number in range(3):
@@ -55,7 +55,7 @@ def test_a_writer_waits_for_credit(server: ReferenceServer, partition: ResultPar
     assert [b"0", b"1", b"2"] == stored(server, partition)
 
 
-def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_push_many_equals_push_one_by_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
     changing = bytearray(b"changes")
     with ShuffleWriter(server.address, partition, 2) as writer:
         writer.push(0, b"0")
@@ -79,7 +79,7 @@ def test_many_pushes_are_those_of_push_one_by_one(server: ReferenceServer, parti
         writer.push_many(0, [b"x"])
 
 
-def test_many_pushes_stop_where_there_is_no_room(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_push_many_stops_without_room(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit, server.give_credit = 3, False
     with ShuffleWriter(server.address, partition, 1) as writer:
         assert writer.push_many(0, [b"%d" % number for number in range(5)], timeout=0.02) == 3
@@ -90,7 +90,7 @@ def test_many_pushes_stop_where_there_is_no_room(server: ReferenceServer, partit
 
 
 class Watched(bytearray):
-    """Counts how often it is copied and how often it is asked for its length."""
+    """Counts its copies and the requests for its length."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -105,9 +105,7 @@ class Watched(bytearray):
         return super().__len__()
 
 
-def test_many_pushes_are_copied_when_there_is_room_for_them(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_push_many_copies_when_there_is_room(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit, server.give_credit = 3, False
     payloads = [Watched(b"x") for _ in range(20)]
     with ShuffleWriter(server.address, partition, 1) as writer:
@@ -116,9 +114,7 @@ def test_many_pushes_are_copied_when_there_is_room_for_them(
     assert [payload.copied for payload in payloads] == [1] * 3 + [0] * 17
 
 
-def test_many_pushes_cost_as_much_each_however_many_they_are(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_push_many_costs_the_same_for_each_push(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit = 2
     payloads = [Watched(b"x") for _ in range(400)]
     with ShuffleWriter(server.address, partition, 1) as writer:
@@ -127,7 +123,7 @@ def test_many_pushes_cost_as_much_each_however_many_they_are(
 
 
 @pytest.mark.parametrize("acknowledge", [True, False])
-def test_a_lost_connection_loses_nothing_and_repeats_nothing(
+def test_lost_connection_loses_and_repeats_nothing(
     server: ReferenceServer, partition: ResultPartitionID, acknowledge: bool
 ) -> None:
     server.cut_after = {1, 10, 11, 200, 505}
@@ -141,9 +137,7 @@ def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     assert server.opens == 6
 
 
-def test_a_lost_connection_loses_and_repeats_nothing_of_many_pushes(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_lost_connection_keeps_many_pushes_exactly_once(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.cut_after = {1, 10, 11, 200, 505}
     expected = [b"%d" % number * 100 for number in range(1000)]
     with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
@@ -155,22 +149,20 @@ def test_a_lost_connection_loses_and_repeats_nothing_of_many_pushes(
     assert server.opens == 6
 
 
-def test_a_writer_says_whether_it_comes_back_so_that_it_can_be_fenced(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_returning_writer_states_its_id_for_fencing(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.cut_after = {1}
     for _ in range(2):
         with ShuffleWriter(server.address, partition, 1, "blocking", writer_id=b"w" * 16) as writer:
             writer.push(0, b"data")
         server.partitions.clear()
-    assert [False, True, False] == [one.resumes for one in server.openings]
-    first, again, other = (one.incarnation for one in server.openings)
+    assert [False, True, False] == [opening.resumes for opening in server.openings]
+    first, again, other = (opening.incarnation for opening in server.openings)
     assert first == again != other
     assert 0 not in (first, other)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_connection_lost_around_the_finish_is_no_failure(
+def test_connection_loss_around_finish_is_no_failure(
     server: ReferenceServer, partition: ResultPartitionID, when: str
 ) -> None:
     server.cut_at_finish = when
@@ -179,9 +171,7 @@ def test_a_connection_lost_around_the_finish_is_no_failure(
     assert server.partitions[partition].finished
 
 
-def test_a_writer_that_comes_back_goes_on_where_it_stopped(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_returning_writer_continues_where_it_stopped(server: ReferenceServer, partition: ResultPartitionID) -> None:
     first = ShuffleWriter(server.address, partition, 2, "blocking", writer_id=b"w" * 16)
     first.open()
     first.push(0, b"one")
@@ -196,9 +186,7 @@ def test_a_writer_that_comes_back_goes_on_where_it_stopped(
     assert server.detached == 1
 
 
-def test_a_broker_that_forgot_what_it_had_acknowledged_is_an_error(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_broker_that_forgot_acknowledged_data_is_error(server: ReferenceServer, partition: ResultPartitionID) -> None:
     writer = ShuffleWriter(server.address, partition, 1)
     writer.open()
     writer.push(0, b"gone")
@@ -211,7 +199,7 @@ def test_a_broker_that_forgot_what_it_had_acknowledged_is_an_error(
     writer.close()
 
 
-def test_a_writer_gives_up_when_the_broker_stays_away(partition: ResultPartitionID) -> None:
+def test_writer_gives_up_on_absent_broker(partition: ResultPartitionID) -> None:
     with ReferenceServer() as server:
         writer = ShuffleWriter(server.address, partition, 1, reconnect_timeout=0.2)
         writer.open()
@@ -222,10 +210,8 @@ def test_a_writer_gives_up_when_the_broker_stays_away(partition: ResultPartition
     writer.close()
 
 
-def test_a_broker_that_has_a_writer_wait_for_room_is_not_lost(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
-    """It may take longer than ``reconnect_timeout``, and there may be connections lost in between."""
+def test_full_broker_does_not_count_as_lost(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    """It may take longer than ``reconnect_timeout``, and connections may be lost in between."""
     server.acknowledge = False
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         writer.push(0, b"not taken")
@@ -242,7 +228,7 @@ def test_a_broker_that_has_a_writer_wait_for_room_is_not_lost(
     assert [b"not taken"] == stored(server, partition)
 
 
-def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID) -> None:
+def test_missing_peer_is_an_error_at_once(partition: ResultPartitionID) -> None:
     with (
         pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:1.*refused"),
         ShuffleWriter("127.0.0.1:1", partition, 1),
@@ -259,7 +245,7 @@ def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID)
         (WriterErrorCode.FENCED, WriterFencedError),
     ],
 )
-def test_a_refusal_is_an_error_of_its_own_class(
+def test_refusal_is_an_error_of_its_class(
     server: ReferenceServer, partition: ResultPartitionID, code: WriterErrorCode, expected: type[ShuffleError]
 ) -> None:
     server.refuse = (code, "so the broker says")
@@ -285,7 +271,7 @@ def test_events_from_readers_come_to_the_writer(server: ReferenceServer, partiti
     assert [(0, 1024)] == sizes
 
 
-def test_more_than_a_socket_holds_arrives_as_it_was(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_large_data_arrives_unchanged(server: ReferenceServer, partition: ResultPartitionID) -> None:
     server.credit = 2000
     expected = [bytes([number % 251]) * 32768 for number in range(1000)]
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
@@ -308,9 +294,7 @@ def test_threads_may_share_a_writer(server: ReferenceServer, partition: ResultPa
     assert [expected] * 4 == [stored(server, partition, index) for index in range(4)]
 
 
-def test_a_push_that_waits_is_woken_by_close(
-    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
-) -> None:
+def test_close_wakes_a_waiting_push(server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread) -> None:
     server.credit = 0
     writer = ShuffleWriter(server.address, partition, 1)
     writer.open()
@@ -328,7 +312,7 @@ def test_a_push_that_waits_is_woken_by_close(
     assert not thread.is_alive()
 
 
-def test_what_makes_no_sense_is_refused(server: ReferenceServer, partition: ResultPartitionID) -> None:
+def test_invalid_arguments_are_refused(server: ReferenceServer, partition: ResultPartitionID) -> None:
     with pytest.raises(ValueError, match="0 subpartitions"):
         ShuffleWriter(server.address, partition, 0)
     with pytest.raises(ValueError, match="pipelined or blocking"):
@@ -344,11 +328,9 @@ def test_what_makes_no_sense_is_refused(server: ReferenceServer, partition: Resu
             writer.push(0, b"", DataType.EVENT_BUFFER)
 
 
-def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_will_not(
-    server: ReferenceServer, partition: ResultPartitionID
-) -> None:
+def test_mutable_payload_is_copied_unless_promised(server: ReferenceServer, partition: ResultPartitionID) -> None:
     copied, kept = bytearray(b"first" * 1000), bytearray(b"first" * 1000)
-    server.credit, server.give_credit, server.acknowledge = 2, False, False  # what is acknowledged is not kept
+    server.credit, server.give_credit, server.acknowledge = 2, False, False  # acknowledged pushes are not kept
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         window = writer._window
         writer.push(0, copied)
@@ -361,10 +343,10 @@ def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_
 
 
 @pytest.mark.parametrize("fatal", [True, False])
-def test_what_the_broker_says_at_last_is_the_end_and_no_reason_to_connect_again(
+def test_final_answer_of_broker_prevents_reconnecting(
     server: ReferenceServer, partition: ResultPartitionID, fatal: bool
 ) -> None:
-    """The error of one writer, or of its whole connection; the connection may be closed right after it."""
+    """The error of a writer, or of its whole connection; the connection may be closed right after it."""
     writer = ShuffleWriter(server.address, partition, 1, "blocking", reconnect_timeout=60.0)
     writer.open()
     writer.push(0, b"data")
