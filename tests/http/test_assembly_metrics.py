@@ -57,7 +57,7 @@ def test_whoever_asks_for_openmetrics_gets_it(server: BrokerServer) -> None:
     assert names.NETWORK_REQUESTS.doc == families[names.NETWORK_REQUESTS.name].documentation
 
 
-def test_with_an_authorizer_the_client_needs_describe_on_the_cluster() -> None:
+def test_metrics_need_describe_cluster_with_an_authorizer() -> None:
     with Broker(listeners=["http://127.0.0.1:0"], authorizer_class_name="acl") as broker:
         assert 403 == fetch(broker.server).status
         authorizer = broker.server.security.authorizer

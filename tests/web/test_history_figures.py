@@ -41,7 +41,7 @@ def test_gauges_are_kept_as_they_are() -> None:
     assert ["groups"] == figures.history.names(WHOLE)
 
 
-def test_a_sample_that_comes_too_early_is_left_out() -> None:
+def test_sample_that_comes_too_early_is_dropped() -> None:
     figures = sampled(10, 60)
     figures.sample(106.0, 106_000)
     assert 10.0 == figures.rate(IN, "t")

@@ -43,7 +43,7 @@ def test_a_number_may_be_left_out(query: dict[str, Any], expected: int) -> None:
     assert expected == number_of(call(**query), "offset", 7, least=-5)
 
 
-def test_a_page_has_a_hundred_items_unless_something_else_is_asked_for() -> None:
+def test_page_has_a_hundred_items_by_default() -> None:
     assert (100, 1000) == (limit_of(call()), limit_of(call(limit="1000")))
 
 
