@@ -77,7 +77,7 @@ def test_the_candidates_have_all_that_match(given: list[Acl], wanted: AclFilter)
     assert {acl for acl in given if wanted.matches(acl)} == {acl for acl in candidates if wanted.matches(acl)}
 
 
-def test_a_filter_of_one_client_walks_only_its_acls() -> None:
+def test_filter_of_a_client_walks_only_its_acls() -> None:
     asked = []
 
     class Watched:

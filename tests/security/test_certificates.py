@@ -41,7 +41,7 @@ def context(tmp_path: Path, identity: Identity | None, authority: Identity, *, s
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "broker.example"])
-def test_client_and_server_accept_each_other_by_every_name(tmp_path: Path, authority: Identity, name: str) -> None:
+def test_client_and_server_accept_every_name(tmp_path: Path, authority: Identity, name: str) -> None:
     server = sign_server(authority, ["localhost", "127.0.0.1", "[::1]", "broker.example"], now(), DAYS)
     client = sign_client(authority, "alice, the first", now(), DAYS)
     seen = shake_hands(
