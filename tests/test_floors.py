@@ -283,7 +283,7 @@ def test_every_module_says_what_it_is() -> None:
         ("protocol.kafka.records.records", "from protocol.pulsar import frames"),
     ],
 )
-def test_an_import_that_goes_up_or_sideways_is_found(module: str, source: str) -> None:
+def test_import_that_goes_up_or_sideways_is_reported(module: str, source: str) -> None:
     assert 1 == len(upward_imports(module, source))
 
 

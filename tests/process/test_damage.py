@@ -111,7 +111,7 @@ def test_what_a_crash_has_torn_is_cut_off(broker: BrokerProcess) -> None:
         inspect(broker.data_dir)
 
 
-def test_a_damaged_partition_is_offline_and_the_others_are_served(broker: BrokerProcess) -> None:
+def test_damaged_partition_is_offline_and_others_served(broker: BrokerProcess) -> None:
     path = segments(broker, 0)[-1]
     content = bytearray(path.read_bytes())
     content[150] ^= 0xFF  # in the value of the first of many records
