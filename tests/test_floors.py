@@ -316,7 +316,7 @@ def test_a_contact_with_the_outside_is_found(module: str, source: str) -> None:
         ("broker.runtime.net", "import socket, os"),
     ],
 )
-def test_what_may_be_used_is_left_alone(module: str, source: str) -> None:
+def test_allowed_imports_are_not_reported(module: str, source: str) -> None:
     assert [] == upward_imports(module, source) + outside_contacts(module, source)
 
 

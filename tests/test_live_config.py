@@ -99,7 +99,7 @@ def test_cluster_value_is_checked_though_broker_overrides_it(
     assert {"": {}, "1": {}} == kept.rows
 
 
-def test_what_is_only_checked_changes_nothing(live: LiveConfig, kept: Kept, threads: Threads) -> None:
+def test_check_changes_nothing(live: LiveConfig, kept: Kept, threads: Threads) -> None:
     alter(live, "1", num_io_threads="6", validate_only=True)
     with pytest.raises(ConfigError):
         alter(live, "1", num_io_threads="101", validate_only=True)
@@ -107,7 +107,7 @@ def test_what_is_only_checked_changes_nothing(live: LiveConfig, kept: Kept, thre
 
 
 @pytest.mark.parametrize("what", ["carried out", "written"])
-def test_what_fails_in_the_middle_is_taken_back(live: LiveConfig, kept: Kept, threads: Threads, what: str) -> None:
+def test_failed_change_is_undone(live: LiveConfig, kept: Kept, threads: Threads, what: str) -> None:
     alter(live, "1", num_io_threads="5")
     if what == "written":
         kept.fails = True

@@ -279,7 +279,7 @@ def test_a_service_that_does_not_open_is_closed(
     broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()
 
 
-def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
+def test_processor_counters_are_in_the_registry(tmp_path: Path) -> None:
     running = BrokerServer(load(data_dir=str(tmp_path), listeners=["kafka://127.0.0.1:0"], network_threads=1))
     running.start()
     try:

@@ -90,7 +90,7 @@ def test_too_old_python_is_skipped(machine: Machine) -> None:
     assert "Python 3.12" == machine.version
 
 
-def test_without_any_python_it_says_what_to_do(machine: Machine) -> None:
+def test_missing_python_is_explained(machine: Machine) -> None:
     machine.has("python3", "3.9")
 
     result = machine.install(".")

@@ -184,7 +184,7 @@ def test_kafkas_names_may_be_written_with_underscores() -> None:
         ("num.partitons", "did you mean 'num_partitions'"),
     ],
 )
-def test_what_kafka_has_elsewhere_is_answered_with_ours(name: str, said: str) -> None:
+def test_kafka_settings_elsewhere_are_answered_with_ours(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(overrides=[f"{name}=1"])
 

@@ -34,7 +34,7 @@ def test_kafka_spelling_at_top_level_is_equivalent() -> None:
     assert 7 == for_listener(both, "kafka").connections_max_idle_ms
 
 
-def test_what_no_listener_can_have_is_refused() -> None:
+def test_broker_wide_setting_of_a_listener_is_refused() -> None:
     with pytest.raises(ConfigError, match="Set io_threads for the whole broker"):
         for_listener(config(listener_settings={"kafka.io_threads": "7"}), "kafka")
     with pytest.raises(ConfigError, match="There is no setting 'conections_max_idle_ms'"):

@@ -202,7 +202,7 @@ def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_is_not_run_is_listed(name: str) -> None:
+def test_blocks_that_are_not_run_are_listed(name: str) -> None:
     skipped = {block.text.splitlines()[0]: block.skipped for block in blocks(ROOT / name) if block.skipped}
     assert SKIPPED.get(name, {}) == skipped
 

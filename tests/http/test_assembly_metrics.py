@@ -50,7 +50,7 @@ def test_prometheus_reads_all_metrics(server: BrokerServer) -> None:
     }
 
 
-def test_whoever_asks_for_openmetrics_gets_it(server: BrokerServer) -> None:
+def test_openmetrics_is_sent_on_request(server: BrokerServer) -> None:
     reply = fetch(server, accept="application/openmetrics-text;version=1.0.0")
     assert (200, OPENMETRICS) == (reply.status, reply.content_type)
     families = {family.name: family for family in parse_openmetrics(reply.body)}

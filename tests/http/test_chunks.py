@@ -55,7 +55,7 @@ def test_body_end_does_not_depend_on_cuts(body: tuple[bytes, bytes], rest: bytes
     _BODIES, st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), min_size=1, max_size=4), st.integers(1, 50)
 )
 @example((b"0\r\n\r\n", b""), [(1, ord(";"))], 1)
-def test_what_the_two_read_differently_is_refused(
+def test_disagreement_of_scanner_and_parser_is_refused(
     body: tuple[bytes, bytes], changes: list[tuple[int, int]], step: int
 ) -> None:
     raw = bytearray(body[0])

@@ -40,7 +40,7 @@ def test_the_header_host_has_to_name_this_broker(host: str, expected: int) -> No
     assert expected == status({"host": "localhost"}, authority=host)
 
 
-def test_without_a_host_there_is_no_browser() -> None:
+def test_request_without_host_is_no_browser_s() -> None:
     assert 200 == status({})
     assert 403 == status({"origin": "http://localhost"})
 

@@ -365,7 +365,7 @@ def test_damage_is_reported_by_verify_refused_by_restore(broker: BrokerProcess, 
     assert "is missing" in command("backup", "--verify", target, fails=1)
 
 
-def test_what_is_there_is_never_written_over(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_existing_files_are_never_overwritten(broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis").write_text("precious")
     assert "is not empty" in command("backup", "-b", broker.address, tmp_path / "full", fails=2)

@@ -211,7 +211,7 @@ def test_acknowledged_records_are_at_their_offsets(topic: str, survivors: Surviv
         assert acked == [(offset, found[partition][offset]) for offset, _ in acked]
 
 
-def test_what_the_leader_alone_acknowledged_is_in_order(survivors: Survivors, broker: BrokerProcess) -> None:
+def test_records_of_acks_1_are_in_order(survivors: Survivors, broker: BrokerProcess) -> None:
     load = survivors[0]["leader"]
     assert [] == load.failed
     for partition, numbers in in_the_log(broker.address, "leader").items():

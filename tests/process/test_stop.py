@@ -191,7 +191,7 @@ def test_stuck_stop_still_ends_in_time(tmp_path: Path) -> None:
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
 
 
-def test_it_ends_in_time_while_it_starts(tmp_path: Path) -> None:
+def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
     broker = stuck(tmp_path, "waits for ever at the start", "shutdown_timeout_ms=1000")
     broker.launch()
     try:

@@ -105,7 +105,7 @@ def test_each_acl_of_a_request_is_checked_separately(table: AclTable) -> None:
     assert 1 == table.changes
 
 
-def test_what_is_there_already_is_not_written_again(table: AclTable) -> None:
+def test_existing_acl_is_not_written_again(table: AclTable) -> None:
     authorizer = authorizer_of(table)
     authorizer.create([READS])
     assert [None] == authorizer.create([READS])

@@ -114,12 +114,12 @@ def may(operation: Operation, *given: Acl, name: str = "a", default: bool = Fals
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER])
-def test_who_may_use_a_resource_may_describe_it(operation: Operation) -> None:
+def test_use_implies_describe(operation: Operation) -> None:
     assert may(DESCRIBE, acl("a", operation))
     assert not may(Operation.DESCRIBE_CONFIGS, acl("a", operation))
 
 
-def test_who_may_alter_settings_may_read_them() -> None:
+def test_alter_configs_implies_describe_configs() -> None:
     assert may(Operation.DESCRIBE_CONFIGS, acl("a", Operation.ALTER_CONFIGS))
     assert not may(DESCRIBE, acl("a", Operation.ALTER_CONFIGS))
 

@@ -131,7 +131,7 @@ def test_a_filter_with_unknown_values_is_refused(field: dict[str, Any], words: s
         *(({field: "User:\ud800"}, "UTF-8") for field in ("name", "principal", "host")),
     ],
 )
-def test_what_means_nothing_cannot_be_created(field: dict[str, Any], words: str) -> None:
+def test_invalid_acl_cannot_be_created(field: dict[str, Any], words: str) -> None:
     check_new(GOOD)
     with pytest.raises(InvalidAcl, match=words):
         check_new(attrs.evolve(GOOD, **field))

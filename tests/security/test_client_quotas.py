@@ -110,7 +110,7 @@ def test_new_value_applies_to_earlier_use() -> None:
     assert meter.throttle_s(1000.0) == pytest.approx(1.0)
 
 
-def test_nobody_is_limited_without_a_quota() -> None:
+def test_clients_without_a_quota_are_unlimited() -> None:
     quotas = opened()
     assert not quotas.limits_clients
     assert quotas.meters("u", "c") is UNLIMITED

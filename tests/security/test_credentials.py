@@ -54,7 +54,7 @@ def test_row_depends_on_password_and_random_salt(mechanism: str) -> None:
         ("alice", "SCRAM-SHA-256", "secret", 2**31, "Too many iterations"),
     ],
 )
-def test_what_must_not_be_stored_is_refused(
+def test_unacceptable_credential_is_refused(
     user: str, mechanism: str, password: str, iterations: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as refused:

@@ -27,7 +27,7 @@ def allows(security: Security, principal: Principal) -> bool:
     return authorizer.allows(principal, "::1", Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def test_without_the_setting_nobody_is_asked() -> None:
+def test_no_authorizer_without_the_setting() -> None:
     security = opened("super.users=User:admin")
     assert security.authorizer is None
     security.register_metrics(Registry())

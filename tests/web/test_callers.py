@@ -101,7 +101,7 @@ def test_tokens_of_pulsar_are_as_passwords_are(tmp_path: Any) -> None:
         made.stop()
 
 
-def test_nobody_is_asked_where_nobody_logs_in(running: BrokerServer) -> None:
+def test_no_authentication_without_login_listeners(running: BrokerServer) -> None:
     config = running.config
     others = [listener for listener in config.listeners if not listener.sasl]
     callers = open_callers(config, others, running.security, running.runtime.clock)

@@ -71,7 +71,7 @@ def test_history_starts_again_when_clock_is_set(shift_s: int) -> None:
     )
 
 
-def test_of_many_things_the_busiest_have_series() -> None:
+def test_busiest_things_have_series() -> None:
     history = History(kind_max=10)
     for number in range(50):
         now_ms = START_MS + number * STEP_S * 1000

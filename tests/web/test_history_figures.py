@@ -25,7 +25,7 @@ def test_a_counter_of_a_thing_is_a_rate() -> None:
     assert [None, 10.0] == figures.history.read(["topic:t:messages_in"], 0).series["topic:t:messages_in"]
 
 
-def test_what_was_not_counted_has_the_rate_zero() -> None:
+def test_uncounted_thing_has_rate_zero() -> None:
     figures = sampled(10, 60, 60)
     assert 0.0 == figures.rate(IN, "t")
     assert [None, 10.0, 0.0] == figures.history.read(["topic:t:messages_in"], 0).series["topic:t:messages_in"]

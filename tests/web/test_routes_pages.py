@@ -33,7 +33,7 @@ def test_pages_have_every_name_once_and_in_order(names: set[str], limit: int) ->
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "--1", "-", "1" * 40, "٣", "1_0", " 1"])
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_non_number_is_refused(text: str) -> None:
     with pytest.raises(HttpError, match="offset"):
         number_of(call(offset=text), "offset", least=-5)
 

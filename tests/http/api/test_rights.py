@@ -104,7 +104,7 @@ def test_a_client_without_rights_gets_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", "partition=0", "partition=7&offset=99999", "limit=1"])
-def test_who_may_do_nothing_cannot_tell_what_exists(api: Api, extra: str) -> None:
+def test_client_without_rights_cannot_probe_names(api: Api, extra: str) -> None:
     known = {"{group}": "reads-orders", "{topic}": "orders"}
     missing = dict.fromkeys(known, "no-such-thing")
     patterns = [each.pattern for each in api.http.routes() if "{" in each.pattern and each.pattern.startswith("/api/")]
@@ -162,7 +162,7 @@ def test_tokens_that_nobody_accepts_are_refused(api: Api) -> None:
     assert 401 == api.ask("/api/v1/topics", Authorization="Bearer x.y.z")[0]
 
 
-def test_without_logins_and_acls_everybody_may_ask() -> None:
+def test_everybody_may_ask_without_logins_and_acls() -> None:
     with api_broker() as made:
         assert 200 == made.ask("/api/v1/overview")[0]
 

@@ -123,7 +123,7 @@ def test_somebody_else_s_key_is_not_accepted() -> None:
         unsigned({"alg": "ES256", "kid": "key-1"}, b"[" * 5000, b"x" * 64),
     ],
 )
-def test_what_is_no_token_is_refused(forged: str) -> None:
+def test_malformed_token_is_refused(forged: str) -> None:
     with pytest.raises(AuthenticationFailed):
         verified_claims(forged, keys())
 
@@ -234,7 +234,7 @@ def test_bad_token_gets_standard_error_and_ends_login(then: bytes) -> None:
         login.evaluate(then)
 
 
-def test_nobody_acts_as_somebody_else() -> None:
+def test_authorization_id_of_another_user_is_refused() -> None:
     with pytest.raises(AuthenticationFailed, match="authorization id"):
         exchange().evaluate(message(token(), "bob"))
 
