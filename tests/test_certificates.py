@@ -35,12 +35,12 @@ def handshake(server: Identity, directory: Path, *, shown: Identity | None = Non
 
 
 @pytest.mark.parametrize("algorithm", ["ecdsa", "rsa"])
-def test_a_client_trusts_the_server_and_the_server_the_client(algorithm: Algorithm, tmp_path: Path) -> None:
+def test_client_and_server_trust_each_other(algorithm: Algorithm, tmp_path: Path) -> None:
     for host in ("localhost", "127.0.0.1"):
         handshake(certificates.server(algorithm), tmp_path, shown=certificates.client("alice", algorithm), host=host)
 
 
-def test_a_certificate_of_an_intermediate_authority_carries_its_chain(tmp_path: Path) -> None:
+def test_intermediate_authority_s_certificate_carries_its_chain(tmp_path: Path) -> None:
     below = authority().intermediate()
     handshake(below.issue("broker", hosts=["localhost"]), tmp_path, shown=below.issue("alice"))
 

@@ -3,7 +3,7 @@
 from broker.errors import BrokerError, ConfigError, RequestError, StorageError, UnknownOutcome
 
 
-def test_a_refusal_has_its_code_and_perhaps_a_message() -> None:
+def test_refusal_has_code_and_optional_message() -> None:
     refusal = RequestError(17, "Name the topic.")
     assert (refusal.code, refusal.message, str(refusal)) == (17, "Name the topic.", "Name the topic.")
     assert (RequestError(17).message, str(RequestError(17))) == ("", "17")

@@ -284,7 +284,7 @@ def test_every_module_says_what_it_is() -> None:
         ("protocol.kafka.records.records", "from protocol.pulsar import frames"),
     ],
 )
-def test_an_import_that_goes_up_or_sideways_is_found(module: str, source: str) -> None:
+def test_import_that_goes_up_or_sideways_is_reported(module: str, source: str) -> None:
     assert 1 == len(upward_imports(module, source))
 
 
@@ -317,7 +317,7 @@ def test_a_contact_with_the_outside_is_found(module: str, source: str) -> None:
         ("broker.runtime.net", "import socket, os"),
     ],
 )
-def test_what_may_be_used_is_left_alone(module: str, source: str) -> None:
+def test_allowed_imports_are_not_reported(module: str, source: str) -> None:
     assert [] == upward_imports(module, source) + outside_contacts(module, source)
 
 

@@ -68,9 +68,7 @@ def alter(live: LiveConfig, entity: str, validate_only: bool = False, **changes:
     live.alter(entity, lambda _: dotted, validate_only=validate_only)
 
 
-def test_this_brokers_changes_count_before_those_for_all_and_those_before_the_configuration(
-    live: LiveConfig, threads: Threads
-) -> None:
+def test_precedence_is_broker_then_cluster_then_configuration(live: LiveConfig, threads: Threads) -> None:
     alter(live, ALL_BROKERS, num_io_threads="5")
     alter(live, "1", num_io_threads="6")
     alter(live, ALL_BROKERS, num_io_threads="7")  # this broker has its own
@@ -84,16 +82,14 @@ def test_this_brokers_changes_count_before_those_for_all_and_those_before_the_co
 
 
 @pytest.mark.parametrize("value", ["0", "many", "101", ""])
-def test_what_cannot_be_carried_out_is_refused_and_changes_nothing(
-    live: LiveConfig, kept: Kept, threads: Threads, value: str
-) -> None:
+def test_impossible_change_is_refused_whole(live: LiveConfig, kept: Kept, threads: Threads, value: str) -> None:
     with pytest.raises(ConfigError):
         alter(live, "1", num_io_threads=value, log_retention_ms="5")
     assert (live.in_force, live.changes["1"], kept.rows["1"], threads.applied) == (live.static, {}, {}, [])
 
 
 @pytest.mark.parametrize(("name", "value"), [("num.io.threads", "0"), ("message.max.bytes", "-1")])
-def test_a_value_for_all_brokers_has_to_be_one_although_this_broker_has_its_own(
+def test_cluster_value_is_checked_though_broker_overrides_it(
     live: LiveConfig, kept: Kept, name: str, value: str
 ) -> None:
     live.alter("1", lambda own: {name: "60"})
@@ -103,7 +99,7 @@ def test_a_value_for_all_brokers_has_to_be_one_although_this_broker_has_its_own(
     assert {"": {}, "1": {}} == kept.rows
 
 
-def test_what_is_only_checked_changes_nothing(live: LiveConfig, kept: Kept, threads: Threads) -> None:
+def test_check_changes_nothing(live: LiveConfig, kept: Kept, threads: Threads) -> None:
     alter(live, "1", num_io_threads="6", validate_only=True)
     with pytest.raises(ConfigError):
         alter(live, "1", num_io_threads="101", validate_only=True)
@@ -111,7 +107,7 @@ def test_what_is_only_checked_changes_nothing(live: LiveConfig, kept: Kept, thre
 
 
 @pytest.mark.parametrize("what", ["carried out", "written"])
-def test_what_fails_in_the_middle_is_taken_back(live: LiveConfig, kept: Kept, threads: Threads, what: str) -> None:
+def test_failed_change_is_undone(live: LiveConfig, kept: Kept, threads: Threads, what: str) -> None:
     alter(live, "1", num_io_threads="5")
     if what == "written":
         kept.fails = True
@@ -124,7 +120,7 @@ def test_what_fails_in_the_middle_is_taken_back(live: LiveConfig, kept: Kept, th
     assert (live.changes["1"], kept.rows["1"]) == ({"num.io.threads": "5"}, {"num.io.threads": "5"})
 
 
-def test_changes_are_in_force_after_a_restart_and_those_that_nobody_knows_are_left_out(kept: Any) -> None:
+def test_known_changes_survive_a_restart(kept: Any) -> None:
     kept.rows[""] = {"num.io.threads": "5", "no.such.setting": "1", "num.network.threads": "many"}
     kept.rows["1"] = {"num.io.threads": "6", "background.threads": "9"}
     live = LiveConfig(load(), kept)
@@ -132,13 +128,13 @@ def test_changes_are_in_force_after_a_restart_and_those_that_nobody_knows_are_le
     assert live.changes["1"] == {"num.io.threads": "6", "background.threads": "9"}
 
 
-def test_changes_that_contradict_the_configuration_are_named_at_the_start(kept: Any) -> None:
+def test_contradicting_changes_are_named_at_the_start(kept: Any) -> None:
     kept.rows[""] = {"message.max.bytes": "5000"}
     with pytest.raises(ConfigError, match=r"message\.max\.bytes"):
         LiveConfig(load(socket_request_max_bytes=4000, message_max_bytes=1000), kept)
 
 
-def test_only_what_somebody_can_put_in_force_can_be_changed(live: LiveConfig) -> None:
+def test_only_settings_with_an_owner_can_be_changed(live: LiveConfig) -> None:
     assert live.can_change("num.io.threads")
     assert not live.can_change("num.network.threads")  # nobody has registered it
     assert not live.can_change("queued.max.requests")

@@ -23,7 +23,7 @@ def _as_it_was() -> Iterator[None]:
     log._backend = None
 
 
-def test_an_event_is_a_line_of_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_event_is_json_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("info", "auto")
     log.get_logger("storage").info("topic_created", topic="orders", odd=b"\xff")
     event = json.loads(capsys.readouterr().err)
@@ -33,7 +33,7 @@ def test_an_event_is_a_line_of_json_where_there_is_no_terminal(capsys: pytest.Ca
     assert "Z" == event["timestamp"][-1]
 
 
-def test_an_event_is_text_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_event_is_text_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("info", "text")
     log.get_logger("storage").info("topic_created", topic="orders")
     line = capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_events_below_the_level_are_not_written(capsys: pytest.CaptureFixture[st
     assert ["c", "d"] == written
 
 
-def test_an_unconfigured_broker_speaks_only_when_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unconfigured_log_writes_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     logger = log.get_logger("storage")
     logger.info("topic_created")
     logger.warning("disk nearly full")
@@ -108,7 +108,7 @@ def test_standard_error_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatc
     log.get_logger("storage").error("append failed")
 
 
-def test_the_first_event_is_written_although_no_descriptor_is_left_to_load_structlog_with() -> None:
+def test_first_event_needs_no_free_descriptor() -> None:
     code = """if True:
         import os, resource
         import broker.log
@@ -125,12 +125,12 @@ def test_the_first_event_is_written_although_no_descriptor_is_left_to_load_struc
     assert json.loads(second)["number"] == 2
 
 
-def test_structlog_is_not_loaded_before_there_is_something_to_say() -> None:
+def test_structlog_is_loaded_with_the_first_event() -> None:
     code = "import sys, broker.log as l; l.get_logger('x').info('quiet'); sys.exit('structlog' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
-def test_what_a_client_can_cause_at_will_is_written_ten_times_and_then_every_ten_seconds() -> None:
+def test_client_caused_events_are_limited() -> None:
     limit = log.EventLimit()
     assert [0] * 10 + [None] * 90 == [limit.take(1000.0) for _ in range(100)]
     assert [90, None] == [limit.take(1010.0) for _ in range(2)]
@@ -146,7 +146,7 @@ class Recorder(Logger):
         self.events.append((event, values["partition"]))
 
 
-def test_a_fault_is_logged_once_a_minute_for_each_partition() -> None:
+def test_fault_is_logged_once_a_minute_by_partition() -> None:
     recorder = Recorder()
     faults = FaultLog(recorder)
     for partition in (0, 0, 1, 0):

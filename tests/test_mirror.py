@@ -38,7 +38,7 @@ def paths_of_modules() -> dict[str, str]:
     }
 
 
-def test_every_module_has_tests_of_its_own_or_says_where_they_are() -> None:
+def test_every_module_has_tests_or_names_them() -> None:
     without = {
         name
         for name, source in paths_of_modules().items()
@@ -67,7 +67,7 @@ def test_every_path_that_a_docstring_names_exists() -> None:
         ("Tests: tests/x/test_y.py.\n\nMore.", []),
     ],
 )
-def test_the_last_line_of_a_docstring_names_the_tests(docstring: str, paths: list[str]) -> None:
+def test_docstring_s_last_line_names_the_tests(docstring: str, paths: list[str]) -> None:
     assert paths == named_in_docstring(f'"""{docstring}"""')
 
 

@@ -81,7 +81,7 @@ def test_the_newest_python_is_taken_and_not_python3(machine: Machine) -> None:
     assert ("Python 3.13", ["."]) == (machine.version, machine.installed)
 
 
-def test_a_python_that_is_too_old_is_passed_over(machine: Machine) -> None:
+def test_too_old_python_is_skipped(machine: Machine) -> None:
     machine.has("python3", "3.9")
     machine.has("python", "3.12")
 
@@ -90,7 +90,7 @@ def test_a_python_that_is_too_old_is_passed_over(machine: Machine) -> None:
     assert "Python 3.12" == machine.version
 
 
-def test_without_any_python_it_says_what_to_do(machine: Machine) -> None:
+def test_missing_python_is_explained(machine: Machine) -> None:
     machine.has("python3", "3.9")
 
     result = machine.install(".")
@@ -99,7 +99,7 @@ def test_without_any_python_it_says_what_to_do(machine: Machine) -> None:
     assert not machine.environment.exists()
 
 
-def test_where_packages_have_no_wheels_for_the_newest_python_the_next_is_taken(machine: Machine) -> None:
+def test_next_python_is_taken_without_wheels(machine: Machine) -> None:
     machine.has("python3.14", "3.14", broken=".")
     machine.has("python3.12", "3.12")
 
@@ -109,7 +109,7 @@ def test_where_packages_have_no_wheels_for_the_newest_python_the_next_is_taken(m
     assert "Python 3.14: not all packages can be installed" in result.stderr
 
 
-def test_where_no_python_can_have_the_packages_the_newest_ones_trouble_is_told(machine: Machine) -> None:
+def test_newest_python_s_error_is_shown_without_candidates(machine: Machine) -> None:
     machine.has("python3.14", "3.14", broken=".")
     machine.has("python3.12", "3.12", broken=".")
 
@@ -119,7 +119,7 @@ def test_where_no_python_can_have_the_packages_the_newest_ones_trouble_is_told(m
     assert "no wheel for .\nThe packages for . could not be installed for Python 3.14." in result.stderr
 
 
-def test_an_environment_is_kept_though_there_is_a_newer_python(machine: Machine) -> None:
+def test_environment_is_kept_despite_a_newer_python(machine: Machine) -> None:
     machine.has("python3.12", "3.12")
     machine.install(".")
     machine.has("python3.13", "3.13")
@@ -129,7 +129,7 @@ def test_an_environment_is_kept_though_there_is_a_newer_python(machine: Machine)
     assert ("Python 3.12", [".", ".[test]"]) == (machine.version, machine.installed)
 
 
-def test_an_environment_that_cannot_have_more_packages_is_made_again_of_another_python(machine: Machine) -> None:
+def test_broken_environment_is_rebuilt_with_another_python(machine: Machine) -> None:
     machine.has("python3.14", "3.14", broken=".[dev]")
     machine.install(".")
     machine.has("python3.13", "3.13")
@@ -149,7 +149,7 @@ def test_the_python_that_is_asked_for_wins(machine: Machine) -> None:
     assert ("Python 3.13", ["."]) == (machine.version, machine.installed)
 
 
-def test_the_python_that_is_asked_for_is_never_replaced_by_another(machine: Machine) -> None:
+def test_requested_python_is_never_replaced(machine: Machine) -> None:
     machine.has("python3.13", "3.13")
     machine.has("python3.14", "3.14", broken=".")
 
@@ -158,7 +158,7 @@ def test_the_python_that_is_asked_for_is_never_replaced_by_another(machine: Mach
     assert (1, True) == (result.returncode, "no wheel for ." in result.stderr)
 
 
-def test_an_environment_of_the_python_that_is_asked_for_is_kept(machine: Machine) -> None:
+def test_environment_of_the_requested_python_is_kept(machine: Machine) -> None:
     machine.has("python3.13", "3.13")
     machine.install(".")
 
@@ -168,7 +168,7 @@ def test_an_environment_of_the_python_that_is_asked_for_is_kept(machine: Machine
 
 
 @pytest.mark.parametrize(("asked", "stamps"), [("python3.13", 1), ("python3.12", 0)])
-def test_stamps_are_removed_if_another_python_is_asked_for(machine: Machine, asked: str, stamps: int) -> None:
+def test_stamps_are_removed_for_another_python(machine: Machine, asked: str, stamps: int) -> None:
     machine.has("python3.12", "3.12")
     machine.has("python3.13", "3.13")
     machine.install(".")

@@ -1,6 +1,6 @@
-"""`broker acls`: who may do what, with Kafka's protocol, so that it works with any Kafka broker.
+"""`broker acls`: lists, adds and removes ACLs with Kafka's protocol, so that it works with any Kafka broker.
 
-Which ACLs a command line of `broker acls` means. The options are those of Kafka's kafka-acls.sh. Pure.
+`Selection` turns the options, which are those of Kafka's kafka-acls.sh, into ACLs and filters; it is pure.
 """
 
 import functools
@@ -51,11 +51,11 @@ class Selection:
     def filters(
         self,
     ) -> list[tuple[ResourceType, str | None, PatternType, str | None, str | None, Operation, Permission]]:
-        """What `remove` deletes: these ACLs, or those of the resources for everybody where no principal is given."""
+        """The filters of `remove`: for these principals, or for every principal if none is given."""
         if not self.resources:
             raise ConfigError("Say of what: --topic NAME, --group NAME, --cluster, --transactional-id ID.")
         entries: list[tuple[str | None, str | None, Permission]] = [*self._entries()] or [(None, None, Permission.ANY)]
-        found = []
+        filters = []
         chosen = bool(self.operations or self.producer or self.consumer)
         wanted: Iterable[tuple[ResourceType, str, Operation]] = (
             self._permitted() if chosen else [(kind, name, Operation.ANY) for kind, name in self.resources]
@@ -63,11 +63,11 @@ class Selection:
         for kind, name, operation in wanted:
             pattern = self.pattern if kind is not ResourceType.CLUSTER else PatternType.ANY
             for principal, host, permission in entries:
-                found.append((kind, name, pattern, principal, host, operation, permission))
-        return list(dict.fromkeys(found))
+                filters.append((kind, name, pattern, principal, host, operation, permission))
+        return list(dict.fromkeys(filters))
 
     def _permitted(self) -> list[tuple[ResourceType, str, Operation]]:
-        """Resource and operation."""
+        """Pairs of a resource and an operation."""
         if self.producer or self.consumer:
             if self.operations:
                 raise ConfigError("Leave out --operation: --producer and --consumer say which operations they need.")
@@ -78,7 +78,7 @@ class Selection:
         for kind, name in self.resources:
             for operation in self.operations or (Operation.ALL,):
                 if operation is not Operation.ALL and operation not in SUPPORTED[kind]:
-                    names = ", ".join(sorted(one.name for one in SUPPORTED[kind]))
+                    names = ", ".join(sorted(supported.name for supported in SUPPORTED[kind]))
                     raise ConfigError(
                         f"Choose an --operation that a {kind.name} has, not {operation.name}: {names}, ALL."
                     )
@@ -86,7 +86,7 @@ class Selection:
         return permitted
 
     def _needed(self) -> list[tuple[ResourceType, str, Operation]]:
-        """What producers and consumers need, as kafka-acls.sh has it."""
+        """The rights that producers and consumers need, as in kafka-acls.sh."""
         kinds = {kind for kind, _ in self.resources}
         if ResourceType.TOPIC not in kinds:
             raise ConfigError("Name a --topic with --producer or --consumer.")
@@ -112,7 +112,7 @@ class Selection:
         return needed
 
     def _entries(self) -> list[tuple[str, str, Permission]]:
-        """Principal, host and permission."""
+        """Triples of a principal, a host and a permission."""
         entries = []
         for principals, hosts, permission in (
             (self.allowed, self.allowed_hosts, Permission.ALLOW),
@@ -133,7 +133,7 @@ def parse_operation(text: str) -> Operation:
     for operation in Operation:
         if operation > Operation.ANY and operation.name.replace("_", "").lower() == wanted:
             return operation
-    names = ", ".join(one.name for one in Operation if one > Operation.ANY)
+    names = ", ".join(known.name for known in Operation if known > Operation.ANY)
     raise ConfigError(f"There is no operation {text!r}: the operations are {names}.")
 
 
@@ -151,7 +151,7 @@ def _resource_options(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def command(*arguments: Any, cluster: bool, pattern: str, **given: Any) -> Any:
+        def command(*arguments: Any, cluster: bool, pattern: str, **others: Any) -> Any:
             resources = [
                 (kind, name)
                 for option, kind in (
@@ -161,12 +161,12 @@ def _resource_options(
                     ("delegation_tokens", ResourceType.DELEGATION_TOKEN),
                     ("user_principals", ResourceType.USER),
                 )
-                for name in given.pop(option)
+                for name in others.pop(option)
             ]
             if cluster:
                 resources.append((ResourceType.CLUSTER, CLUSTER_NAME))
-            found = tuple(dict.fromkeys(resources))
-            return function(*arguments, resources=found, pattern=PatternType[pattern.upper()], **given)
+            unique = tuple(dict.fromkeys(resources))
+            return function(*arguments, resources=unique, pattern=PatternType[pattern.upper()], **others)
 
         for decorator in (
             click.option(
@@ -201,7 +201,7 @@ def _resource_options(
 
 
 def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The rest of what selects ACLs; the command gets ``selection``."""
+    """The other options that select ACLs; the command gets ``selection``."""
 
     @functools.wraps(function)
     def command(
@@ -284,11 +284,11 @@ def list_acls(
     target: Target,
 ) -> None:
     """List ACLs (by default, all of them). `--resource-pattern-type match` shows all that apply to a name."""
-    found: set[Acl] = set()
+    acls: set[Acl] = set()
     for kind, name in resources or [(ResourceType.ANY, None)]:
         for principal in principals or [None]:
-            found |= _describe(target, kind, name, pattern, principal)
-    _print(sorted(found), as_json)
+            acls |= _describe(target, kind, name, pattern, principal)
+    _print(sorted(acls), as_json)
 
 
 @command.command()
@@ -302,21 +302,21 @@ def add(selection: Selection, as_json: bool, target: Target) -> None:
     fields = {
         "creations": [
             {
-                "resource_type": int(one.resource_type),
-                "resource_name": one.name,
-                "resource_pattern_type": int(one.pattern),
-                "principal": one.principal,
-                "host": one.host,
-                "operation": int(one.operation),
-                "permission_type": int(one.permission),
+                "resource_type": int(rule.resource_type),
+                "resource_name": rule.name,
+                "resource_pattern_type": int(rule.pattern),
+                "principal": rule.principal,
+                "host": rule.host,
+                "operation": int(rule.operation),
+                "permission_type": int(rule.permission),
             }
-            for one in rules
+            for rule in rules
         ]
     }
     answer = ask(target, ApiKey.CREATE_ACLS, _VERSIONS, fields)
     added = [rule for rule, result in zip(rules, answer.results, strict=False) if not result.error_code]
     _print(added, as_json)
-    failed = {refusal(one.error_code, one.error_message) for one in answer.results if one.error_code}
+    failed = {refusal(result.error_code, result.error_message) for result in answer.results if result.error_code}
     if failed or len(answer.results) != len(rules):
         raise BrokerError(
             f"{len(rules) - len(added)} of {len(rules)} ACLs were not added: {'; '.join(sorted(failed))}."
@@ -333,22 +333,22 @@ def remove(selection: Selection, force: bool, as_json: bool, target: Target) -> 
     """Remove ACLs: those that the options describe, or without principals all of the named resources."""
     filters = selection.filters()
     if not (selection.allowed or selection.denied) and not force:
-        what = ", ".join(f"{kind.name.lower()} {name}" for kind, name in selection.resources)
-        click.confirm(f"Remove the ACLs of everybody for {what}?", abort=True, err=True)
+        resources = ", ".join(f"{kind.name.lower()} {name}" for kind, name in selection.resources)
+        click.confirm(f"Remove the ACLs of everybody for {resources}?", abort=True, err=True)
     keys = [f"{field}_filter" for field in ("resource_type", "resource_name", "pattern_type", "principal", "host")]
     keys += ["operation", "permission_type"]
-    fields = {"filters": [dict(zip(keys, map(_code, one), strict=True)) for one in filters]}
+    fields = {"filters": [dict(zip(keys, map(_code, filter_), strict=True)) for filter_ in filters]}
     answer = ask(target, ApiKey.DELETE_ACLS, _VERSIONS, fields)
     removed: set[Acl] = set()
     failed: set[str] = set()
     for result in answer.filter_results:
         if result.error_code:
             failed.add(refusal(result.error_code, result.error_message))
-        for one in result.matching_acls:
-            if one.error_code:
-                failed.add(refusal(one.error_code, one.error_message))
+        for match in result.matching_acls:
+            if match.error_code:
+                failed.add(refusal(match.error_code, match.error_message))
             else:
-                removed.add(_acl(one.resource_type, one.resource_name, one.pattern_type, one))
+                removed.add(_acl(match.resource_type, match.resource_name, match.pattern_type, match))
     _print(sorted(removed), as_json)
     if failed:
         raise BrokerError(f"Not all ACLs were removed: {'; '.join(sorted(failed))}.")
@@ -375,21 +375,21 @@ def _describe(
     answer = ask(target, ApiKey.DESCRIBE_ACLS, _VERSIONS, fields)
     check(answer.error_code, answer.error_message, "The broker does not list its ACLs")
     return {
-        _acl(resource.resource_type, resource.resource_name, resource.pattern_type, one)
+        _acl(resource.resource_type, resource.resource_name, resource.pattern_type, acl)
         for resource in answer.resources
-        for one in resource.acls
+        for acl in resource.acls
     }
 
 
-def _acl(kind: int, name: str, pattern: int, one: Any) -> Acl:
+def _acl(kind: int, name: str, pattern: int, entry: Any) -> Acl:
     return Acl(
         _known(ResourceType, kind),
         name,
         _known(PatternType, pattern),
-        one.principal,
-        one.host,
-        _known(Operation, one.operation),
-        _known(Permission, one.permission_type),
+        entry.principal,
+        entry.host,
+        _known(Operation, entry.operation),
+        _known(Permission, entry.permission_type),
     )
 
 
@@ -404,15 +404,15 @@ def _known(kind: type[E], code: int) -> E:
 def _print(rules: Iterable[Acl], as_json: bool) -> None:
     rows = [
         (
-            one.resource_type.name.lower(),
-            one.name,
-            one.pattern.name.lower(),
-            one.principal,
-            one.host,
-            one.operation.name.lower(),
-            one.permission.name.lower(),
+            rule.resource_type.name.lower(),
+            rule.name,
+            rule.pattern.name.lower(),
+            rule.principal,
+            rule.host,
+            rule.operation.name.lower(),
+            rule.permission.name.lower(),
         )
-        for one in rules
+        for rule in rules
     ]
     if as_json:
         for row in rows:

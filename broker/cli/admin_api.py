@@ -1,7 +1,7 @@
-"""Requests of the commands to the admin API of a broker, by its http:// listener; and the options that say where that is.
+"""Requests of the commands to the admin API on a broker's http:// listener, and the options with its address.
 
-TLS and the proof of who the user is come from the settings that all commands have (-X, --client-config): a token or a user's
-password is sent only where ``security.protocol`` says so.
+TLS and authentication come from the settings that all commands have (-X, --client-config): a token or a password is
+sent only if ``security.protocol`` says so.
 
 Tests: tests/cli/test_subscriptions.py.
 """
@@ -30,14 +30,14 @@ from broker.web.routes import NOT_FOUND
 _DEFAULT_URL = "http://localhost:8080"
 _URL = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/?#@\s]+))(?::(\d{1,5}))?/?")
 _CONNECT_S = 5.0
-# Longer than one step of a call may wait in the broker.
+# Longer than a step of a call may wait in the broker.
 _ANSWER_S = 60.0
 _ANSWER_MAX_BYTES = 64 * 1024 * 1024
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 class AdminError(BrokerError):
-    """The broker has refused."""
+    """The broker has refused the request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason if reason.endswith(".") else f"{reason}.")
@@ -52,7 +52,7 @@ class AdminApi:
     is_https: bool = False
 
     def ask(self, method: str, path: str, value: Any = None) -> Any:
-        """The answer's JSON; None if it is empty. Raises AdminError for a refusal, BrokerError for everything else."""
+        """The answer's JSON; None if it is empty. Raises AdminError for a refusal, BrokerError for all other errors."""
         content = b"" if value is None else json.dumps(value).encode()
         where = f"{self.host}:{self.port}"
         context = tls_context(self.security.tls or TlsSettings()) if self.is_https else None
@@ -122,7 +122,7 @@ def parse_admin_url(url: str, security: SecuritySettings) -> AdminApi:
 
 
 def quoted(text: str) -> str:
-    """As one segment of a path."""
+    """Encode a text as one segment of a path."""
     return "".join(
         chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")
     )
@@ -141,7 +141,7 @@ def _exchange(
     while True:
         event = parser.next_event()
         if event is h11.NEED_DATA:
-            # The head comes byte by byte, because a connection gives as much as is asked for; the body at once.
+            # The head is read byte by byte, because `receive` waits until the whole buffer is full; the body at once.
             piece = bytearray(max(1, length))
             connection.receive(memoryview(piece), deadline)
             parser.receive_data(bytes(piece))

@@ -1,7 +1,7 @@
 """`broker backup`: copies the data of a running broker, or checks a copy.
 
-The broker takes one moment of everything and pins the files of that moment; this process copies them, without the broker's
-threads. It must run where the broker's data directory is: on its machine, or in its container.
+The broker fixes one moment of its data and pins the files of that moment; this process copies them, without the
+broker's threads. It must run where the broker's data directory is: on its machine, or in its container.
 
 Tests: tests/process/test_backup.py.
 """
@@ -83,7 +83,7 @@ def _release(client: BackupClient, pinned: Pinned) -> None:
     try:
         client.end(pinned)
     except BrokerError:
-        pass  # the broker does it by itself after a while
+        pass  # the broker ends the backup by itself after a while
 
 
 def read_plan(pinned: Pinned) -> Plan:
@@ -118,7 +118,7 @@ def _plain_errors(directory: str) -> Iterator[None]:
 
 
 def _report(directory: str, plan: Plan, copied: copying.Copied, as_json: bool) -> None:
-    offline = [f"{each.topic}-{each.partition}" for each in plan.partitions if each.offline]
+    offline = [f"{partition.topic}-{partition.partition}" for partition in plan.partitions if partition.offline]
     if as_json:
         fields = {
             "directory": directory,

@@ -1,11 +1,9 @@
-"""`broker bench`: how fast a broker is, with Kafka's protocol, so that it measures any Kafka broker.
+"""`broker bench`: measures how fast a broker is, with Kafka's protocol, so that it measures any Kafka broker.
 
-It measures with this project's own client, and says so: figures of another client are other figures.
-
-What `broker bench` measures: producing, consuming, and the way of a record from end to end, each with our own Kafka client.
-
-The client moves whole record batches and does not make a Python object of each record, so that the broker is measured and not the
-client. A run ends after its time, or when it is told to stop; what it has measured until then counts.
+It measures producing, consuming, and the way of a record from end to end, each with this project's own client, and says
+so: other clients give other figures. The client moves whole record batches and does not make a Python object of each
+record, so that the broker is measured and not the client. A run ends after its time, or when it is interrupted; the
+results until then count.
 """
 
 import base64
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from broker.runtime.clock import Clock
 
 
-# Latencies that are kept: enough for minutes, and 32 MB.
+# How many latencies are kept: enough for minutes, and 32 MB.
 _LATENCIES_MAX = 4_000_000
 _END_TO_END_WAIT_MS = 500
 _MANY_PARTITIONS = 1000
@@ -45,8 +43,8 @@ _RANDOM_BYTES = 64 * 1024
 
 @attrs.frozen
 class Load:
-    """What is sent. ``record_bytes`` is the size of a value; records have no keys. ``rate``: records/s, None for as many as
-    possible. ``bytes_max``: bytes of values after which producing ends."""
+    """The load to produce. ``record_bytes``: the size of a value; records have no keys. ``rate``: records/s, None for
+    as many as possible. ``bytes_max``: bytes of values after which producing ends."""
 
     record_bytes: int
     batch_records: int
@@ -58,7 +56,7 @@ class Load:
 
 @attrs.frozen
 class Measured:
-    """``latencies_s`` are those of one request each (of a record for ``end-to-end``), sorted."""
+    """``latencies_s``: one of each request (of each record for ``end-to-end``), sorted."""
 
     what: str
     records: int
@@ -75,7 +73,7 @@ class Measured:
         return self.bytes / self.seconds if self.seconds else 0.0
 
     def percentile_ms(self, percent: float) -> float | None:
-        """The smallest latency that ``percent`` of all do not exceed; None without any."""
+        """The smallest latency that ``percent`` of all do not exceed; None without latencies."""
         if not self.latencies_s:
             return None
         rank = math.ceil(len(self.latencies_s) * percent / 100)
@@ -97,17 +95,17 @@ class Latencies:
 def produce(
     cluster: "Cluster", topic: str, partitions: Sequence[int], load: Load, seconds: float, stop: Callable[[], bool]
 ) -> Measured:
-    """A latency is the time from the sending of a batch to its acknowledgement. With a rate it begins when the batch was due:
-    a broker that is slow for a moment delays all that is due meanwhile."""
+    """A latency is the time from sending a batch to its acknowledgement. With a rate it begins when the batch was due,
+    because a slow broker delays all batches that become due meanwhile."""
     template = _template(load)
-    clock, found = cluster.clock, Latencies()
+    clock, latencies = cluster.clock, Latencies()
     with cluster.producer(acks=load.acks) as producer:
         sent = dict.fromkeys(partitions, 0)
-        for partition in partitions[:_MANY_PARTITIONS]:  # connections and the producer's id
+        for partition in partitions[:_MANY_PARTITIONS]:  # opens connections and gets the producer's id
             producer.send(topic, partition, bytearray(template), load.batch_records)
             sent[partition] += load.batch_records
         producer.flush()
-        waiting = _Waiting(producer, clock, topic, found)
+        waiting = _Waiting(producer, clock, topic, latencies)
         begun = clock.monotonic()
         due, count, size = begun, 0, 0
         while not stop() and size < load.bytes_max:
@@ -133,18 +131,18 @@ def produce(
                 due += load.batch_records / load.rate
         producer.flush()
         waiting.take()
-        return Measured("produce", count, size, clock.monotonic() - begun, found.sorted())
+        return Measured("produce", count, size, clock.monotonic() - begun, latencies.sorted())
 
 
 class _Waiting:
     """Batches that are sent and not yet acknowledged, by partition."""
 
-    def __init__(self, producer: "Producer", clock: "Clock", topic: str, found: Latencies) -> None:
-        self._producer, self._clock, self._topic, self._found = producer, clock, topic, found
+    def __init__(self, producer: "Producer", clock: "Clock", topic: str, latencies: Latencies) -> None:
+        self._producer, self._clock, self._topic, self._found = producer, clock, topic, latencies
         self._batches: dict[TopicPartition, deque[tuple[int, float]]] = {}
 
     def add(self, partition: int, records: int, started: float) -> None:
-        """``records``: how many the partition has when this batch is acknowledged."""
+        """``records``: the number of the partition's records when this batch is acknowledged."""
         self._batches.setdefault((self._topic, partition), deque()).append((records, started))
 
     def take(self) -> None:
@@ -160,9 +158,10 @@ class _Waiting:
 def consume(
     cluster: "Cluster", ends: "Mapping[TopicPartition, tuple[int, int]]", seconds: float, stop: Callable[[], bool]
 ) -> Measured:
-    """Read each partition from its first to its last offset of ``ends``, all in turn. A latency is the time until the next answer
-    is there, which the client has asked for while it counted the last one. The bytes are those of the batches, compressed."""
-    clock, found = cluster.clock, Latencies()
+    """Read each partition from its first to its last offset of ``ends``, in turn. A latency is the time until the next
+    answer is available, which the client has requested while it counted the previous answer. The bytes are those of the
+    batches, compressed."""
+    clock, latencies = cluster.clock, Latencies()
     fetchers = {key: cluster.fetcher(*key, start, end) for key, (start, end) in ends.items() if end > start}
     records = size = 0
     begun = clock.monotonic()
@@ -174,10 +173,10 @@ def consume(
                 if fetched is None:
                     del fetchers[key]
                     continue
-                found.add(clock.monotonic() - asked)
+                latencies.add(clock.monotonic() - asked)
                 size += len(fetched.data)
                 records += sum(header.record_count for _, header in batches(fetched.data))
-        return Measured("consume", records, size, clock.monotonic() - begun, found.sorted())
+        return Measured("consume", records, size, clock.monotonic() - begun, latencies.sorted())
     finally:
         for fetcher in fetchers.values():
             fetcher.close()
@@ -186,11 +185,11 @@ def consume(
 def end_to_end(
     cluster: "Cluster", topic: str, partition: int, load: Load, seconds: float, stop: Callable[[], bool]
 ) -> Measured:
-    """One record at a time, while a fetch waits for it at the broker. A latency is the time from the sending of the record to its
-    arrival."""
+    """Send one record at a time while a fetch waits for it at the broker. A latency is the time from sending the record
+    to its arrival."""
     from broker.client.kafka.values import LATEST
 
-    clock, found = cluster.clock, Latencies()
+    clock, latencies = cluster.clock, Latencies()
     template = _template(attrs.evolve(load, batch_records=1))
     start = cluster.offsets({(topic, partition): LATEST})[topic, partition] or 0
     count, begun = 0, clock.monotonic()
@@ -200,7 +199,7 @@ def end_to_end(
     ):
 
         def move_one() -> float:
-            """The time when it has arrived."""
+            """Returns the time of arrival."""
             data = bytearray(template)
             set_times(data, clock.time_ms())
             producer.send(topic, partition, data, 1)
@@ -216,15 +215,15 @@ def end_to_end(
         move_one()  # opens the connections
         begun = clock.monotonic()
         while not stop() and (sent := clock.monotonic()) - begun < seconds:
-            found.add(move_one() - sent)
+            latencies.add(move_one() - sent)
             count += 1
             if load.rate is not None:
                 pause(begun + count / load.rate - clock.monotonic())
-        return Measured("end-to-end", count, count * load.record_bytes, clock.monotonic() - begun, found.sorted())
+        return Measured("end-to-end", count, count * load.record_bytes, clock.monotonic() - begun, latencies.sorted())
 
 
 def _template(load: Load) -> bytearray:
-    """Values of random letters, each another, so that a codec has about as much to do as with text."""
+    """Values of random letters, all different, so that a codec has about as much to do as with text."""
     letters = base64.b64encode(SystemEntropy.bytes(load.record_bytes + _RANDOM_BYTES))
     starts = (7 * index % _RANDOM_BYTES for index in range(load.batch_records))
     values = (letters[start : start + load.record_bytes] for start in starts)
@@ -326,13 +325,13 @@ def command(
                 f" {compression}, acks={acks}, {len(numbers)} partition{'s' * (len(numbers) != 1)}"
             )
         with Interrupts() as interrupts:
-            found = _run(cluster, name, numbers, load, seconds, wanted, lambda: interrupts.requested)
+            results = _run(cluster, name, numbers, load, seconds, wanted, lambda: interrupts.requested)
         stopped = interrupts.requested
     if as_json:
-        for one in found:
-            _print_as_json(one, load, compression, len(numbers))
+        for result in results:
+            _print_as_json(result, load, compression, len(numbers))
     else:
-        print_table(_COLUMNS, [_row(one) for one in found])
+        print_table(_COLUMNS, [_row(result) for result in results])
     if stopped:
         raise click.Abort
 
@@ -349,25 +348,25 @@ def _run(
 
     from broker.client.kafka.values import EARLIEST, LATEST
 
-    found = []
+    results = []
     keys = [(topic, partition) for partition in partitions]
     if "produce" in wanted:
-        found.append(produce(cluster, topic, partitions, load, seconds, stop))
+        results.append(produce(cluster, topic, partitions, load, seconds, stop))
     if "consume" in wanted and not stop():
         starts = cluster.offsets(dict.fromkeys(keys, EARLIEST))
         ends = cluster.offsets(dict.fromkeys(keys, LATEST))
         if starts == ends:  # a topic of its own, without a test that fills it
             produce(cluster, topic, partitions, load, seconds, stop)
             ends = cluster.offsets(dict.fromkeys(keys, LATEST))
-        found.append(consume(cluster, {key: (starts[key] or 0, ends[key] or 0) for key in keys}, seconds, stop))
+        results.append(consume(cluster, {key: (starts[key] or 0, ends[key] or 0) for key in keys}, seconds, stop))
     if "end-to-end" in wanted and not stop():
-        found.append(end_to_end(cluster, topic, partitions[0], load, seconds, stop))
-    return found
+        results.append(end_to_end(cluster, topic, partitions[0], load, seconds, stop))
+    return results
 
 
 @contextlib.contextmanager
 def _topic(cluster: "Cluster", name: str | None, partitions: int) -> Iterator[tuple[str, Sequence[int]]]:
-    """The topic and its partitions; one of its own is deleted in any case."""
+    """The topic and its partitions; a topic of the command's own is deleted in any case."""
     from broker.client.kafka.admin.configs import create_topics, delete_topics
     from broker.runtime.entropy import SystemEntropy
 
@@ -382,42 +381,44 @@ def _topic(cluster: "Cluster", name: str | None, partitions: int) -> Iterator[tu
     if outcome.code:
         raise BrokerError(f"The topic {name!r} cannot be created: {outcome.message or outcome.code}.")
     try:
-        # Other brokers of a cluster hear of it one after the other.
+        # Other brokers of a cluster learn of the topic one after the other.
         cluster.make_topics([name])
         yield name, range(partitions)
     finally:
         delete_topics(cluster.routing, [name])
 
 
-def _row(one: "Measured") -> tuple[object, ...]:
-    latencies = [one.percentile_ms(percent) for percent in _PERCENTS]
+def _row(measured: "Measured") -> tuple[object, ...]:
+    latencies = [measured.percentile_ms(percent) for percent in _PERCENTS]
     return (
-        one.what,
-        one.records,
-        round(one.seconds, 2),
-        round(one.records_s),
-        round(one.bytes_s / 1e6, 2),
+        measured.what,
+        measured.records,
+        round(measured.seconds, 2),
+        round(measured.records_s),
+        round(measured.bytes_s / 1e6, 2),
         *(None if latency is None else round(latency, 3) for latency in latencies),
     )
 
 
-def _print_as_json(one: "Measured", load: "Load", compression: str, partitions: int) -> None:
+def _print_as_json(measured: "Measured", load: "Load", compression: str, partitions: int) -> None:
     print_object(
         {
-            "test": one.what,
+            "test": measured.what,
             "client": _CLIENT,
             "record_bytes": load.record_bytes,
-            "batch_records": 1 if one.what == "end-to-end" else load.batch_records,
+            "batch_records": 1 if measured.what == "end-to-end" else load.batch_records,
             "acks": load.acks,
             "compression": compression,
             "partitions": partitions,
             "rate": load.rate,
-            "records": one.records,
-            "bytes": one.bytes,
-            "seconds": one.seconds,
-            "records_s": one.records_s,
-            "bytes_s": one.bytes_s,
-            "requests": len(one.latencies_s),
-            "latency_ms": {f"p{percent:g}".replace("p100", "max"): one.percentile_ms(percent) for percent in _PERCENTS},
+            "records": measured.records,
+            "bytes": measured.bytes,
+            "seconds": measured.seconds,
+            "records_s": measured.records_s,
+            "bytes_s": measured.bytes_s,
+            "requests": len(measured.latencies_s),
+            "latency_ms": {
+                f"p{percent:g}".replace("p100", "max"): measured.percentile_ms(percent) for percent in _PERCENTS
+            },
         }
     )

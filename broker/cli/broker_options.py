@@ -1,10 +1,8 @@
-"""The options with which every command says where the broker is and how to connect: -b, --client-config and -X.
+"""The options of every command for the broker's address and the connection: -b, --client-config and -X; and passwords.
 
-The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. A secret has to be in the
-file, or a password in BROKER_SASL_PASSWORD, because `ps` shows the arguments of a command; without a password the user is asked
-for it.
-
-Passwords for commands: from a file, from the environment, or typed without an echo. Never an argument, which `ps` shows.
+The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. `ps` shows the
+arguments of a command, so secrets are never arguments: they come from the file, a password also from
+BROKER_SASL_PASSWORD or from the user, who types it without an echo.
 
 Tests: tests/cli/test_certs.py.
 """
@@ -30,27 +28,27 @@ import sys
 
 from broker.runtime.files import read_text
 
-# A password file that is larger is a mistake, such as a log or a device.
+# A larger password file is a mistake, such as a log or a device.
 _FILE_MAX = 64 * 1024
 
 
 def read_password(what: str, file: str | None, variable: str, *, again: bool = False, hint: str | None = None) -> str:
-    """The password for ``what``: the first line of ``file`` (``-`` is standard input), the environment variable, or the answer
-    of the user, who types it twice if ``again``. Raises ConfigError where there is none; ``hint``: how else to give it."""
+    """The password for ``what``: the first line of ``file`` (``-`` is standard input), the environment variable, or the
+    user's answer, typed twice if ``again``. Raises ConfigError without a password; ``hint``: another way to give it."""
     if file is not None:
         password = read_secret_file(file).partition("\n")[0].removesuffix("\r")
         if not password:
             raise ConfigError(f"Write the password for {what} into the first line of {file}: it is empty.")
         return password
-    if given := os.environ.get(variable):
-        return given
+    if typed := os.environ.get(variable):
+        return typed
     if not sys.stdin.isatty():
         raise ConfigError(f"Give the password for {what} {hint or f'with --password-file FILE, or in {variable}'}.")
     return str(click.prompt(f"Password for {what}", hide_input=True, confirmation_prompt=again, err=True))
 
 
 def read_secret_file(path: str) -> str:
-    """The text of ``path``. Raises ConfigError, which does not show it."""
+    """The text of ``path``. Raises ConfigError, which does not contain the text."""
     try:
         return read_text("/dev/stdin" if path == "-" else path, _FILE_MAX)
     except OSError as error:
@@ -62,7 +60,7 @@ def read_secret_file(path: str) -> str:
 _DEFAULT_ADDRESS = "localhost:9092"
 _PASSWORD = "BROKER_SASL_PASSWORD"
 _SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.")
-# What -X may set besides security. Everything else is an option of the command that uses it.
+# The settings that -X accepts besides security. All others are options of the commands that use them.
 _OTHERS = (
     "bootstrap.servers",
     "metadata.broker.list",
@@ -71,7 +69,7 @@ _OTHERS = (
     "request.timeout.ms",
     "default.api.timeout.ms",
 )
-# What -X refuses: `ps` would show it.
+# The settings that -X refuses, because `ps` would show them.
 _SECRETS = (
     "sasl.password",
     "sasl.jaas.config",
@@ -112,7 +110,7 @@ class Target:
     properties: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
     def config(self, command: str) -> "ClientConfig":
-        """For this project's own client. Raises ConfigError."""
+        """The configuration of this project's own client. Raises ConfigError."""
         from broker.client.kafka.config import ClientConfig
 
         defaults = {"client.id": f"broker-{command}"}
@@ -120,7 +118,7 @@ class Target:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the settings say anything but PLAINTEXT."""
+        """Whether the settings ask for anything but PLAINTEXT."""
         return self.properties.get("security.protocol", "PLAINTEXT").strip().upper() != "PLAINTEXT"
 
 
@@ -130,9 +128,9 @@ def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(*arguments: Any, bootstrap: str | None, properties: dict[str, str], **others: Any) -> Any:
         source = click.get_current_context().get_parameter_source("bootstrap")
-        given = bootstrap if source is click.core.ParameterSource.COMMANDLINE else None
+        argument = bootstrap if source is click.core.ParameterSource.COMMANDLINE else None
         named = properties.pop("bootstrap.servers", None) or properties.pop("metadata.broker.list", None)
-        address = given or named or bootstrap or _DEFAULT_ADDRESS
+        address = argument or named or bootstrap or _DEFAULT_ADDRESS
         return function(*arguments, target=Target(_addresses(address), properties), **others)
 
     return click.option(
@@ -146,7 +144,8 @@ def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AddressCommand(click.Command):
-    """One whose first argument is the address of a broker, which -b may name as well, as it does for all other commands."""
+    """A command with the broker's address as its first argument, which -b may give as well, as for all other
+    commands."""
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(*arguments, **others)
@@ -160,15 +159,15 @@ class AddressCommand(click.Command):
 
 
 def target_without_asking(parameters: Mapping[str, Any]) -> Target:
-    """The broker that the options so far name, for a shell that completes a command line. Raises ConfigError where that takes
-    a password that nobody has given."""
+    """The broker that the options name so far, for a shell that completes a command line. Raises ConfigError if a
+    password would have to be asked for."""
     properties = _properties(parameters.get("client_config"), parameters.get("overrides") or (), may_ask=False)
     named = properties.pop("bootstrap.servers", None) or properties.pop("metadata.broker.list", None)
     return Target(_addresses(parameters.get("bootstrap") or named or _DEFAULT_ADDRESS), properties)
 
 
 def security_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a command that has the address as an argument; it gets ``security``."""
+    """The same for a command with the address as an argument; it gets ``security``."""
 
     @functools.wraps(function)
     def command(*arguments: Any, properties: dict[str, str], **others: Any) -> Any:
@@ -210,13 +209,13 @@ def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _properties(file: str | None, overrides: tuple[str, ...], may_ask: bool = True) -> dict[str, str]:
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if file:
         from broker.client.security_settings import parse_properties
 
-        given = parse_properties(read_secret_file(file), file)
-        # The file may be a producer's or consumer's and have more than a command needs.
-        found = {name: value for name, value in given.items() if _is_known(name)}
+        parsed = parse_properties(read_secret_file(file), file)
+        # The file may be that of a producer or consumer, with settings that a command does not need.
+        properties = {name: value for name, value in parsed.items() if _is_known(name)}
     for pair in overrides:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -228,24 +227,24 @@ def _properties(file: str | None, overrides: tuple[str, ...], may_ask: bool = Tr
                 + (f", or set {_PASSWORD}" if name.strip() == "sasl.password" else "")
                 + ": everybody on this machine can see the arguments of a command."
             )
-        found[name.strip()] = value
-    user = found.get("sasl.username", "").strip()
-    logs_in = user and "SASL" in found.get("security.protocol", "").upper()
-    if logs_in and not found.get("sasl.password") and not found.get("sasl.jaas.config"):
+        properties[name.strip()] = value
+    user = properties.get("sasl.username", "").strip()
+    logs_in = user and "SASL" in properties.get("security.protocol", "").upper()
+    if logs_in and not properties.get("sasl.password") and not properties.get("sasl.jaas.config"):
         if not may_ask and not os.environ.get(_PASSWORD):
             raise ConfigError("There is no password.")
         hint = f"in the --client-config file as sasl.password, or in {_PASSWORD}"
-        found["sasl.password"] = read_password(f"the user {user}", None, _PASSWORD, hint=hint)
-    if found:
-        _check(found, {pair.partition("=")[0].strip() for pair in overrides})
-    return found
+        properties["sasl.password"] = read_password(f"the user {user}", None, _PASSWORD, hint=hint)
+    if properties:
+        _check(properties, {pair.partition("=")[0].strip() for pair in overrides})
+    return properties
 
 
-def _check(found: dict[str, str], typed: set[str]) -> None:
-    """Raises ConfigError for values that cannot be, and for what was typed and has no effect."""
+def _check(properties: dict[str, str], typed: set[str]) -> None:
+    """Raises ConfigError for invalid values, and for settings of -X that have no effect."""
     from broker.client.security_settings import SecuritySettings
 
-    left = dict(found)
+    left = dict(properties)
     SecuritySettings.take(left)
     for name in typed & left.keys():
         if name not in _OTHERS:
@@ -256,7 +255,7 @@ def _check(found: dict[str, str], typed: set[str]) -> None:
                 else f"-X knows security.*, ssl.*, sasl.*, {', '.join(_OTHERS)}."
             )
             raise ConfigError(f"Leave out -X {name}: it has no effect here; {hint}")
-    if found.get("security.protocol") is None and any(name.startswith(("sasl.", "ssl.")) for name in found):
+    if properties.get("security.protocol") is None and any(name.startswith(("sasl.", "ssl.")) for name in properties):
         raise ConfigError(
             "Set security.protocol to SSL, SASL_PLAINTEXT or SASL_SSL: without it the other security settings have no effect."
         )

@@ -1,6 +1,7 @@
-"""`broker certs`: a certificate authority for development, a certificate for the broker, and one for each client.
+"""`broker certs`: makes a certificate authority for development, a certificate for the broker, and a certificate for
+each client.
 
-A file is complete or not there: each is written under another name and renamed.
+A file is complete or missing: each is written under another name and renamed.
 """
 
 import os
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from broker.security.certificates import Identity
 
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-# Java and browsers take no longer from an authority that they were told to trust; and a forgotten authority should end one day.
+# The longest validity that Java and browsers accept from an added authority; and a forgotten authority should expire
+# one day.
 _DAYS = 825
 _AUTHORITY_DAYS = 3650
 _PRIVATE, _PUBLIC = 0o600, 0o644
@@ -93,16 +95,16 @@ def command(
         add(name, certificates.sign_client(authority, name, now_s, days))
         files[path.of(name, "properties")] = _properties(path, name), _PUBLIC
 
-    there = [one for one in files if os.path.lexists(one)]
-    if there and not force:
-        raise ConfigError(f"{there[0]} exists: choose another directory, or replace it with --force.")
+    existing = [file for file in files if os.path.lexists(file)]
+    if existing and not force:
+        raise ConfigError(f"{existing[0]} exists: choose another directory, or replace it with --force.")
     _write_all(directory, files)
     if as_json:
-        for one in files:
-            print_object({"file": one, "names": names if one == path.server else []})
+        for file in files:
+            print_object({"file": file, "names": names if file == path.server else []})
         return
-    for one in files:
-        say(f"made {one}" + (f" for {', '.join(names)}" if one == path.server else ""))
+    for file in files:
+        say(f"made {file}" + (f" for {', '.join(names)}" if file == path.server else ""))
     _print_next(path, dict.fromkeys(clients))
 
 
@@ -133,14 +135,14 @@ def _existing_authority(path: _Paths) -> "Identity | None":
     from broker.security import certificates
 
     texts = []
-    for one in (path.authority, path.authority_key):
+    for name in (path.authority, path.authority_key):
         try:
-            with open(one, "rb") as file:
+            with open(name, "rb") as file:
                 texts.append(file.read())
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise BrokerError(f"{one} cannot be read: {error.strerror}.") from error
+            raise BrokerError(f"{name} cannot be read: {error.strerror}.") from error
     if not texts:
         return None
     if len(texts) == 1:
@@ -154,7 +156,7 @@ def _existing_authority(path: _Paths) -> "Identity | None":
 
 
 def _properties(path: _Paths, client: str | None) -> bytes:
-    """What a Kafka client needs, in the names of Java's clients, which the commands of this broker read as well."""
+    """The settings of a Kafka client, by the names of Java's clients, which this broker's commands read as well."""
     lines = [
         "security.protocol=SSL",
         "ssl.truststore.type=PEM",
@@ -193,7 +195,7 @@ def _write_all(directory: str, files: dict[str, tuple[bytes, int]]) -> None:
 
 
 def _print_next(path: _Paths, clients: dict[str, None]) -> None:
-    """The two lines that one needs next."""
+    """Print the next two commands to run."""
     serve = f"broker serve --listener kafka+ssl://127.0.0.1:9092 --set ssl_keystore_location={shlex.quote(path.server)}"
     if clients:
         serve += f" --set ssl_client_auth=required --set ssl_truststore_location={shlex.quote(path.authority)}"

@@ -1,10 +1,6 @@
-"""Shared by the commands that are Kafka clients: how they connect, what they say when they cannot, and times on the command line.
+"""Shared by the commands that are Kafka clients: connecting, admin requests, errors as sentences, and times.
 
 Most use our own client (``kafka``). kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
-
-Requests of the commands for users, ACLs and quotas, by our own Kafka client, so that they work with any Kafka broker.
-
-What the commands say when our own Kafka client fails.
 
 Tests: tests/cli/test_topics.py,
 tests/cli/test_produce_consume.py,
@@ -43,7 +39,7 @@ _BOOTSTRAP_TIMEOUT_MS = 5000
 
 @contextlib.contextmanager
 def kafka(target: Target, command: str) -> Iterator["Cluster"]:
-    """Our own client, connected to a broker of the cluster. Its errors are sentences already."""
+    """Our own client, connected to a broker of the cluster. Its errors are complete sentences."""
     from broker.client.kafka.cluster import Cluster
     from broker.client.kafka.errors import TimedOutError, UnreachableError
 
@@ -52,7 +48,7 @@ def kafka(target: Target, command: str) -> Iterator["Cluster"]:
 
         def connect() -> None:
             try:
-                # The first request that needs a login: a listener that asks for one answers only the question for its versions.
+                # The first request that needs a login: before it, a listener with logins answers only ApiVersions.
                 routing.refresh([])
             except UnreachableError:
                 refuse_other_service(target)
@@ -70,7 +66,8 @@ def kafka(target: Target, command: str) -> Iterator["Cluster"]:
 
 
 def refuse_other_service(target: Target) -> None:
-    """Raises BrokerError if another service than Kafka's listens at the address: nobody needs to wait for that to change."""
+    """Raises BrokerError if another service than Kafka's listens at the address, because waiting would not change
+    that."""
     from broker.cli.listening import other_service
 
     if not target.is_secure:
@@ -81,7 +78,7 @@ def refuse_other_service(target: Target) -> None:
 
 
 def check_port(target: Target) -> None:
-    """The same before a command connects, for clients that would try for long."""
+    """The same before a command connects, for clients that would retry for long."""
     from broker.cli.listening import may_be_kafka
 
     if not target.is_secure and not all(may_be_kafka(*address) for address in target.config("probe").bootstrap[:1]):
@@ -134,7 +131,7 @@ def plain_errors(target: Target) -> Iterator[None]:
     # The client would log a warning for each attempt to connect; the final error is enough.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     if target.is_secure:
-        # kafka-python would try a refused login or certificate until its time is over, and not say what was refused.
+        # kafka-python would retry a refused login or certificate until its time is over, and not say what was refused.
         _log_in_once(target)
     check_port(target)
     try:
@@ -150,7 +147,7 @@ def plain_errors(target: Target) -> Iterator[None]:
 
 
 def _log_in_once(target: Target) -> None:
-    """Raises the error of our own client, whose sentence says what to change."""
+    """Raises the error of our own client, whose sentence says how to correct the settings."""
     from broker.client.kafka.cluster import Cluster
 
     with Cluster(target.config("login")) as cluster:
@@ -158,7 +155,7 @@ def _log_in_once(target: Target) -> None:
 
 
 def _unreachable(target: Target) -> BrokerError:
-    """Distinguishes an address where nothing listens from a listener with TLS or with logins, and from another service."""
+    """Distinguishes an address without a listener from a listener with TLS or with logins, and from another service."""
     from broker.client.kafka.errors import KafkaClientError
     from broker.client.kafka.routing import Routing
 
@@ -182,11 +179,13 @@ def unreachable(bootstrap: str) -> BrokerError:
 
 
 def describe(error: Exception) -> str:
-    """Kafka's name of an error, and the message of the broker."""
+    """Kafka's name of an error, and the broker's message."""
     name = re.sub(r"Error$", "", type(error).__name__)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-    said = getattr(error, "args", ())
-    text = str(said[0]) if said and isinstance(said[0], str) else getattr(error, "description", None) or ""
+    arguments = getattr(error, "args", ())
+    text = (
+        str(arguments[0]) if arguments and isinstance(arguments[0], str) else getattr(error, "description", None) or ""
+    )
     return f"{words}: {text}".rstrip(". \n") if text else words
 
 
@@ -222,7 +221,7 @@ def format_time(timestamp_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# What the command needs to say in addition to the broker's own message.
+# Additions of the commands to the broker's own message.
 _ADVICE = {
     ErrorCode.security_disabled: "the broker has no authorizer, so everybody may do everything",
     ErrorCode.cluster_authorization_failed: "the user of this command may not do that",
@@ -231,7 +230,7 @@ _ADVICE = {
 
 
 def ask(target: Target, key: ApiKey, versions: tuple[int, int], fields: Mapping[str, Any]) -> Any:
-    """The answer of any broker of the cluster, which passes on what only the controller can do."""
+    """The answer of any broker of the cluster, which forwards requests for the controller."""
     with kafka(target, "admin") as cluster:
         routing = cluster.routing
 
@@ -249,7 +248,7 @@ def check(code: int, message: str | None, what: str) -> None:
 
 
 def refusal(code: int, message: str | None) -> str:
-    """A refusal in words."""
+    """The text of a refusal."""
     try:
         name = ErrorCode(code)
     except ValueError:
@@ -261,7 +260,7 @@ def refusal(code: int, message: str | None) -> str:
     return advice or words or name.name.replace("_", " ")
 
 
-# Where Kafka keeps groups, committed offsets, transactions and what share groups have read.
+# The topics in which Kafka keeps groups, committed offsets, transactions and the state of share groups.
 _KAFKAS_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -276,14 +275,14 @@ def no_topic(topic: str) -> BrokerError:
 
 @contextlib.contextmanager
 def client_errors(target: Target) -> Iterator[None]:
-    """Adds what to do where no broker answers. Every other error of the client says it already."""
+    """Adds advice if no broker answers. All other errors of the client contain it already."""
     from broker.client.kafka.errors import UnreachableError
 
     check_port(target)
     try:
         yield
     except UnreachableError as error:
-        # The client's own sentence has more to say where something listens that is no broker, or one with TLS.
+        # The client's own sentence is better if something else listens, or a broker with TLS.
         if "security.protocol" in str(error):
             raise
         raise BrokerError(

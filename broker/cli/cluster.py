@@ -1,5 +1,5 @@
-"""`broker cluster`: the brokers of a cluster, what they serve and their features, with Kafka's protocol, so that it works with
-any Kafka broker.
+"""`broker cluster`: shows the brokers of a cluster, their listeners, features and APIs, with Kafka's protocol, so that
+it works with any Kafka broker.
 """
 
 from typing import TYPE_CHECKING
@@ -34,37 +34,41 @@ def describe(as_json: bool, target: Target) -> None:
 
     with kafka(target, "cluster") as cluster:
         routing = cluster.routing
-        found = admin.describe_cluster(routing)
-        details = [(one, admin.listeners(routing, one), admin.space(routing, one)) for one in found.brokers]
+        described = admin.describe_cluster(routing)
+        details = [
+            (broker, admin.listeners(routing, broker), admin.space(routing, broker)) for broker in described.brokers
+        ]
     if as_json:
         brokers = [
             {
-                "id": one.id,
-                "host": one.host,
-                "port": one.port,
-                "rack": one.rack,
-                "fenced": one.is_fenced,
+                "id": broker.id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "fenced": broker.is_fenced,
                 "listeners": list(addresses),
                 "total_bytes": space and space.total,
                 "usable_bytes": space and space.usable,
             }
-            for one, addresses, space in details
+            for broker, addresses, space in details
         ]
-        print_object({"cluster_id": found.cluster_id, "controller": found.controller, "brokers": brokers})
+        print_object({"cluster_id": described.cluster_id, "controller": described.controller, "brokers": brokers})
         return
     count = len(details)
-    say(f"cluster {found.cluster_id or '(no id)'}, controller {found.controller}, {count} broker{'s' * (count != 1)}")
+    say(
+        f"cluster {described.cluster_id or '(no id)'}, controller {described.controller}, {count} broker{'s' * (count != 1)}"
+    )
     rows = [
         (
-            one.id,
-            f"{one.host}:{one.port}",
-            one.rack,
-            "fenced" if one.is_fenced else "up",
+            broker.id,
+            f"{broker.host}:{broker.port}",
+            broker.rack,
+            "fenced" if broker.is_fenced else "up",
             " ".join(addresses) or None,
             space and space.usable,
             space and space.total,
         )
-        for one, addresses, space in details
+        for broker, addresses, space in details
     ]
     print_table(["broker", "address", "rack", "state", "listeners", "free bytes", "of bytes"], rows)
 
@@ -78,8 +82,8 @@ def list_features(broker: int | None, as_json: bool, target: Target) -> None:
     from broker.client.kafka.admin.cluster import features
 
     with kafka(target, "cluster") as cluster:
-        found = features(_connection(cluster, broker))
-    rows = [(one.name, one.least, one.most, one.finalized) for one in found]
+        levels = features(_connection(cluster, broker))
+    rows = [(level.name, level.least, level.most, level.finalized) for level in levels]
     print_rows(["feature", "lowest", "highest", "finalized"], rows, as_json)
 
 
@@ -103,7 +107,7 @@ def _connection(cluster: "Cluster", broker: int | None) -> "Connection":
     routing = cluster.routing
     if broker is None:
         return routing.retrying(routing.any_connection)
-    addresses = {one.id: (one.host, one.port) for one in describe_cluster(routing).brokers}
+    addresses = {node.id: (node.host, node.port) for node in describe_cluster(routing).brokers}
     if broker not in addresses:
         raise BrokerError(f"The cluster has no broker {broker}; it has {', '.join(map(str, addresses))}.")
     return routing.retrying(lambda: routing.connection(addresses[broker]))

@@ -1,7 +1,7 @@
 """Names of topics, groups and transactional ids for the shell, from the broker that the command line names so far.
 
-A shell waits for this at every press of the Tab key: the broker has a short time to answer, nobody is asked for a password, and
-every error means no suggestions.
+A shell waits for this at every press of the Tab key: the broker has a short time to answer, no password is asked for,
+and every error means no suggestions.
 
 Tests: tests/cli/test_completion.py.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.client.kafka import Cluster
 
 _ANSWER_MS = 1000
-# More than anybody reads, and little enough for a shell to sort.
+# More than a person reads, and few enough for a shell to sort.
 _NAMES_MAX = 500
 
 
@@ -34,26 +34,28 @@ def topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
 def groups(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     from broker.client.kafka.admin.groups import list_groups
 
-    return _names(ctx, incomplete, lambda cluster: (one.group for one in list_groups(cluster.routing)))
+    return _names(ctx, incomplete, lambda cluster: (group.group for group in list_groups(cluster.routing)))
 
 
 def transactional_ids(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     from broker.client.kafka.admin.cluster import list_ids
 
-    return _names(ctx, incomplete, lambda cluster: (one.transactional_id for one in list_ids(cluster.routing, ())))
+    return _names(
+        ctx, incomplete, lambda cluster: (transaction.transactional_id for transaction in list_ids(cluster.routing, ()))
+    )
 
 
 def _names(ctx: click.Context, incomplete: str, ask: "Callable[[Cluster], Iterable[str]]") -> list[str]:
-    """Those that begin with what was typed and were not given already."""
+    """The names that begin with the typed text and are not on the command line already."""
     from broker.client.kafka.cluster import Cluster
 
-    given = {
+    typed = {
         name for value in ctx.params.values() if isinstance(value, tuple) for name in value if isinstance(name, str)
     }
     try:
         target = target_without_asking(ctx.params)
         with Cluster(target.config("completion")) as cluster, cluster.routing.limit.within(_ANSWER_MS):
-            names = [name for name in ask(cluster) if name.startswith(incomplete) and name not in given]
+            names = [name for name in ask(cluster) if name.startswith(incomplete) and name not in typed]
     except (BrokerError, click.ClickException, OSError, ValueError):
         return []
     return names[:_NAMES_MAX]

@@ -27,6 +27,6 @@ def command(ctx: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    # Not `source()`, which for bash also looks for the version of a bash that may not be the one in use.
+    # Not `source()`, which for bash also checks the version of a bash that may not be the one in use.
     script = kind(ctx.find_root().command, {}, "broker", VARIABLE)
     click.echo(script.source_template % script.source_vars())

@@ -1,11 +1,9 @@
 """`broker configs`: the settings of topics, brokers and groups and the quotas of clients, with Kafka's protocol, so that it works
 with any Kafka broker.
 
-Names of settings as people write them, as the names that a broker has.
-
-The same thing has several names in Kafka: ``log.retention.hours`` of a broker, its ``log.retention.ms``, and ``retention.ms`` of
-a topic. Where a broker has the setting under another of them, that one is meant, and a value is converted to its unit. The names
-that this project's broker has for its settings are understood, too.
+A setting has several names in Kafka: ``log.retention.hours`` of a broker, its ``log.retention.ms``, and
+``retention.ms`` of a topic. `understand` accepts any of them, and this project's own names, if the broker has the
+setting under another name, and converts a value to that setting's unit.
 """
 
 import functools
@@ -40,20 +38,20 @@ _OF_TOPIC = {synonym: name for name, synonym in _OF_BROKER.items()}
 
 @attrs.frozen
 class Name:
-    """``factor``: how many units of this setting are one of the setting that was written."""
+    """``factor``: from the unit of the setting that was written to the unit of this setting."""
 
     name: str
     factor: int = 1
 
     def convert(self, value: str) -> str:
-        """Kafka's -1 and such mean the same in all units."""
+        """Values such as Kafka's -1 are the same in all units."""
         if self.factor == 1 or not value.isdecimal():
             return value
         return str(int(value) * self.factor)
 
 
 def understand(written: str, known: Collection[str]) -> Name | None:
-    """The setting among ``known`` that is meant; None if it is none of them."""
+    """The setting among ``known`` that ``written`` means; None without one."""
     dotted = written.replace("_", ".")
     for candidate in (written, dotted, _KAFKAS.get(written)):
         if candidate is not None and candidate in known:
@@ -69,7 +67,7 @@ def understand(written: str, known: Collection[str]) -> Name | None:
 
 
 def hint(written: str, known: Collection[str]) -> str:
-    """What was perhaps meant, as the end of a sentence."""
+    """A suggestion, as the end of a sentence."""
     nearest = difflib.get_close_matches(written.replace("_", "."), known, 1, 0.6)
     return f"did you mean {nearest[0]}?" if nearest else "`broker configs get --all` lists all settings."
 
@@ -103,8 +101,8 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
         from broker.client.kafka.admin.configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 
         named = [one is not None for one in (topic, broker, group, client_metrics)]
-        given = [*named, all_brokers, bool(entity)]
-        if sum(given) > 1:
+        chosen = [*named, all_brokers, bool(entity)]
+        if sum(chosen) > 1:
             raise click.UsageError(
                 "Name one thing: --topic, --broker, --all-brokers, --group, --client-metrics, or --user, --client-id and --ip."
             )
@@ -146,18 +144,18 @@ def list_configs(as_json: bool, target: Target) -> None:
     from broker.client.kafka.admin.configs import BROKER, TOPIC, describe_configs, describe_topics
 
     with kafka(target, "configs") as cluster:
-        found = describe_topics(cluster.routing)
-        resources = [(BROKER, str(node)) for node in sorted(found.brokers)]
-        resources += [(TOPIC, topic.name) for topic in found.topics]
+        described = describe_topics(cluster.routing)
+        resources = [(BROKER, str(node)) for node in sorted(described.brokers)]
+        resources += [(TOPIC, topic.name) for topic in described.topics]
         answers = describe_configs(cluster.routing, resources)
     rows: list[tuple[object, ...]] = []
     for kind, name in resources:
-        what = f"{'broker' if kind == BROKER else 'topic'} {name}"
+        owner = f"{'broker' if kind == BROKER else 'topic'} {name}"
         entries = answers[kind, name].entries.values()
         rows += [
-            (what, one.name, _shown(one), one.default, one.source)
-            for one in sorted(entries, key=lambda one: one.name)
-            if one.is_own
+            (owner, entry.name, _shown(entry), entry.default, entry.source)
+            for entry in sorted(entries, key=lambda entry: entry.name)
+            if entry.is_own
         ]
     for entity, values in sorted(quotas.describe_quotas(target, (), strict=False).items(), key=str):
         rows += [(quotas.entity_text(entity), key, f"{value:.15g}", None, "quota") for key, value in values.items()]
@@ -196,9 +194,9 @@ def get(
     if keys:
         wanted = [_find(key, entries) for key in keys]
     else:
-        wanted = [one for _, one in sorted(entries.items()) if show_all or not one.is_default]
+        wanted = [entry for _, entry in sorted(entries.items()) if show_all or not entry.is_default]
     columns = (*_COLUMNS, "documentation") if documentation else _COLUMNS
-    cells = [(one.name, _shown(one), one.default, one.source, one.documentation) for one in wanted]
+    cells = [(entry.name, _shown(entry), entry.default, entry.source, entry.documentation) for entry in wanted]
     print_rows(columns, [row[: len(columns)] for row in cells], as_json)
 
 
@@ -220,14 +218,14 @@ def set_configs(
         quotas.alter_quotas(target, entity, operations)
         _print_done("set", list(values), quotas.entity_text(entity), as_json)
         return
-    given: dict[str, str | None] = {}
+    settings: dict[str, str | None] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             # Not shown: it may be a secret.
             raise click.UsageError("Write settings as KEY=VALUE, for example retention.ms=3600000.")
-        given[key.strip()] = value.strip()
-    _alter(target, resource, given, dry_run, as_json)
+        settings[key.strip()] = value.strip()
+    _alter(target, resource, settings, dry_run, as_json)
 
 
 @command.command()
@@ -249,22 +247,24 @@ def delete(
     _alter(target, resource, dict.fromkeys(keys), dry_run, as_json)
 
 
-def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None], dry_run: bool, as_json: bool) -> None:
+def _alter(
+    target: Target, resource: "Resource", settings: Mapping[str, str | None], dry_run: bool, as_json: bool
+) -> None:
     from broker.client.kafka.admin.configs import alter_configs
 
     with kafka(target, "configs") as cluster:
         resource = _named(cluster, resource)
-        # What was set for all brokers lists no others; the names are the same as those of one of them.
+        # The answer for all brokers contains only changed settings; a single broker has the same names.
         known = _entries(cluster, resource if resource[1] else _named(cluster, (resource[0], None)), False)
         changes: dict[str, str | None] = {}
-        for written, value in given.items():
+        for written, value in settings.items():
             name = understand(written, known)
             changes[written if name is None else name.name] = (
                 value if name is None or value is None else name.convert(value)
             )
             if name is not None and name.name != written:
-                said = "" if value is None else f"={name.convert(value)}"
-                say(f"{written} is {name.name}{said} here", err=True)
+                converted = "" if value is None else f"={name.convert(value)}"
+                say(f"{written} is {name.name}{converted} here", err=True)
         answer = alter_configs(cluster.routing, {resource: changes}, dry_run)[resource]
     if answer.code:
         unknown = [name for name in changes if name not in known]
@@ -282,7 +282,7 @@ def _print_done(done: str, names: list[str], of: str, as_json: bool) -> None:
 
 
 def _named(cluster: "Cluster", resource: "tuple[int, str | None]") -> "Resource":
-    """The only broker if none is named."""
+    """The resource; without a name, the only broker."""
     kind, name = resource
     if name is not None:
         return kind, name
@@ -322,5 +322,5 @@ def _text(resource: "Resource") -> str:
     from broker.client.kafka.admin.configs import CLIENT_METRICS, GROUP, TOPIC
 
     kind, name = resource
-    what = {TOPIC: "topic", GROUP: "group", CLIENT_METRICS: "client metrics"}.get(kind, "broker")
-    return f"{what} {name}" if name else "all brokers"
+    noun = {TOPIC: "topic", GROUP: "group", CLIENT_METRICS: "client metrics"}.get(kind, "broker")
+    return f"{noun} {name}" if name else "all brokers"

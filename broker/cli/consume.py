@@ -1,8 +1,9 @@
 """`broker consume`: prints the records of topics, one record per line.
 
-Without a group and without --follow it reads every partition from a chosen position to where it ended at the start
-(``record_reader.py``). In a group it reads the partitions that it is assigned and commits what it has printed. It is a member of
-the group, and follows several partitions at a time, by kafka-python. ``consume_share.py`` is for share groups.
+Without a group and without --follow it reads every partition from a chosen position to its end at the start
+(``record_reader.py``). In a group it reads its assigned partitions and commits the records that it has printed.
+kafka-python is the member of the group, and also follows several partitions at a time. ``consume_share.py`` is for
+share groups.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -31,8 +32,8 @@ from broker.cli.place import Place
 from broker.cli.record_format import Renderer, by_template, json_line, parse_template, text_line
 from broker.errors import BrokerError
 
-# How long a poll waits, and how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave one
-# of them held, and closing the consumer would then wait for ever.
+# How long a poll waits, and how long Ctrl-C may take: an exception in the middle of kafka-python's locks could leave a
+# lock held, and closing the consumer would then never end.
 _POLL_MS = 250
 _POLL_RECORDS = 5000
 
@@ -201,8 +202,8 @@ class _Assignment:
         if place.timestamp_ms is not None:
             times = consumer.offsets_for_times(dict.fromkeys(partitions, place.timestamp_ms))
         for partition in partitions:
-            found = times.get(partition)
-            at_time = None if found is None else found.offset
+            position = times.get(partition)
+            at_time = None if position is None else position.offset
             consumer.seek(partition, place.start(begins[partition], self._ends[partition], at_time))
 
     def at_end(self) -> bool:
@@ -219,8 +220,8 @@ class _Share:
         self._consumer = consumer
         self._ends: dict[Any, int] = {}
         consumer.subscribe(list(topics))
-        # kafka-python 3.0.12 joins a second time if it hears of the partitions only after it has assigned them as the leader. If
-        # a poll ends during that join, it never takes note of its result. So it hears of them first.
+        # kafka-python 3.0.12 joins a second time if it learns of the partitions only after it has assigned them as the
+        # leader. If a poll ends during that join, it never uses the result. So it is made to learn of them first.
         for topic in topics:
             consumer.partitions_for_topic(topic)
 
@@ -265,7 +266,7 @@ def _copy(consumer: Any, share: _Assignment | _Share, render: Renderer, follow: 
                 return
             polled = consumer.poll(timeout_ms=_POLL_MS, max_records=min(left or _POLL_RECORDS, _POLL_RECORDS))
             for (topic, partition), records in polled.items():
-                with interrupts.allowed():  # whoever reads may be slow
+                with interrupts.allowed():  # the reader of the output may be slow
                     out.write(b"".join([render(topic, partition, record) for record in records]))
                 if left is not None:
                     left -= len(records)

@@ -1,4 +1,5 @@
-"""`broker consume --share-group`: prints records as a member of a share group, and accepts what it has printed.
+"""`broker consume --share-group`: prints records as a member of a share group, and accepts the records that it has
+printed.
 
 Tests: tests/cli/test_consume_share.py.
 """
@@ -9,7 +10,7 @@ from broker.cli.broker_options import Target
 from broker.cli.client import client_errors
 from broker.cli.record_format import Renderer
 
-# How long to wait for the group to assign something, and then, without --follow, for one more record.
+# How long to wait for an assignment, and then, without --follow, for another record.
 _ASSIGNMENT_S = 60.0
 _IDLE_S = 1.0
 
@@ -27,7 +28,7 @@ def consume_shared(
     follow: bool,
     limit: int | None,
 ) -> None:
-    """Until Ctrl-C with ``follow``; otherwise until nothing more comes. Raises BrokerError."""
+    """Runs until Ctrl-C with ``follow``; otherwise until no more records come. Raises BrokerError."""
     from broker.client.kafka.share.share_consumer import ShareConsumer
     from broker.runtime.clock import SystemClock
 
@@ -54,7 +55,7 @@ def consume_shared(
 
 
 def _start_at_the_beginning(target: Target, group: str) -> None:
-    """A share group begins where its setting says, which is at the end by default."""
+    """Set the group's start position, which is the end by default."""
     from broker.client.kafka.admin.configs import GROUP, alter_configs
     from broker.client.kafka.cluster import Cluster
     from broker.errors import BrokerError

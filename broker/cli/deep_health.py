@@ -1,6 +1,7 @@
-"""`broker health --deep`: what a broker that answers may nevertheless lack: partitions, room on its disk, listeners.
+"""`broker health --deep`: looks for problems of a broker that answers: offline partitions, a full disk, listeners.
 
-By Kafka's protocol, so that it works with any Kafka broker as far as that tells. What it finds is text, one sentence each.
+It uses Kafka's protocol, so that it works with any Kafka broker as far as that has the information. Each problem is a
+sentence.
 
 Tests: tests/cli/test_health.py, tests/process/test_repair.py.
 """
@@ -21,7 +22,7 @@ from broker.runtime.dial import dial
 if TYPE_CHECKING:
     from broker.client.security_settings import SecuritySettings
 
-# How many partitions are named, and asked why.
+# How many offline partitions are named, and asked for the reason.
 _NAMED = 20
 
 
@@ -45,38 +46,38 @@ def look(
     plain = ClientConfig((address,), "broker-health", connect_timeout_ms=int(timeout_s * 1000))
     config = attrs.evolve(plain, tls=security.tls, sasl=security.sasl, api_timeout_ms=int(timeout_s * 1000))
     routing = Routing(config, SystemClock())
-    found = Findings()
+    findings = Findings()
     try:
         with routing.limit.within(timeout_s * 1000):
-            found.apis = len(routing.connection(address).ranges)
-        _look_at_partitions(routing, found)
-        _look_at_brokers(routing, found, address, timeout_s, least_free_percent)
+            findings.apis = len(routing.connection(address).ranges)
+        _look_at_partitions(routing, findings)
+        _look_at_brokers(routing, findings, address, timeout_s, least_free_percent)
     finally:
         routing.close()
-    return found
+    return findings
 
 
-def _look_at_partitions(routing: Routing, found: Findings) -> None:
+def _look_at_partitions(routing: Routing, findings: Findings) -> None:
     described = configs.describe_topics(routing, None)
     leaders = described.leaders()
-    found.topics, found.partitions = len(described.topics), len(leaders)
-    there = configs.sizes(routing, leaders) if leaders else {}
-    if leaders and not there:
-        # Either all are offline, or this user may not ask for sizes.
-        found.notes.append("the broker does not say which partitions it has on its disk")
+    findings.topics, findings.partitions = len(described.topics), len(leaders)
+    sizes = configs.sizes(routing, leaders) if leaders else {}
+    if leaders and not sizes:
+        # Either all are offline, or this user has no right to ask for sizes.
+        findings.notes.append("the broker does not say which partitions it has on its disk")
     without_leader = [key for key, leader in leaders.items() if leader is None]
-    offline = sorted({*without_leader, *(key for key in leaders if there and key not in there)})
-    asked = offline if there else sorted(leaders)
+    offline = sorted({*without_leader, *(key for key in leaders if sizes and key not in sizes)})
+    asked = offline if sizes else sorted(leaders)
     reasons = {
         key: leader and configs.why_offline(routing, key, leader) for key in asked[:_NAMED] for leader in [leaders[key]]
     }
-    if not there:
+    if not sizes:
         offline = sorted({*without_leader, *(key for key, reason in reasons.items() if reason)})
     for topic, partition in offline[:_NAMED]:
         reason = reasons.get((topic, partition))
-        found.problems.append(f"{topic}-{partition} is offline" + (f": {_shortened(reason)}" if reason else ""))
+        findings.problems.append(f"{topic}-{partition} is offline" + (f": {_shortened(reason)}" if reason else ""))
     if len(offline) > _NAMED:
-        found.problems.append(f"and {len(offline) - _NAMED} more partitions are offline")
+        findings.problems.append(f"and {len(offline) - _NAMED} more partitions are offline")
 
 
 def _shortened(reason: str) -> str:
@@ -84,28 +85,32 @@ def _shortened(reason: str) -> str:
 
 
 def _look_at_brokers(
-    routing: Routing, found: Findings, address: tuple[str, int], timeout_s: float, least_free_percent: float
+    routing: Routing, findings: Findings, address: tuple[str, int], timeout_s: float, least_free_percent: float
 ) -> None:
     for broker in admin.describe_cluster(routing).brokers:
         if broker.is_fenced:
-            found.problems.append(f"broker {broker.id} is fenced: it serves no partition")
+            findings.problems.append(f"broker {broker.id} is fenced: it serves no partition")
         space = admin.space(routing, broker)
         if space is None or not space.total:
-            found.notes.append(f"broker {broker.id} does not tell how much room its disk has")
+            findings.notes.append(f"broker {broker.id} does not tell how much room its disk has")
         else:
-            found.free_bytes = space.usable if found.free_bytes is None else min(found.free_bytes, space.usable)
-            found.total_bytes = space.total if found.total_bytes is None else min(found.total_bytes, space.total)
+            findings.free_bytes = (
+                space.usable if findings.free_bytes is None else min(findings.free_bytes, space.usable)
+            )
+            findings.total_bytes = (
+                space.total if findings.total_bytes is None else min(findings.total_bytes, space.total)
+            )
             percent = 100 * space.usable / space.total
             if percent < least_free_percent:
-                found.problems.append(
+                findings.problems.append(
                     f"broker {broker.id} has {percent:.1f} % of its disk free ({space.usable} of {space.total} bytes), less than "
                     f"{least_free_percent:g} %"
                 )
         for listener in admin.listeners(routing, broker):
-            _look_at_listener(found, listener, address, timeout_s)
+            _look_at_listener(findings, listener, address, timeout_s)
 
 
-def _look_at_listener(found: Findings, listener: str, address: tuple[str, int], timeout_s: float) -> None:
+def _look_at_listener(findings: Findings, listener: str, address: tuple[str, int], timeout_s: float) -> None:
     name, _, rest = listener.partition("://")
     try:
         host, port = parse_address(rest, "a listener")
@@ -116,15 +121,15 @@ def _look_at_listener(found: Findings, listener: str, address: tuple[str, int], 
     try:
         dial(host, port, timeout_s).close()
     except OSError as error:
-        said = f"the listener {name} does not accept connections at {host}:{port} ({error})"
-        # Other addresses may be for other networks.
-        (found.problems if host == address[0] else found.notes).append(said)
+        problem = f"the listener {name} does not accept connections at {host}:{port} ({error})"
+        # Other addresses may belong to other networks.
+        (findings.problems if host == address[0] else findings.notes).append(problem)
 
 
-def check(found: Findings, address: str) -> str:
-    """One line about a healthy broker. Raises BrokerError with all problems."""
-    if found.problems:
-        raise BrokerError(f"{address} answers, but " + "; ".join(found.problems))
-    free = "" if found.free_bytes is None else f"; {found.free_bytes} of {found.total_bytes} bytes are free"
-    whole = f"all of {found.partitions} partitions of {found.topics} topics"
-    return f"{address} answers, serves {found.apis} Kafka APIs and {whole}{free}"
+def check(findings: Findings, address: str) -> str:
+    """A line about a healthy broker. Raises BrokerError with all problems."""
+    if findings.problems:
+        raise BrokerError(f"{address} answers, but " + "; ".join(findings.problems))
+    free = "" if findings.free_bytes is None else f"; {findings.free_bytes} of {findings.total_bytes} bytes are free"
+    whole = f"all of {findings.partitions} partitions of {findings.topics} topics"
+    return f"{address} answers, serves {findings.apis} Kafka APIs and {whole}{free}"

@@ -1,7 +1,7 @@
-"""`broker groups reset-offsets`: plans new offsets for a group, shows them, and commits them if told so.
+"""`broker groups reset-offsets`: plans new offsets for a group, shows them, and commits them with --execute.
 
-As in Kafka's own tool nothing changes without --execute, and a group with members is refused: its members would overwrite what is
-committed here.
+As in Kafka's own tool nothing changes without --execute, and a group with members is refused: its members would
+overwrite the new offsets.
 
 Tests: tests/cli/test_group_reset.py.
 """
@@ -35,7 +35,7 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @attrs.frozen
 class Change:
-    """One partition's. ``committed`` is None where the group has committed nothing."""
+    """The change of a partition. ``committed``: None if the group has committed nothing."""
 
     topic: str
     partition: int
@@ -143,30 +143,30 @@ def reset_offsets(
     """
     if execute and dry_run:
         raise click.UsageError("Give either --execute or --dry-run.")
-    given = _given_offsets(from_file)
-    to, number = _mode(how, given)
-    if given is None and bool(topics) == all_topics:
+    offsets = _given_offsets(from_file)
+    to, number = _mode(how, offsets)
+    if offsets is None and bool(topics) == all_topics:
         raise click.UsageError("Say which partitions: --topic TOPIC, --topic TOPIC:0,1, or --all-topics.")
-    if given is not None and (topics or all_topics):
+    if offsets is not None and (topics or all_topics):
         raise click.UsageError("--from-file names the partitions: leave out --topic and --all-topics.")
 
     from broker.client.kafka.admin import groups
 
     with kafka(target, "groups") as cluster:
-        found = groups.describe_group(cluster.routing, group)
+        described = groups.describe_group(cluster.routing, group)
         if execute:
-            _refuse_members(found)
-        changes = _plan(cluster, found, topics, given, to, number)
+            _refuse_members(described)
+        changes = _plan(cluster, described, topics, offsets, to, number)
         if execute:
-            _commit(cluster, found, changes)
+            _commit(cluster, described, changes)
     _print(group, changes, execute, as_json)
     if not execute:
-        busy = f" The group has {_members(found)}: stop its consumers first." if found.has_members else ""
+        busy = f" The group has {_members(described)}: stop its consumers first." if described.has_members else ""
         click.echo(f"Nothing was changed: add --execute to commit these offsets.{busy}", err=True)
 
 
-def _mode(how: Mapping[str, Any], given: Mapping["TopicPartition", int] | None) -> "tuple[To, int]":
-    """What is asked for, and its number: an offset, a shift, or a time in ms."""
+def _mode(how: Mapping[str, Any], offsets: Mapping["TopicPartition", int] | None) -> "tuple[To, int]":
+    """The mode, and its number: an offset, a shift, or a time in ms."""
     from broker.client.kafka.admin.positions import To
 
     modes = [
@@ -177,7 +177,7 @@ def _mode(how: Mapping[str, Any], given: Mapping["TopicPartition", int] | None) 
         (To.TIME, how["to_time"]),
         (To.TIME, None if how["by_duration"] is None else SystemClock.time_ms() - how["by_duration"]),
         (To.SHIFT, how["shift_by"]),
-        (To.OFFSET, None if given is None else 0),
+        (To.OFFSET, None if offsets is None else 0),
     ]
     asked = [(to, number) for to, number in modes if number is not None]
     if len(asked) != 1:
@@ -191,17 +191,17 @@ def _mode(how: Mapping[str, Any], given: Mapping["TopicPartition", int] | None) 
 def _given_offsets(file: Any) -> "dict[TopicPartition, int] | None":
     if file is None:
         return None
-    found = {}
+    offsets = {}
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         match = re.fullmatch(r'\s*"?([^",\s]+)"?\s*,\s*(\d{1,9})\s*,\s*(\d{1,18})\s*', line)
         if match is None:
             raise click.UsageError(f"Line {number} of {file.name} must be TOPIC,PARTITION,OFFSET.")
-        found[match[1], int(match[2])] = int(match[3])
-    if not found:
+        offsets[match[1], int(match[2])] = int(match[3])
+    if not offsets:
         raise click.UsageError(f"{file.name} has no line TOPIC,PARTITION,OFFSET.")
-    return found
+    return offsets
 
 
 def _members(group: "Group") -> str:
@@ -218,7 +218,7 @@ def _plan(
     cluster: "Cluster",
     group: "Group",
     topics: tuple[tuple[str, tuple[int, ...] | None], ...],
-    given: "Mapping[TopicPartition, int] | None",
+    offsets: "Mapping[TopicPartition, int] | None",
     to: "To",
     number: int,
 ) -> list[Change]:
@@ -227,7 +227,7 @@ def _plan(
 
     wanted = topics
     if not wanted:
-        named = sorted(given if given is not None else _committed(cluster, group))
+        named = sorted(offsets if offsets is not None else _committed(cluster, group))
         wanted = tuple((topic, (partition,)) for topic, partition in named)
     if not wanted:
         raise BrokerError(f"The group {group.group!r} has committed nothing: name the topics with --topic.")
@@ -242,7 +242,7 @@ def _plan(
             committed.get(key),
             new_offset(
                 to,
-                number if given is None else given[key],
+                number if offsets is None else offsets[key],
                 Facts(starts[key] or 0, ends[key] or 0, committed.get(key), times.get(key)),
             ),
         )
@@ -253,23 +253,24 @@ def _plan(
 def _committed(
     cluster: "Cluster", group: "Group", partitions: "list[TopicPartition] | None" = None
 ) -> "dict[TopicPartition, int]":
-    """Of these partitions, or of all; for a share group its start offsets."""
+    """The committed offsets of these partitions, or of all; for a share group its start offsets."""
     from broker.client.kafka.admin.groups import SHARE, start_offsets
 
     if group.type == SHARE:
-        return {key: one.start for key, one in start_offsets(cluster.routing, group.group).items()}
-    found = cluster.committed(group.group) if partitions is None else cluster.committed(group.group, partitions)
-    return {key: one.offset for key, one in found.items()}
+        return {key: position.start for key, position in start_offsets(cluster.routing, group.group).items()}
+    committed = cluster.committed(group.group) if partitions is None else cluster.committed(group.group, partitions)
+    return {key: position.offset for key, position in committed.items()}
 
 
 def partition_leaders(cluster: "Cluster", wanted: tuple[tuple[str, tuple[int, ...] | None], ...]) -> "Leaders":
-    """The leader of each partition that is named, or of all of a topic. Raises BrokerError for one that does not exist."""
+    """The leader of each named partition, or of all partitions of a topic. Raises BrokerError for a missing
+    partition."""
     from broker.client.kafka.admin.configs import check_exists, describe_topics
 
-    found = describe_topics(cluster.routing, {topic for topic, _ in wanted})
-    for topic in found.topics:
+    described = describe_topics(cluster.routing, {topic for topic, _ in wanted})
+    for topic in described.topics:
         check_exists(topic)
-    leaders = found.leaders()
+    leaders = described.leaders()
     chosen = {}
     for name, numbers in wanted:
         own = sorted(partition for topic, partition in leaders if topic == name)
@@ -284,13 +285,13 @@ def _offsets(cluster: "Cluster", leaders: "Leaders", time: int) -> "dict[TopicPa
     from broker.client.kafka.admin.positions import offsets_at
     from broker.client.kafka.errors import code_name
 
-    found = offsets_at(cluster.routing, leaders, dict.fromkeys(leaders, time))
-    for (topic, partition), position in found.items():
+    positions = offsets_at(cluster.routing, leaders, dict.fromkeys(leaders, time))
+    for (topic, partition), position in positions.items():
         if position.code:
             raise BrokerError(
                 f"{topic}-{partition} cannot be read ({code_name(position.code)}): leave it out with --topic TOPIC:PARTITIONS."
             )
-    return {key: position.offset for key, position in found.items()}
+    return {key: position.offset for key, position in positions.items()}
 
 
 def _commit(cluster: "Cluster", group: "Group", changes: list[Change]) -> None:
@@ -298,7 +299,7 @@ def _commit(cluster: "Cluster", group: "Group", changes: list[Change]) -> None:
     from broker.client.kafka.errors import BrokerAnswerError
     from protocol.kafka.errors import ErrorCode
 
-    offsets = {(one.topic, one.partition): one.offset for one in changes}
+    offsets = {(change.topic, change.partition): change.offset for change in changes}
     has_members = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress)
     try:
         if group.type == SHARE:
@@ -323,17 +324,17 @@ def _set_start_offsets(cluster: "Cluster", group: str, offsets: "dict[TopicParti
 
 def _print(group: str, changes: list[Change], executed: bool, as_json: bool) -> None:
     if not as_json:
-        rows = [(one.topic, one.partition, one.committed, one.offset) for one in changes]
+        rows = [(change.topic, change.partition, change.committed, change.offset) for change in changes]
         print_table(["topic", "partition", "committed", "new offset"], rows)
         return
-    for one in changes:
+    for change in changes:
         print_object(
             {
                 "group": group,
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed": one.committed,
-                "new_offset": one.offset,
+                "topic": change.topic,
+                "partition": change.partition,
+                "committed": change.committed,
+                "new_offset": change.offset,
                 "executed": executed,
             }
         )

@@ -1,6 +1,7 @@
-"""`broker groups`: who reads what and how far behind, with Kafka's protocol, so that it works with any Kafka broker.
+"""`broker groups`: the groups, their members and their lag, with Kafka's protocol, so that it works with any Kafka
+broker.
 
-``group_reset.py`` has the command that sets a group back.
+``group_reset.py`` has the command that sets a group to other offsets.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end offset", "lag", "lag s", "member", "client", "host")
 _SHARE_COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "lag s")
-# Kafka's groups that are not described here.
+# Kinds of Kafka's groups that are not described here.
 _OTHER_KINDS = ("streams",)
 
 
@@ -41,12 +42,12 @@ def list_groups(states: tuple[str, ...], as_json: bool, target: Target) -> None:
     from broker.client.kafka.admin import groups
 
     with kafka(target, "groups") as cluster:
-        found = groups.list_groups(cluster.routing)
+        listed = groups.list_groups(cluster.routing)
     wanted = {state.lower() for state in states}
     rows = [
-        (one.group, one.type or None, one.state or None, one.protocol_type)
-        for one in found
-        if not wanted or one.state.lower() in wanted
+        (group.group, group.type or None, group.state or None, group.protocol_type)
+        for group in listed
+        if not wanted or group.state.lower() in wanted
     ]
     print_rows(["group", "type", "state", "protocol"], rows, as_json)
 
@@ -73,7 +74,7 @@ def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: b
         routing = cluster.routing
         wanted = list(dict.fromkeys(names))
         if not wanted:
-            wanted = [one.group for one in groups.list_groups(routing) if one.type not in _OTHER_KINDS]
+            wanted = [listed.group for listed in groups.list_groups(routing) if listed.type not in _OTHER_KINDS]
         for index, name in enumerate(wanted):
             group = groups.describe_group(routing, name)
             own = [] if members or state_only else lag_of(routing, group, SystemClock.time_ms())
@@ -99,10 +100,10 @@ def _has_committed(cluster: "Cluster", group: "Group") -> bool:
 
 
 def _refuse_other_kinds(listed: "Sequence[ListedGroup]", name: str) -> None:
-    for one in listed:
-        if one.group == name and one.type in _OTHER_KINDS:
-            what = "only groups of consumers and share groups are described here"
-            raise BrokerError(f"The group {name!r} is a {one.type} group: {what}.")
+    for group in listed:
+        if group.group == name and group.type in _OTHER_KINDS:
+            limit = "only groups of consumers and share groups are described here"
+            raise BrokerError(f"The group {name!r} is a {group.type} group: {limit}.")
 
 
 def _heading(group: "Group") -> str:
@@ -116,27 +117,27 @@ def _print_lag(group: "Group", own: "Sequence[PartitionLag]") -> None:
     from broker.client.kafka.admin.groups import SHARE
 
     if group.type == SHARE:  # several members may have a partition: --members shows which
-        print_table(_SHARE_COLUMNS, [_shown(one) for one in own])
+        print_table(_SHARE_COLUMNS, [_shown(lag) for lag in own])
         return
     rows = [
         (
-            *_shown(one),
-            one.member and one.member.member_id,
-            one.member and one.member.client_id,
-            one.member and one.member.host,
+            *_shown(lag),
+            lag.member and lag.member.member_id,
+            lag.member and lag.member.client_id,
+            lag.member and lag.member.host,
         )
-        for one in own
+        for lag in own
     ]
     print_table(_LAG_COLUMNS, rows)
 
 
-def _shown(one: "PartitionLag") -> tuple[object, ...]:
-    lag_s = None if one.lag_s is None else round(one.lag_s, 1)
-    return one.topic, one.partition, one.committed, one.problem or one.end_offset, one.lag, lag_s
+def _shown(lag: "PartitionLag") -> tuple[object, ...]:
+    lag_s = None if lag.lag_s is None else round(lag.lag_s, 1)
+    return lag.topic, lag.partition, lag.committed, lag.problem or lag.end_offset, lag.lag, lag_s
 
 
 def _print_lag_as_json(group: "Group", own: "Sequence[PartitionLag]", state_only: bool) -> None:
-    """An object a partition; with --state an object a group."""
+    """Print an object for each partition; with --state an object for the group."""
     if state_only:
         print_object(
             {
@@ -148,21 +149,21 @@ def _print_lag_as_json(group: "Group", own: "Sequence[PartitionLag]", state_only
                 "coordinator": group.coordinator,
             }
         )
-    for one in own:
+    for lag in own:
         print_object(
             {
                 "group": group.group,
                 "state": group.state,
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed": one.committed,
-                "end_offset": one.end_offset,
-                "lag": one.lag,
-                "lag_s": one.lag_s,
-                "problem": one.problem,
-                "member_id": one.member and one.member.member_id,
-                "client_id": one.member and one.member.client_id,
-                "host": one.member and one.member.host,
+                "topic": lag.topic,
+                "partition": lag.partition,
+                "committed": lag.committed,
+                "end_offset": lag.end_offset,
+                "lag": lag.lag,
+                "lag_s": lag.lag_s,
+                "problem": lag.problem,
+                "member_id": lag.member and lag.member.member_id,
+                "client_id": lag.member and lag.member.client_id,
+                "host": lag.member and lag.member.host,
             }
         )
 
@@ -250,10 +251,12 @@ def delete_offsets(
         wanted = sorted(
             (topic, partition)
             for topic, partition in committed
-            if any(topic == one and (numbers is None or partition in numbers) for one, numbers in topics)
+            if any(topic == chosen and (numbers is None or partition in numbers) for chosen, numbers in topics)
         )
         if not wanted:
-            raise BrokerError(f"The group {name!r} has committed nothing for {', '.join(one for one, _ in topics)}.")
+            raise BrokerError(
+                f"The group {name!r} has committed nothing for {', '.join(chosen for chosen, _ in topics)}."
+            )
         failed = []
         for (topic, partition), code in sorted(groups.delete_offsets(cluster.routing, name, wanted).items()):
             if code == ErrorCode.group_subscribed_to_topic:

@@ -1,4 +1,4 @@
-"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little; --deep looks further.
+"""`broker health`: sends one ApiVersions request. Docker's health check runs it often, so it imports little.
 
 Tests: tests/cli/test_serve.py, tests/cli/test_health.py, tests/cli/test_broker_options.py.
 """
@@ -54,12 +54,12 @@ def command(
     if deep:
         from broker.cli import deep_health
 
-        found = deep_health.look((host, port), timeout, security, least_free_percent)
+        findings = deep_health.look((host, port), timeout, security, least_free_percent)
         if as_json:
-            print_object({"address": address, "healthy": not found.problems, **asdict(found)})
-        for note in found.notes:
+            print_object({"address": address, "healthy": not findings.problems, **asdict(findings)})
+        for note in findings.notes:
             say(f"note: {note}", err=True)
-        line = deep_health.check(found, address)
+        line = deep_health.check(findings, address)
         if not as_json:
             say(line)
         return
@@ -88,7 +88,7 @@ def _served_plainly(place: tuple[str, int], timeout: float, address: str) -> int
 
 
 def _served_securely(address: tuple[str, int], timeout: float, security: "SecuritySettings") -> int:
-    # Imported here, because most checks need none of it.
+    # Imported here, because most checks do not need them.
     import attrs
 
     from broker.client.kafka.config import ClientConfig

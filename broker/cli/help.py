@@ -1,6 +1,5 @@
-"""`broker help`: the help of a command, for those who look for it there.
-
-An example of each command, for `broker help` and docs/COMMANDS.md. The tests parse each.
+"""`broker help`: prints the help of a command, and an example, which docs/COMMANDS.md shows, too. The tests parse the
+examples.
 
 Tests: tests/cli/test_completion.py.
 """
@@ -67,15 +66,15 @@ EXAMPLES: dict[str, str] = {
 def command(ctx: click.Context, names: tuple[str, ...]) -> None:
     """Show the help of a command, for example `broker help topics create`."""
     root = ctx.find_root()
-    found, parent = root.command, root
+    shown, parent = root.command, root
     for name in names:
-        inner = found.get_command(parent, name) if isinstance(found, click.Group) else None
+        inner = shown.get_command(parent, name) if isinstance(shown, click.Group) else None
         if inner is None:
             raise click.UsageError(f"There is no command {' '.join(names)!r}; `broker help` lists them.")
-        # One that is only asked for its help.
+        # The context of a command whose help is shown.
         parent = click.Context(inner, parent=parent, info_name=name)
-        found = inner
-    click.echo(found.get_help(parent))
+        shown = inner
+    click.echo(shown.get_help(parent))
     example = EXAMPLES.get(" ".join(names))
     if example is not None:
         click.echo(f"\nExample:\n  {example}")

@@ -1,10 +1,9 @@
 """`broker inspect`: shows and verifies segment files. It needs no running broker, and writes nothing without --repair --apply.
 
-Reads a segment's files from beginning to end and lists the errors in them, for `broker inspect`.
-
-A segment has a ``.log`` with record batches, and two indexes, which may be behind the log but must not be wrong. An entry of
-the offset index (relative offset and position, 4 bytes each) points at a batch that begins at or before that offset. An entry
-of the time index (timestamp in 8 bytes, relative offset in 4) says that no record up to that offset is newer. Memory is
+`check_segment` reads a segment's files from beginning to end and lists their errors. A segment has a ``.log`` with
+record batches, and two indexes, which may be behind the log but must not be wrong. An entry of the offset index
+(relative offset and position, 4 bytes each) points at a batch that begins at or before that offset. An entry of the
+time index (timestamp in 8 bytes, relative offset in 4) says that no record up to that offset is newer. Memory is
 bounded by the indexes and one window of the log.
 """
 
@@ -28,7 +27,7 @@ from protocol.translation.to_kafka import OpenedEntry, open_entry
 _WINDOW_BYTES = 4 * 1024 * 1024
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-# Indexes store offsets as 32 bits relative to the segment's first one.
+# Indexes store offsets as 32 bits, relative to the first offset of the segment.
 _RELATIVE_MAX = 2**31 - 1
 _LENGTH = struct.Struct(">qi")
 
@@ -72,7 +71,7 @@ def check_segment(path: str, on_batch: OnBatch | None = None, with_records: bool
         segment.size = file.size()
         for position, header, data in _batches(file, segment):
             segment.batches += 1
-            # An entry is stored as one record, whatever the number of its messages.
+            # An entry counts as one record, whatever the number of its messages.
             segment.records += header.last_offset_delta + 1 if header.is_entry else header.record_count
             segment.next_offset = header.next_offset
             segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
@@ -108,8 +107,8 @@ def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, m
             if _all_zero(file, position, segment.size):
                 return  # preallocated space
             if size is None or size > rest:
-                what = f"the last {rest} bytes are not a whole batch (a broker cuts them off when it starts)"
-                segment.problems.append(f"torn tail at {position}: {what}")
+                reason = f"the last {rest} bytes are not a whole batch (a broker cuts them off when it starts)"
+                segment.problems.append(f"torn tail at {position}: {reason}")
             else:
                 segment.problems.append(
                     f"corrupt at {position}: {error}; the {rest} bytes from there on are unreadable"
@@ -168,7 +167,7 @@ def _readable(segment: Segment, position: int, header: BatchHeader, data: memory
 
 
 class _Entries:
-    """An index file, as tuples. A missing one is no error, since it is rebuilt. Trailing zeros are space that Kafka
+    """An index file, as tuples. A missing file is no error, because it is rebuilt. Trailing zeros are space that Kafka
     preallocates.
     """
 
@@ -231,7 +230,7 @@ class _TimeIndexCheck:
         self._newest = -1
 
     def batch(self, header: BatchHeader) -> None:
-        # All batches that count for entries before this batch have been read.
+        # All batches up to the offsets of these entries have been read.
         self._check_before(header.base_offset)
         self._newest = max(self._newest, header.max_timestamp)
 
@@ -257,7 +256,7 @@ def _name(path: str) -> str:
 
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
-# For each segment; otherwise a file of zeros would fill the screen.
+# The limit of each segment; otherwise a file of zeros would fill the screen.
 _PROBLEMS_SHOWN = 20
 
 
@@ -300,29 +299,29 @@ def command(
         raise click.UsageError("--apply and --partition go with --repair.")
     if as_json and (batches or with_records):
         raise click.UsageError("--output shows segments: leave it out, or --batches and --records.")
-    found: list[Segment] = []
+    segments: list[Segment] = []
     transactions = _Transactions()
     for log_path in _segments(path):
         transactions.directory = os.path.dirname(os.path.abspath(log_path))
         if batches or with_records:
             say(f"{log_path}:")
             transactions.then = _Printer(with_records)
-        found.append(check_segment(log_path, transactions, with_records))
-    if not found:
+        segments.append(check_segment(log_path, transactions, with_records))
+    if not segments:
         raise BrokerError(f"There are no segment files (<20 digits>.log) in {path}.")
     if not (batches or with_records):
-        _print_summary(found, as_json)
+        _print_summary(segments, as_json)
     sys.stdout.flush()
     for line in transactions.open():
         say(line, err=as_json)
-    damaged = [segment for segment in found if segment.problems]
+    damaged = [segment for segment in segments if segment.problems]
     for segment in damaged:
         for problem in segment.problems[:_PROBLEMS_SHOWN]:
             say(f"{segment.path}: {problem}", err=True)
         if len(segment.problems) > _PROBLEMS_SHOWN:
             say(f"{segment.path}: and {len(segment.problems) - _PROBLEMS_SHOWN} more like these", err=True)
     if damaged:
-        raise BrokerError(f"Of {len(found)} segments {len(damaged)} cannot be trusted.")
+        raise BrokerError(f"Of {len(segments)} segments {len(damaged)} cannot be trusted.")
 
 
 def _segments(path: str) -> Iterator[str]:
@@ -359,9 +358,9 @@ def _entry(entry: OpenedEntry) -> str:
     return f"entry of {entry.messages} messages from {producer!r} sequence {described.sequence_id}{codec}{closed}"
 
 
-def _print_summary(found: list[Segment], as_json: bool) -> None:
+def _print_summary(segments: list[Segment], as_json: bool) -> None:
     if as_json:
-        for segment in found:
+        for segment in segments:
             print_object({"partition": _partition(segment), **attrs.asdict(segment)})
         return
     rows = [
@@ -375,7 +374,7 @@ def _print_summary(found: list[Segment], as_json: bool) -> None:
             format_time(segment.max_timestamp)[:16],
             f"{len(segment.problems)} problems" if segment.problems else "ok",
         )
-        for segment in found
+        for segment in segments
     ]
     print_table(("partition", "from", "to", "batches", "records", "bytes", "newest (UTC)", ""), rows)
 
@@ -385,7 +384,7 @@ def _partition(segment: Segment) -> str:
 
 
 class _Transactions:
-    """The transactions that have no marker yet, by partition."""
+    """The open transactions, by partition."""
 
     def __init__(self) -> None:
         self.directory = ""

@@ -1,7 +1,8 @@
-"""Which service listens at an address: asked after a command got no answer, because the port may be that of another listener.
+"""Finds which service listens at an address. Used after a command got no answer, because the port may be another
+listener's.
 
-Three short requests and a TLS handshake, each on a connection of its own and in the words of one service. The first bytes of an
-answer are enough.
+It makes three short requests and a TLS handshake, each on its own connection and in the protocol of one service. The
+first bytes of an answer are enough.
 
 Tests: tests/cli/test_listening.py.
 """
@@ -11,10 +12,10 @@ from broker.runtime.client_tls import TlsRefused, TlsSettings, tls_context
 from broker.runtime.clock import SystemClock
 from broker.runtime.dial import dial
 
-# For each of the requests (s). Whoever listens on the same machine answers within some milliseconds.
+# The time limit of each request (s). A service on the same machine answers within some milliseconds.
 _ANSWER_S = 1.0
 
-# A letter that our correlation id begins with, so that it is found again in the answer.
+# The first byte of our correlation id is a letter, so that the answer can be recognised by it.
 _KAFKA_ID = b"K\0\0\0"
 _SHUFFLE_MAGIC = 0xBA
 _TLS_ALERT = 0x15
@@ -33,7 +34,8 @@ _PULSAR = _framed(_framed(b"\x08\x02\x12\x08\x0a\x04ping\x20\x13"))
 
 
 def service_at(host: str, port: int) -> str | None:
-    """``kafka``, ``shuffle``, ``pulsar``, ``http``, or ``tls`` for whatever has TLS; None if nothing that we know answers."""
+    """``kafka``, ``shuffle``, ``pulsar``, ``http``, or ``tls`` for any service with TLS; None if no known service
+    answers."""
     for request in (_HTTP, _KAFKA, _PULSAR):
         try:
             kind = kind_of(_head(host, port, request), request is _PULSAR)
@@ -47,7 +49,7 @@ def service_at(host: str, port: int) -> str | None:
 
 
 def may_be_kafka(host: str, port: int) -> bool:
-    """Whether a Kafka broker answers there, or nobody listens yet. One request, for commands that would try for long."""
+    """Whether a Kafka broker answers, or nothing listens yet. One request, for commands that would retry for long."""
     try:
         return kind_of(_head(host, port, _KAFKA), False) == "kafka"
     except ConnectionRefusedError:
@@ -57,7 +59,7 @@ def may_be_kafka(host: str, port: int) -> bool:
 
 
 def _has_tls(host: str, port: int) -> bool:
-    """A server with TLS may also have closed the connection without an alert."""
+    """A server with TLS may have closed the connection without an alert, so this tries a handshake."""
     try:
         dial(host, port, _ANSWER_S, tls_context(TlsSettings(verify=False, check_hostname=False))).close()
     except (OSError, TlsRefused):
@@ -78,7 +80,7 @@ def _head(host: str, port: int, request: bytes) -> bytes:
 
 
 def kind_of(head: bytes, asked_pulsar: bool) -> str | None:
-    """Whose answer begins with these five bytes."""
+    """The service whose answers begin with these five bytes."""
     if head == b"HTTP/":
         return "http"
     if head[0] == _TLS_ALERT and head[1] == 3:
@@ -92,20 +94,20 @@ def kind_of(head: bytes, asked_pulsar: bool) -> str | None:
 
 
 def other_service(host: str, port: int, wanted: str, option: str) -> BrokerError | None:
-    """An error that says what listens there, if it is not the service ``wanted`` without TLS.
+    """An error that names the service at the address, if it is not ``wanted`` without TLS.
 
-    ``option``: how the right address is given.
+    ``option``: how the user gives the right address.
     """
-    found = service_at(host, port)
-    if found is None or found == wanted:
+    service = service_at(host, port)
+    if service is None or service == wanted:
         return None
-    if found == "tls":
+    if service == "tls":
         return BrokerError(
             f"{host}:{port} is a listener with TLS: set security.protocol to SSL or SASL_SSL, with -X or --client-config."
         )
     return BrokerError(
-        f"{host}:{port} is {_ARTICLES[found]} {found}:// listener, and this command needs {_ARTICLES[wanted]} {wanted}:// one:"
-        f" give its address {option}."
+        f"{host}:{port} is {_ARTICLES[service]} {service}:// listener, and this command needs {_ARTICLES[wanted]} "
+        f"{wanted}:// one: give its address {option}."
     )
 
 

@@ -1,8 +1,8 @@
 """`broker`: finds the command, runs it, and turns an error into one sentence and an exit status.
 
-The status is 0 for success, 1 for a failure, 2 for wrong usage or settings, and 130 after an interrupt. A command is the
-module of the same name, which is imported only when it is called: `serve` starts without the Kafka client, `consume` without
-the broker.
+The status is 0 for success, 1 for a failure, 2 for wrong usage or settings, and 130 after an interrupt. A command is
+the module of the same name, which is imported only when the command is called: `serve` starts without the Kafka client,
+`consume` without the broker.
 
 Tests: tests/cli/test_serve.py.
 """
@@ -66,8 +66,8 @@ class _Commands(click.Group):
         from click.shell_completion import CompletionItem
 
         # Not click's own method, which would import every command for its help.
-        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
-        return found or click.Command.shell_complete(self, ctx, incomplete)
+        items = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -128,8 +128,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _print_error(error)
         sys.exit(1)
     except BrokenPipeError:
-        # The reader of our output has closed it, as in `broker consume orders | head`. That is no error. The flush at exit would
-        # fail again, so the output goes to /dev/null.
+        # The reader of our output has closed it, as in `broker consume orders | head`, which is no error. The flush at
+        # exit would fail again, so the output goes to /dev/null.
         _discard_output()
         sys.exit(0)
     except (KeyboardInterrupt, click.Abort):
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(1)
 
 
-# What a full or broken disk behind standard output says. Commands report errors of other files themselves.
+# Errors of a full or broken disk behind standard output. Commands report errors of other files themselves.
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -152,7 +152,8 @@ _COMPLETE = "_BROKER_COMPLETE"
 
 
 def _complete(instruction: str) -> int:
-    """Answer a shell that completes a command line. Errors would be printed between what the user types."""
+    """Answer a shell that completes a command line. Errors are not printed, because they would mix with the typed
+    text."""
     from click.shell_completion import shell_complete
 
     try:
@@ -167,7 +168,8 @@ def _print_error(error: Exception) -> None:
 
 
 def _open_closed_streams() -> None:
-    """A stream that was closed before the start, as by `>&-`, is None; and its descriptor would be that of the next file."""
+    """Replace None, the value of a stream that was closed before the start, as by `>&-`, so that no file gets its
+    descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # until the end

@@ -1,12 +1,13 @@
 """Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and objects as JSON.
 
-On a terminal tables have a header and colours. ``NO_COLOR`` and TERM=dumb take the colours away; ``FORCE_COLOR`` formats tables
-and colours them where the output is no terminal, as in a log of a CI system that shows colours.
+On a terminal tables have a header and colours. ``NO_COLOR`` and TERM=dumb switch colours off; ``FORCE_COLOR`` formats
+and colours tables without a terminal, as in the log of a CI system that shows colours.
 
-Names are chosen by clients. What a terminal would take for a command, and what ends a row, is written as an escape (``visible``);
-only ``broker consume`` writes the bytes of records as they are.
+Clients choose names. `visible` escapes characters that would control a terminal or end a row; only ``broker consume``
+writes the bytes of records unchanged.
 
-Ctrl-C in a command that has something to finish first: the first one is a request, the second an exception.
+`Interrupts` handles Ctrl-C in a command that has to finish something first: the first Ctrl-C is a request, the second
+an exception.
 
 Tests: tests/cli/test_topics.py,
 tests/cli/test_inspect.py,
@@ -39,20 +40,20 @@ def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def visible(text: str) -> str:
-    r"""Characters that do not print (control characters, ends of lines, those that turn the direction of writing) become escapes
-    as in Python: ``\x1b``."""
+    r"""Escape characters that do not print (control characters, line ends, changes of the writing direction) as in
+    Python: ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def say(line: str = "", *, err: bool = False) -> None:
-    """Print one line, which may have names in it."""
+    """Print one line, which may contain names."""
     click.echo(visible(line), err=err)
 
 
 def is_formatted() -> bool:
-    """Whether tables are for people."""
+    """Whether tables are formatted for people."""
     return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
 
 
@@ -72,13 +73,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         numbers = bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        # As text: a name may have brackets, which are markup to rich.
+        # As Text, because brackets in a name would be markup to rich.
         table.add_row(*[Text(_cell(cell)) for cell in row])
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     Console(width=None if sys.stdout.isatty() else _WIDTH, color_system=colours).print(table)
 
 
-# Where there is no terminal with a width: lines are as long as they need to be.
+# The width without a terminal: lines are as long as they need to be.
 _WIDTH = 400
 
 
@@ -87,9 +88,8 @@ def _cell(cell: object) -> str:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], as_json: bool, title: str = "") -> None:
-    """Rows as a table, or as an object per line whose names are those of the columns with ``_`` for blanks.
-
-    None is ``null`` and ``-``.
+    """Print rows as a table, or as an object per line. The names are those of the columns with ``_`` for blanks; None
+    is ``-`` or ``null``.
     """
     if not as_json:
         print_table(columns, list(rows), title)
@@ -103,10 +103,10 @@ def print_object(fields: Mapping[str, object]) -> None:
     click.echo(json_line(fields), nl=False)
 
 
-def print_done(done: str, what: str, name: str, as_json: bool) -> None:
-    """One line for each thing that was changed: `deleted orders`, or an object."""
+def print_done(done: str, kind: str, name: str, as_json: bool) -> None:
+    """Print a line about a changed thing: `deleted orders`, or an object."""
     if as_json:
-        print_object({what: name, "done": done})
+        print_object({kind: name, "done": done})
     else:
         say(f"{done} {name}")
 
@@ -124,9 +124,9 @@ def json_text(data: bytes | None) -> str | None:
 
 
 class Interrupts:
-    """``with Interrupts() as interrupts``; then ``interrupts.requested`` says whether there was one.
+    """``with Interrupts() as interrupts``; then ``interrupts.requested`` tells whether Ctrl-C was pressed.
 
-    A step that may wait for a long time goes into ``with interrupts.allowed()``, where the first Ctrl-C raises
+    A step that may wait for a long time goes into ``with interrupts.allowed()``, in which the first Ctrl-C raises
     KeyboardInterrupt.
     """
 

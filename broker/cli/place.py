@@ -9,7 +9,7 @@ import click
 
 @attrs.frozen
 class Place:
-    """One of them is set."""
+    """Exactly one field is set."""
 
     offset: int | None = None
     last: int | None = None
@@ -31,8 +31,8 @@ class Place:
         return cls(last=-number) if offset.startswith("-") else cls(offset=number)
 
     def start(self, begin: int, end: int, at_time: int | None) -> int:
-        """The offset in a partition from ``begin`` to ``end``. ``at_time``: the first record that is not before the time, if
-        there is one."""
+        """The offset in a partition from ``begin`` to ``end``. ``at_time``: the first record at or after the time, if
+        any."""
         if self.timestamp_ms is not None:
             start = end if at_time is None else at_time
         elif self.last is not None:

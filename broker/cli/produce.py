@@ -1,7 +1,7 @@
 """`broker produce`: sends the lines of a file or of standard input to a topic, one record per line, with our own Kafka client.
 
-What it has read when there is nothing more to read for the moment is sent and acknowledged before it waits, so that lines that
-come slowly leave at once. The first Ctrl-C does the same and ends it.
+When there is nothing to read for the moment, it sends what it has read and waits for the acknowledgement, so that slow
+lines leave at once. The first Ctrl-C does the same and ends it.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.cli.record_sender import RecordSender
 
 _DELIVERY_TIMEOUT_MS = 30_000
-# The broker enforces the topic's limit, and its error says so.
+# The broker enforces the topic's limit, with an error that names it.
 _REQUEST_BYTES_MAX = 110 * 1024 * 1024
 
 
@@ -132,7 +132,7 @@ def command(
 
 
 def _send_all(sender: "RecordSender", file: BinaryIO, quiet: bool) -> bool:
-    """Returns whether Ctrl-C has ended it. A second Ctrl-C raises KeyboardInterrupt."""
+    """Returns whether Ctrl-C has ended the input. A second Ctrl-C raises KeyboardInterrupt."""
     source = LineSource(file.fileno())
     with Interrupts() as interrupts, _progress(file, quiet) as advance:
         chunks = source.chunks()
@@ -176,7 +176,7 @@ def _parser(separator: str | None, template: str | None, as_json: bool, common: 
 
 
 def _typed(text: str | None) -> bytes | None:
-    """An argument as it was typed, also where it is no UTF-8."""
+    """The bytes of an argument as it was typed, even if it is not UTF-8."""
     return None if text is None else os.fsencode(text)
 
 

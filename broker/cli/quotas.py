@@ -1,5 +1,5 @@
-"""`broker quotas`: how much users, client ids and addresses may take, with Kafka's protocol, so that it works with any Kafka
-broker."""
+"""`broker quotas`: the quotas of users, client ids and addresses, with Kafka's protocol, so that it works with any
+Kafka broker."""
 
 import re
 from collections.abc import Callable
@@ -25,34 +25,34 @@ _EXACT, _DEFAULT = 0, 1
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg]?)", re.I)
 _FACTOR = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
-# (type, name); the name None is the default of the type.
+# Pairs of a type and a name; the name None is the default of the type.
 Entity = tuple[tuple[str, str | None], ...]
 
 
 def entity_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--user, --client-id, --ip and their defaults; the command gets ``entity``."""
 
-    def command(*arguments: Any, **given: Any) -> Any:
+    def command(*arguments: Any, **options: Any) -> Any:
         entity = []
         for kind in _TYPES:
-            name, default = given.pop(kind.replace("-", "_")), given.pop(f"{kind.replace('-', '_')}_default")
+            name, default = options.pop(kind.replace("-", "_")), options.pop(f"{kind.replace('-', '_')}_default")
             if name is not None and default:
                 raise click.UsageError(f"Give either --{kind} or --{kind}-default.")
             if name is not None or default:
                 entity.append((kind, name))
         if len(entity) > 1 and entity[-1][0] == "ip":
             raise click.UsageError("--ip stands alone: quotas of addresses are independent of users and client ids.")
-        return function(*arguments, entity=tuple(entity), **given)
+        return function(*arguments, entity=tuple(entity), **options)
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__
     command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     decorated: Callable[..., Any] = command
-    for kind, what in reversed([("user", "user"), ("client-id", "client id"), ("ip", "address")]):
-        decorated = click.option(f"--{kind}-default", is_flag=True, help=f"Every {what} without a quota of its own.")(
+    for kind, noun in reversed([("user", "user"), ("client-id", "client id"), ("ip", "address")]):
+        decorated = click.option(f"--{kind}-default", is_flag=True, help=f"Every {noun} without a quota of its own.")(
             decorated
         )
-        decorated = click.option(f"--{kind}", metavar="NAME", help=f"This {what}.")(decorated)
+        decorated = click.option(f"--{kind}", metavar="NAME", help=f"This {noun}.")(decorated)
     return decorated
 
 
@@ -69,11 +69,11 @@ def list_quotas(entity: Entity, as_json: bool, target: Target) -> None:
     """List quotas (by default, all of them)."""
     entries = sorted(describe_quotas(target, entity, strict=False).items(), key=lambda entry: entity_text(entry[0]))
     if as_json:
-        for found, values in entries:
-            click.echo(json_line({"entity": dict(found), "quotas": values}), nl=False)
+        for owner, values in entries:
+            click.echo(json_line({"entity": dict(owner), "quotas": values}), nl=False)
     else:
         rows = [
-            (entity_text(found), key, f"{value:.15g}") for found, values in entries for key, value in values.items()
+            (entity_text(owner), key, f"{value:.15g}") for owner, values in entries for key, value in values.items()
         ]
         print_table(["entity", "quota", "value"], rows)
 
@@ -134,12 +134,12 @@ def describe_quotas(target: Target, entity: Entity, *, strict: bool) -> dict[Ent
     ]
     answer = ask(target, ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), {"components": components, "strict": strict})
     check(answer.error_code, answer.error_message, "The broker does not list its quotas")
-    found = {}
+    quotas = {}
     for entry in answer.entries or ():
         parts = {part.entity_type: part.entity_name for part in entry.entity}
         key = tuple((kind, parts[kind]) for kind in sorted(parts, key=_rank))
-        found[key] = {value.key: value.value for value in entry.values}
-    return found
+        quotas[key] = {value.key: value.value for value in entry.values}
+    return quotas
 
 
 def _rank(kind: str) -> int:
@@ -175,5 +175,5 @@ def key_and_value(pair: str) -> tuple[str, float]:
 def check_key(key: str) -> None:
     if key not in _KEYS:
         raise click.UsageError(
-            f"There is no quota {key!r}; the quotas are {', '.join(f'{name} ({what})' for name, what in _KEYS.items())}."
+            f"There is no quota {key!r}; the quotas are {', '.join(f'{name} ({meaning})' for name, meaning in _KEYS.items())}."
         )

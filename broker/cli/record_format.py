@@ -1,24 +1,23 @@
-r"""Records as lines of JSON, as `consume --json` writes and `produce --json` reads them.
+r"""The formats of records in `consume` and `produce`: JSON, templates (--format), and plain text. Pure.
+
+As JSON, `consume --json` writes a record as a line, and `produce --json` reads it:
 
 {"topic": "orders", "partition": 0, "offset": 7, "timestamp": 1785762000000, "time": "2026-08-03T13:00:00.000Z",
  "key": "42", "value": "one book", "headers": [["source", "shop"]]}
 
-Key, value, and the names and values of headers are strings if they are UTF-8, else {"base64": "..."}, so that every byte comes
-back. For `produce` only ``value`` is required; it may also be any other JSON value, which is sent as JSON text. Pure.
+Key, value, and the names and values of headers are strings if they are UTF-8, else {"base64": "..."}, so that every
+byte is preserved. For `produce` only ``value`` is required; it may also be any other JSON value, which is sent as JSON
+text.
 
-What `--format` says: text with a token for each field of a record, as kcat's -f has them. `consume` writes records by it, and
-`produce` reads them.
+A template is text with a token for each field of a record, as in kcat's -f. `consume` formats records with it, and
+`produce` parses them.
 
 ``%k`` key, ``%v`` or ``%s`` value, ``%h`` headers (name=value, with commas), ``%t`` topic, ``%p`` partition, ``%o`` offset,
 ``%T`` time in ms, ``%K`` and ``%S`` sizes of key and value (-1 for null), ``%R`` the size of the value as four bytes, ``%%`` a
 percent sign; ``\n``, ``\t``, ``\r``, ``\0``, ``\\``, ``\xHH``. A line break ends each record, unless the text ends with one or
 with ``\c``.
 
-Pure.
-
-Records to what `consume` prints: lines of text, a template, or JSON. Pure.
-
-A record is anything with offset, timestamp (ms), key, value and headers: our own client's, or kafka-python's.
+A record is any object with offset, timestamp (ms), key, value and headers: our own client's, or kafka-python's.
 """
 
 import base64
@@ -45,7 +44,7 @@ class JsonRecord(NamedTuple):
 
 
 def json_bytes(data: bytes | None) -> Any:
-    """Bytes for JSON."""
+    """The JSON value of bytes."""
     if data is None:
         return None
     try:
@@ -79,7 +78,7 @@ def record_line(
 
 
 def parse_record(line: bytes) -> JsonRecord:
-    """Raises ValueError, whose text says what is wrong with the line."""
+    """Raises ValueError with a text that says what is wrong with the line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -100,7 +99,7 @@ def parse_record(line: bytes) -> JsonRecord:
     )
 
 
-def _to_bytes(value: Any, what: str) -> bytes | None:
+def _to_bytes(value: Any, field: str) -> bytes | None:
     if value is None:
         return None
     try:
@@ -110,11 +109,11 @@ def _to_bytes(value: Any, what: str) -> bytes | None:
             return base64.b64decode(value["base64"], validate=True)
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except ValueError as error:
-        raise ValueError(f'its "{what}" stands for no bytes ({error})') from None
+        raise ValueError(f'its "{field}" stands for no bytes ({error})') from None
 
 
-def _headers(given: Any) -> list[tuple[bytes, bytes | None]]:
-    pairs: Sequence[Any] = list(given.items()) if isinstance(given, dict) else given
+def _headers(value: Any) -> list[tuple[bytes, bytes | None]]:
+    pairs: Sequence[Any] = list(value.items()) if isinstance(value, dict) else value
     headers = []
     for pair in pairs if isinstance(pairs, list) else [None]:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
@@ -129,7 +128,7 @@ def _headers(given: Any) -> list[tuple[bytes, bytes | None]]:
 def _timestamp(fields: dict[str, Any]) -> int | None:
     timestamp = fields.get("timestamp")
     if timestamp is not None:
-        # -1 is how Kafka says that a record has no time.
+        # In Kafka, -1 means that a record has no time.
         if _is_whole(timestamp) and -1 <= timestamp <= _LAST_MS:
             return None if timestamp < 0 else int(timestamp)
         raise ValueError('its "timestamp" is no number of ms since 1970')
@@ -155,7 +154,7 @@ _PIECE = re.compile(r"%(?P<token>.?)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.?)
 
 @attrs.frozen
 class Template:
-    """``literals`` has one more item than ``fields``: what stands before, between and after them."""
+    """``literals`` has one more item than ``fields``: the texts before, between and after them."""
 
     text: str
     fields: tuple[str, ...]
@@ -163,7 +162,7 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """Raises click.UsageError, which names what is wrong."""
+    """Raises click.UsageError, which names the error."""
     fields: list[str] = []
     literals = [b""]
     ends = False
@@ -200,9 +199,9 @@ _NUMBER = rb"(-?[0-9]{1,19})"
 
 
 def line_parser(template: Template) -> Callable[[bytes], Sequence[bytes] | None]:
-    """Reads lines, without their line breaks, that `consume` has written by this template: the fields in their order, or None for
-    a line of another form. A field ends where the text that follows it comes first. Raises click.UsageError for templates that
-    cannot be read."""
+    """A parser of lines, without line breaks, that `consume` has written with this template: it returns the fields in
+    order, or None for a line of another form. A field ends at the first occurrence of the text that follows it. Raises
+    click.UsageError for a template that cannot be parsed."""
     if "v" not in template.fields:
         raise click.UsageError("Write %v, for the value, in --format.")
     if "R" in template.fields:
@@ -230,7 +229,7 @@ def line_parser(template: Template) -> Callable[[bytes], Sequence[bytes] | None]
     return parse
 
 
-# Of topic, partition and record.
+# Called with topic, partition and record.
 Renderer = Callable[[str, int, Any], bytes]
 
 
@@ -276,7 +275,7 @@ def json_line(topic: str, partition: int, record: Any) -> bytes:
 
 
 def _name(name: str) -> bytes:
-    """Names that are no UTF-8 come as surrogates."""
+    """Names that are not UTF-8 contain surrogates."""
     return name.encode("utf-8", "surrogateescape")
 
 

@@ -1,9 +1,8 @@
-"""Lines to records, for `produce`: whole lines, key and value with a separator between them, a template, or JSON. Pure.
+"""The input of `produce`: `LineSource` cuts a file or standard input into lines, and a parser makes records of them.
 
-A parser takes some lines and returns their records in columns. Of bad lines it raises ``BadLine`` for the first, after which the
-records before it can still be sent.
-
-Cuts standard input, or a file, into lines: as many at a time as are there, at most about a megabyte.
+A chunk has all lines that are available, at most about a megabyte. A parser takes lines and returns their records in
+columns: whole lines, key and value with a separator between them, a template, or JSON. It raises ``BadLine`` for the
+first bad line; the records before it can still be sent. Parsers are pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +18,16 @@ from broker.runtime.terminal import TextInput
 _CHUNK_BYTES = 512 * 1024
 # Lines that arrive within this time after others travel with them.
 _LINGER_S = 0.005
-# The longest line: the largest record that a broker can be told to take is not much longer.
+# The longest line: the largest record that a broker can be configured to accept is not much longer.
 _LINE_BYTES_MAX = 100 * 1024 * 1024
 
 
 class LineSource:
-    """``for lines in source.chunks()``. An empty chunk means that no more lines are there now: the next step waits for some.
+    """``for lines in source.chunks()``. An empty chunk means that no more lines are available now: the next step waits
+    for some.
 
-    Lines are without their line breaks; the last one needs none. An exception of a signal handler ends the iteration; then
-    ``whole_lines`` has what was read before it.
+    Lines are without their line breaks, which the last line need not have. An exception of a signal handler ends the
+    iteration; then ``whole_lines`` returns the lines that were read before it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -55,12 +55,12 @@ class LineSource:
                 self._size += len(piece)
                 if self._size > _LINE_BYTES_MAX:
                     raise BrokerError(f"A line has more than {_LINE_BYTES_MAX} bytes, more than a record can have.")
-                # Joined only where a line ends, so that a very long line is not copied for every piece of it.
+                # Joined only when a line ends, so that a very long line is not copied for every piece of it.
                 if self._size >= _CHUNK_BYTES and b"\n" in piece:
                     yield self.whole_lines()
 
     def whole_lines(self) -> list[bytes]:
-        """Take the lines that were read and not given yet. Half a line at the end stays."""
+        """Take the lines that were read and not returned yet. An incomplete last line stays."""
         lines = b"".join(self._parts).split(b"\n")
         rest = lines.pop()
         self._parts, self._size = [rest] if rest else [], len(rest)
@@ -77,7 +77,8 @@ Header = tuple[bytes, bytes | None]
 
 
 class BadLine(Exception):
-    """``index``: of the line among those that were given; ``why``: continues a sentence that begins with the line's number."""
+    """``index``: the line's index among the parser's lines. ``why``: continues a sentence that begins with the line's
+    number."""
 
     def __init__(self, index: int, why: str) -> None:
         super().__init__(why)
@@ -87,7 +88,7 @@ class BadLine(Exception):
 
 @attrs.frozen(eq=False)
 class Parsed:
-    """``partitions``: the partition that each record names, or None; None if no record names any."""
+    """``partitions``: the partition that each record names, or None; None if no record names a partition."""
 
     records: Records
     partitions: Sequence[int | None] | None = None
@@ -98,7 +99,7 @@ Parser = Callable[[list[bytes], int], Parsed]
 
 @attrs.frozen
 class Common:
-    """What the command line says of every record. ``tombstones``: an empty value is null."""
+    """The options that apply to every record. ``tombstones``: an empty value is null."""
 
     key: bytes | None = None
     headers: Sequence[Header] = ()
@@ -124,8 +125,8 @@ def whole_lines(common: Common) -> Parser:
 def keyed_lines(separator: bytes, common: Common) -> Parser:
     def parse(lines: list[bytes], _now_ms: int) -> Parsed:
         parts = [line.partition(separator) for line in lines]
-        for index, (_, found, _) in enumerate(parts):
-            if not found:
+        for index, (_, middle, _) in enumerate(parts):
+            if not middle:
                 raise BadLine(index, f"has no key: it does not contain {separator.decode(errors='backslashreplace')!r}")
         return Parsed(common.columns([value for _, _, value in parts], [key for key, _, _ in parts]))
 
@@ -133,7 +134,7 @@ def keyed_lines(separator: bytes, common: Common) -> Parser:
 
 
 def formatted_lines(template: Template, common: Common) -> Parser:
-    """Raises click.UsageError for a template that cannot be read."""
+    """Raises click.UsageError for a template that cannot be parsed."""
     parse_line = line_parser(template)
     places = {field: index for index, field in enumerate(template.fields)}
 
@@ -162,23 +163,23 @@ def formatted_lines(template: Template, common: Common) -> Parser:
 
 def json_lines(common: Common) -> Parser:
     def parse(lines: list[bytes], now_ms: int) -> Parsed:
-        found = []
+        parsed = []
         for index, line in enumerate(lines):
             try:
-                found.append(parse_record(line))
+                parsed.append(parse_record(line))
             except ValueError as error:
                 raise BadLine(index, f"cannot be read: {error}") from None
         headers = [
             encode_headers([*common.headers, *record.headers]) if record.headers or common.headers else NO_HEADERS
-            for record in found
+            for record in parsed
         ]
         records = Records(
-            [record.value for record in found],
-            [common.key if record.key is None else record.key for record in found],
+            [record.value for record in parsed],
+            [common.key if record.key is None else record.key for record in parsed],
             headers,
-            [now_ms if record.timestamp_ms is None else record.timestamp_ms for record in found],
+            [now_ms if record.timestamp_ms is None else record.timestamp_ms for record in parsed],
         )
-        return Parsed(records, [record.partition for record in found])
+        return Parsed(records, [record.partition for record in parsed])
 
     return parse
 

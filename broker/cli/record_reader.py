@@ -21,7 +21,8 @@ _FETCH_BYTES = 4 * 1024 * 1024
 def read_to_end(
     cluster: Cluster, topics: Sequence[str], numbers: Sequence[int], place: Place
 ) -> Iterator[tuple[str, int, list[Record]]]:
-    """Topic, partition, and the records of a batch. ``numbers``: only these partitions, if there are any. Raises BrokerError."""
+    """Topic, partition, and the records of a batch. ``numbers``: only these partitions, unless empty. Raises
+    BrokerError."""
     partitions = _partitions(cluster, topics, numbers)
     begins = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST))
@@ -58,7 +59,7 @@ def _batches(cluster: Cluster, topic: str, partition: int, start: int, end: int)
                 while position < len(view):
                     header = read_header(view, position)
                     check_crc(view, position, header)
-                    # Markers of transactions are no records.
+                    # Markers of transactions are not records.
                     if not header.attributes & CONTROL:
                         batch = list(records(view, position))
                         if header.base_offset < start or header.last_offset >= end:

@@ -1,6 +1,6 @@
-"""Sends the lines of `produce` with our own client, and knows at every moment which of them the broker has.
+"""Sends the lines of `produce` with our own client, and keeps track of the lines that the broker has acknowledged.
 
-Records without a key go to one partition after the other, a batch to each; records with a key where Kafka's clients send them.
+Batches of records without a key go to the partitions in turn; records with a key go where Kafka's clients send them.
 
 Tests: tests/cli/test_produce_consume.py, tests/cli/test_record_sender.py.
 """
@@ -21,18 +21,19 @@ from protocol.kafka.records.compression import CODEC_NAMES
 
 
 class Ledger:
-    """Which lines went to which partition and are not acknowledged. Acknowledgements come in the order of sending."""
+    """The lines that were sent to each partition and not acknowledged. Acknowledgements come in the order of
+    sending."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[Sequence[int]]] = {}
-        self._settled: dict[int, int] = {}  # records of each partition that have left `_waiting`
+        self._settled: dict[int, int] = {}  # the number of records of each partition that have left `_waiting`
 
     def sent(self, partition: int, lines: Sequence[int]) -> None:
         """``lines``: their numbers, ascending."""
         self._waiting.setdefault(partition, deque()).append(lines)
 
     def acknowledged(self, partition: int, count: int) -> None:
-        """``count`` records of the partition are acknowledged, from the first one on."""
+        """The first ``count`` records of the partition are acknowledged."""
         waiting = self._waiting.get(partition)
         while waiting and self._settled.get(partition, 0) + len(waiting[0]) <= count:
             self._settled[partition] = self._settled.get(partition, 0) + len(waiting.popleft())
@@ -45,7 +46,8 @@ class Ledger:
 
 
 class RecordSender:
-    """``lines`` counts what was given to it; ``acknowledged`` what the broker has confirmed, with acks=0 what was sent."""
+    """``lines``: how many lines were sent. ``acknowledged``: how many the broker has confirmed; with acks=0, the same
+    as ``lines``."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class RecordSender:
         return sum(self._producer.acknowledged.values()) if self._confirms else self.lines
 
     def send(self, lines: list[bytes]) -> None:
-        """Raises BrokerError for the first line that cannot be read or is refused; those before it are sent."""
+        """Raises BrokerError for the first line that is bad or refused; the lines before it are sent."""
         first = self.lines + 1
         try:
             parsed = self._parser(lines, self._clock.time_ms())
@@ -98,7 +100,7 @@ class RecordSender:
             self._send_to(partition, records, [first + row for row in rows])
 
     def flush(self) -> None:
-        """Returns when everything that was sent is acknowledged."""
+        """Wait until everything that was sent is acknowledged."""
         self._guarded(self._producer.flush)
         self._settle()
 
@@ -106,7 +108,7 @@ class RecordSender:
         self._producer.close()
 
     def _groups(self, parsed: Parsed) -> dict[int, Sequence[int]]:
-        """Partition -> rows; a range stands for all of them. Raises BadLine."""
+        """The rows of each partition; a range stands for all rows. Raises BadLine."""
         records, named = parsed.records, parsed.partitions
         if self._fixed is not None:
             return {self._fixed: range(len(records))}
@@ -143,7 +145,7 @@ class RecordSender:
             self._ledger.acknowledged(partition, count)
 
     def _guarded(self, step: Callable[[], Any]) -> None:
-        """Names the line that was refused."""
+        """Run a step; its error names the refused line."""
         try:
             step()
         except KafkaClientError as error:
@@ -152,8 +154,8 @@ class RecordSender:
             line = None
             if refused is not None:
                 line = self._ledger.first_missing(refused[1], self._producer.acknowledged.get(refused, 0))
-            what = f"Line {line} was not taken: {reason}" if line is not None else reason
-            raise BrokerError(f"{what}. {self._so_far()}") from error
+            message = f"Line {line} was not taken: {reason}" if line is not None else reason
+            raise BrokerError(f"{message}. {self._so_far()}") from error
 
     def _so_far(self) -> str:
         if not self._confirms:

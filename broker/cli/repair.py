@@ -1,4 +1,5 @@
-"""`broker inspect --repair`: finds what keeps partitions offline, says what is lost, and with --apply mends it.
+"""`broker inspect --repair`: finds the damage that keeps partitions offline, reports the losses, and with --apply
+repairs it.
 
 Tests: tests/storage/repair/test_repair.py, tests/process/test_repair.py.
 """
@@ -17,7 +18,7 @@ _OPEN_FILES = 64
 
 
 def repair(data_dir: str, only: tuple[str, ...], apply: bool, as_json: bool) -> None:
-    """Raises BrokerError if there is damage that was not mended, or nothing that can be."""
+    """Raises BrokerError for damage that was not repaired, or cannot be."""
     disk = SystemDisk()
     if not (disk.exists(f"{data_dir}/{PROPERTIES}") or disk.exists(f"{data_dir}/{CATALOGUE}")):
         raise ConfigError(f"Name a data directory: {data_dir} has neither {PROPERTIES} nor {CATALOGUE}.")
@@ -46,29 +47,29 @@ def _repair(disk: SystemDisk, data_dir: str, only: tuple[str, ...], apply: bool,
             raise ConfigError(
                 f"There is no partition {name!r} in {data_dir}: write it as its directory, such as orders-0."
             )
-    found = [
+    diagnoses = [
         diagnose(files, state, topic, partition)
         for topic, partition in state.partitions
         if not only or f"{topic}-{partition}" in only
     ]
     files.close_all()
-    wrong = [each for each in found if each.has_lost or each.indexes]
+    wrong = [diagnosis for diagnosis in diagnoses if diagnosis.has_lost or diagnosis.indexes]
     stamp = SystemClock.time_ms()
     aside = f"{data_dir}/repaired.{stamp}"
-    for each in found:  # before it is mended: what is accepted as lost cannot be found a second time
-        _print(each, as_json)
+    for diagnosis in diagnoses:  # before the repair, which accepts the losses: they cannot be diagnosed again
+        _print(diagnosis, as_json)
     if apply and wrong:
         Mending(files, state, aside).mend(wrong)
         files.close_all()
-    lost = any(each.has_lost for each in found)
+    lost = any(diagnosis.has_lost for diagnosis in diagnoses)
     if not wrong:
-        say(f"{len(found)} partitions were read; nothing is damaged.", err=as_json)
+        say(f"{len(diagnoses)} partitions were read; nothing is damaged.", err=as_json)
     elif apply:
-        kept = f" What was taken out is in {aside}." if any(each.damages for each in wrong) else ""
-        say(f"{len(wrong)} of {len(found)} partitions were mended.{kept} Start the broker.", err=as_json)
+        kept = f" What was taken out is in {aside}." if any(diagnosis.damages for diagnosis in wrong) else ""
+        say(f"{len(wrong)} of {len(diagnoses)} partitions were mended.{kept} Start the broker.", err=as_json)
     elif lost:
         raise BrokerError(
-            f"{len(wrong)} of {len(found)} partitions are damaged. Nothing was changed: --apply mends them, and what is said "
+            f"{len(wrong)} of {len(diagnoses)} partitions are damaged. Nothing was changed: --apply mends them, and what is said "
             "to be lost is lost then. Restore a backup or bring missing files back first if you can."
         )
     else:
@@ -77,40 +78,41 @@ def _repair(disk: SystemDisk, data_dir: str, only: tuple[str, ...], apply: bool,
         )
 
 
-def _print(found: Diagnosis, as_json: bool) -> None:
+def _print(diagnosis: Diagnosis, as_json: bool) -> None:
     if as_json:
         fields = {
-            "topic": found.topic,
-            "partition": found.partition,
-            "damaged": found.has_lost,
-            "lost": [{"first": first, "following": following} for first, following in found.lost],
-            "indexes": found.indexes,
-            "end_offset": found.end_offset,
+            "topic": diagnosis.topic,
+            "partition": diagnosis.partition,
+            "damaged": diagnosis.has_lost,
+            "lost": [{"first": first, "following": following} for first, following in diagnosis.lost],
+            "indexes": diagnosis.indexes,
+            "end_offset": diagnosis.end_offset,
         }
         print_object(fields)
         return
-    for each in found.damages:
-        lost = f"offset {each.first}" if each.following == each.first + 1 else f"offsets {each.first} to "
-        if each.following is None:
+    for damage in diagnosis.damages:
+        lost = f"offset {damage.first}" if damage.following == damage.first + 1 else f"offsets {damage.first} to "
+        if damage.following is None:
             lost += "the end"
-        elif each.following != each.first + 1:
-            lost += str(each.following - 1)
+        elif damage.following != damage.first + 1:
+            lost += str(damage.following - 1)
         say(
-            f"{found.name}: {file_name(each.base_offset, LOG)} has {each.end - each.position} damaged bytes at {each.position}: "
+            f"{diagnosis.name}: {file_name(damage.base_offset, LOG)} has {damage.end - damage.position} damaged bytes "
+            f"at {damage.position}: "
             f"lost: {lost}"
         )
-    for gap in found.gaps:
-        say(f"{found.name}: a segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
-    if found.begins_late is not None:
-        gap = found.begins_late
-        say(f"{found.name}: the first segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
-    if found.ends_early is not None:
-        gap = found.ends_early
-        say(f"{found.name}: the log ends too early: lost: offsets {gap.first} to {gap.following - 1}")
-    for base in found.indexes:
-        say(f"{found.name}: an index of {file_name(base, LOG)} is missing or does not fit")
-    for each in found.torn:
+    for gap in diagnosis.gaps:
+        say(f"{diagnosis.name}: a segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
+    if diagnosis.begins_late is not None:
+        gap = diagnosis.begins_late
+        say(f"{diagnosis.name}: the first segment is missing: lost: offsets {gap.first} to {gap.following - 1}")
+    if diagnosis.ends_early is not None:
+        gap = diagnosis.ends_early
+        say(f"{diagnosis.name}: the log ends too early: lost: offsets {gap.first} to {gap.following - 1}")
+    for base in diagnosis.indexes:
+        say(f"{diagnosis.name}: an index of {file_name(base, LOG)} is missing or does not fit")
+    for damage in diagnosis.torn:
         say(
-            f"{found.name}: {file_name(each.base_offset, LOG)} ends in a batch that was not written whole, at {each.position}; "
-            "no damage: the broker cuts it off when it starts"
+            f"{diagnosis.name}: {file_name(damage.base_offset, LOG)} ends in a batch that was not written whole, "
+            f"at {damage.position}; no damage: the broker cuts it off when it starts"
         )

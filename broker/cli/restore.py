@@ -1,4 +1,4 @@
-"""`broker restore`: makes a new data directory of a backup. Needs no broker.
+"""`broker restore`: makes a new data directory from a backup. Needs no broker.
 
 Tests: tests/process/test_backup.py.
 """

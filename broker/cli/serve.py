@@ -1,8 +1,7 @@
 """`broker serve`: reads the settings, handles signals, writes the ready file. ``BrokerServer`` does everything else.
 
-It runs on the main thread, which only waits while the broker serves, so that signals are handled at once.
-
-What `serve` says on a terminal when clients can connect: the addresses, what to type next, and how to stop. Pure.
+It runs on the main thread, which only waits while the broker serves, so that signals are handled at once. On a
+terminal, `screen` shows the addresses, the next commands to type, and how to stop, once clients can connect.
 """
 
 import gc
@@ -34,7 +33,7 @@ _SPEAKS = {"kafka": "Kafka", "shuffle": "shuffle", "pulsar": "Pulsar", "http": "
 
 @attrs.frozen
 class Address:
-    """``encrypted`` and ``login``: what a client must bring."""
+    """``encrypted`` and ``login``: whether a client needs TLS and a login."""
 
     scheme: str
     address: str
@@ -43,11 +42,13 @@ class Address:
 
 
 def screen(version: str, addresses: Iterable[Address], data_dir: str, command: str) -> str:
-    """``command``: how to call this program from where the user is."""
-    found = sorted(addresses, key=lambda one: list(_SPEAKS).index(one.scheme) if one.scheme in _SPEAKS else 9)
-    rows = [(_SPEAKS.get(one.scheme, one.scheme), _shown(one)) for one in found]
+    """``command``: how to call this program from the user's shell."""
+    ordered = sorted(
+        addresses, key=lambda address: list(_SPEAKS).index(address.scheme) if address.scheme in _SPEAKS else 9
+    )
+    rows = [(_SPEAKS.get(address.scheme, address.scheme), _shown(address)) for address in ordered]
     rows.append(("topics", data_dir))
-    kafka = next((one for one in found if one.scheme == "kafka"), None)
+    kafka = next((address for address in ordered if address.scheme == "kafka"), None)
     if kafka is not None and not kafka.encrypted and not kafka.login:
         where = "" if kafka.address.endswith(":9092") and _is_loopback(kafka.address) else f" -b {kafka.address}"
         rows.append(("next", "in another terminal:"))
@@ -59,11 +60,11 @@ def screen(version: str, addresses: Iterable[Address], data_dir: str, command: s
     return "\n" + "\n".join(lines) + "\n"
 
 
-def _shown(one: Address) -> str:
-    if one.scheme == "http":
-        return f"{'https' if one.encrypted else 'http'}://{one.address}/"
-    needs = [text for text, needed in (("TLS", one.encrypted), ("a login", one.login)) if needed]
-    return f"{one.address} (with {' and '.join(needs)})" if needs else one.address
+def _shown(address: Address) -> str:
+    if address.scheme == "http":
+        return f"{'https' if address.encrypted else 'http'}://{address.address}/"
+    needs = [text for text, needed in (("TLS", address.encrypted), ("a login", address.login)) if needed]
+    return f"{address.address} (with {' and '.join(needs)})" if needs else address.address
 
 
 def _is_loopback(address: str) -> bool:
@@ -71,7 +72,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def command_name(program: str, path: str, is_program: Callable[[str], bool]) -> str:
-    """ "broker", if typing that runs this program; otherwise its own path. ``path``: the variable PATH."""
+    """ "broker" if that name runs this program; otherwise its path. ``path``: the variable PATH."""
     if program.endswith("__main__.py"):
         return "python -m broker"
     for directory in path.split(":"):
@@ -82,7 +83,7 @@ def command_name(program: str, path: str, is_program: Callable[[str], bool]) -> 
 
 
 _NOTICE_SIGNALS_S = 1.0
-# Time (s) after ``shutdown_timeout_ms`` until the process is ended; it is for writing the last line of the log.
+# Time (s) from ``shutdown_timeout_ms`` to the end of the process, for writing the last line of the log.
 _GRACE_S = 0.5
 
 
@@ -140,7 +141,7 @@ def command(
     manager.recovering()
     server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
-        # Hardly anything that is made meanwhile is garbage. With 10,000 partitions, looking for it took 0.7 s.
+        # Hardly any object that is created during the start is garbage. With 10,000 partitions, collections took 0.7 s.
         gc.disable()
         try:
             server.start()
@@ -150,8 +151,8 @@ def command(
         # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
         # stop all threads for 0.3 s after every few large requests.
         gc.freeze()
-        # Requests leave no cycles behind, so there is little to find: with 700 objects, which is Python's own number, looking
-        # for it took 6 % of the CPU of Pulsar's messages. A look at 5,000 takes 0.2 ms.
+        # Requests leave no cycles behind, so there is little garbage: with Python's own threshold of 700 objects,
+        # collections took 6 % of the CPU of Pulsar's messages. A collection of 5,000 objects takes 0.2 ms.
         gc.set_threshold(5_000)
         gc.enable()
         try:
@@ -164,7 +165,8 @@ def command(
             if sys.stderr.isatty() and config.logging_format != "json":
                 click.echo(_welcome(config, server), err=True)
             signals.begin()
-            # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
+            # With a timeout: the system may deliver the signal to another thread; this thread handles it when it wakes
+            # up.
             while not server.wait(_NOTICE_SIGNALS_S):
                 pass
         except _StopRequested:
@@ -178,7 +180,7 @@ def command(
     if not server.left_behind:
         signals.stopped()
     else:
-        # A normal exit of the interpreter would tear down what these threads use.
+        # A normal exit of the interpreter would destroy objects that these threads use.
         events.warning("broker_stopped", left_behind=server.left_behind)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -191,7 +193,10 @@ def command(
 def _welcome(config: BrokerConfig, server: "BrokerServer") -> str:
     from importlib.metadata import version
 
-    addresses = [Address(one.scheme, server.listeners[one.name], one.ssl, one.sasl) for one in config.listeners]
+    addresses = [
+        Address(listener.scheme, server.listeners[listener.name], listener.ssl, listener.sasl)
+        for listener in config.listeners
+    ]
     program = command_name(sys.argv[0], os.environ.get("PATH", ""), lambda path: os.access(path, os.X_OK))
     near = os.path.relpath(config.data_dir)
     data_dir = config.data_dir if near.startswith("..") else near
@@ -210,7 +215,7 @@ def _open_log_file(path: str | None) -> "LogFile | None":
         raise ConfigError(
             f"Choose another logging_file: {path} cannot be written: {explain_denial(error, path)}."
         ) from error
-    # Without a file the signal ends the process, as it does by default: its terminal is gone.
+    # Without a file the signal ends the process, as by default: its terminal has gone.
     signal.signal(signal.SIGHUP, lambda _number, _frame: file.reopen())
     return file
 
@@ -241,8 +246,8 @@ def read_config(
 class _Signals:
     """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves.
 
-    The first signal starts the time to stop, whatever the broker is doing; at the end of that time the process ends. A second
-    signal ends the process at once. The log survives both, as it survives kill -9.
+    The first signal starts the time limit of the stop, whatever the broker is doing; at its end the process ends. A
+    second signal ends the process at once. The log survives both, as it survives kill -9.
     """
 
     def __init__(self, time_to_stop_s: float) -> None:
@@ -316,7 +321,7 @@ def _write_ready_file(path: str, server: "BrokerServer") -> None:
 
 
 def _check_ready_file(path: str) -> None:
-    # A file that an earlier broker left behind would say "ready" too early.
+    # A file of an earlier broker would announce readiness too early.
     try:
         _remove(path)
         directory = os.path.dirname(os.path.abspath(path))

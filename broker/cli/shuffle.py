@@ -2,10 +2,9 @@
 
 Exit status 3 means that the producer of a partition has failed, so that scripts can distinguish it from other errors.
 
-Which protocol is spoken at an address, for an error that says so where a client waits for an answer that cannot come.
-
-A frame of one protocol is often the beginning of a longer frame of another, so the other side waits for the rest of it, and a
-client of the wrong protocol waits as long as its own time limit.
+`what_listens` finds the protocol at an address, for the error message of a client that gets no answer: a frame of one
+protocol is often the beginning of a longer frame of another, so that both sides wait, the client until its own time
+limit.
 
 Tests: tests/client/test_what_listens.py.
 """
@@ -42,7 +41,7 @@ _HTTP = b"GET / HTTP/1.0\r\n\r\n"
 
 
 def what_listens(host: str, port: int, tls: TlsContext | None = None, timeout_s: float = 0.4) -> str | None:
-    """ "Kafka", "Pulsar" or "HTTP"; None where nothing listens, or something else. Takes three times ``timeout_s`` at most."""
+    """ "Kafka", "Pulsar" or "HTTP"; None for anything else. Takes at most three times ``timeout_s``."""
     answer = _answer(host, port, tls, timeout_s, _KAFKA, 8)
     if answer[4:8] == _CORRELATION:
         return "Kafka"
@@ -55,7 +54,7 @@ def what_listens(host: str, port: int, tls: TlsContext | None = None, timeout_s:
 
 
 def _answer(host: str, port: int, tls: TlsContext | None, timeout_s: float, request: bytes, size: int) -> bytes:
-    """The first ``size`` bytes that come back, or nothing."""
+    """The first ``size`` bytes of the answer, or nothing."""
     deadline = SystemClock.monotonic() + timeout_s
     answer = bytearray(size)
     try:
@@ -73,10 +72,10 @@ def _answer(host: str, port: int, tls: TlsContext | None, timeout_s: float, requ
 
 
 PRODUCER_FAILED_STATUS = 3
-# The most subpartitions of one `read`: each is an open file.
+# The maximum number of subpartitions of one `read`: each is an open file.
 _SUBPARTITIONS_MAX = 4096
 
-# How long the first answer may take until the listener may be one of another protocol.
+# How long to wait for the first answer before the listener is suspected to speak another protocol.
 _CHECK_S = 0.7
 # A prefix that no partition has, because a subtask index is not negative.
 _NO_PARTITION = "f" * 120
@@ -109,15 +108,15 @@ def _to_released(_ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def _to_subpartitions(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in value.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise click.BadParameter(f"write subpartitions as 0-15 or 0,3, not as {value!r}.")
-        if int(last or first) - int(first) + len(found) >= _SUBPARTITIONS_MAX:
+        if int(last or first) - int(first) + len(numbers) >= _SUBPARTITIONS_MAX:
             raise click.BadParameter(f"name at most {_SUBPARTITIONS_MAX} subpartitions.")
-        found += range(int(first), int(last or first) + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 _address = click.argument("address", metavar="HOST:PORT", callback=_to_address)
@@ -149,8 +148,9 @@ def command() -> None:
 
 
 def _check_protocol(address: tuple[str, int], security: SecuritySettings) -> None:
-    """Raises BrokerError if another protocol is spoken there: neither side would ever say so. A Flink server is not told from a
-    broker: whatever is no other protocol's is taken for one."""
+    """Raises BrokerError if another protocol is spoken at the address, because neither side would report it. A Flink
+    server is not distinguished from a broker: every service that speaks none of the other protocols is taken for
+    one."""
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.security import open_tls
 
@@ -240,7 +240,7 @@ def write(
                     writer.push_event(EndOfPartition(), subpartition)
             writer.commit()
     except BaseException as error:
-        # Report the original error, not one that the broker raises because of it.
+        # Report the original error, not an error of the broker that results from it.
         with contextlib.suppress(ShuffleError):
             writer.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         raise
@@ -363,18 +363,18 @@ def list_partitions(address: tuple[str, int], prefix: str, as_json: bool, securi
 
     _check_protocol(address, security)
     with ShuffleAdmin(address, security=security) as admin:
-        found = sorted(admin.partitions(prefix))
+        partitions = sorted(admin.partitions(prefix))
     rows = [
         (
-            one.partition.hex(),
-            one.type.name.lower(),
-            one.state.name.lower(),
-            one.subpartitions,
-            one.buffers,
-            one.bytes,
-            one.readers,
+            partition.partition.hex(),
+            partition.type.name.lower(),
+            partition.state.name.lower(),
+            partition.subpartitions,
+            partition.buffers,
+            partition.bytes,
+            partition.readers,
         )
-        for one in found
+        for partition in partitions
     ]
     print_rows(["partition", "type", "state", "subpartitions", "buffers", "bytes", "readers"], rows, as_json)
 
@@ -400,11 +400,11 @@ def release(
         else:
             existed = admin.release_data_set(released) > 0
     if existed:
-        what = "partition" if isinstance(released, ResultPartitionID) else "data_set"
-        print_done("released", what, released.hex(), as_json)
+        kind = "partition" if isinstance(released, ResultPartitionID) else "data_set"
+        print_done("released", kind, released.hex(), as_json)
     elif not if_exists:
-        what = "partition" if isinstance(released, ResultPartitionID) else "partition of the data set"
-        raise BrokerError(f"There is no {what} {released.hex()} at {address[0]}:{address[1]}.")
+        kind = "partition" if isinstance(released, ResultPartitionID) else "partition of the data set"
+        raise BrokerError(f"There is no {kind} {released.hex()} at {address[0]}:{address[1]}.")
 
 
 @command.command("id")
@@ -419,7 +419,7 @@ def _create(path: str) -> BinaryIO:
 
 
 def _total(files: tuple[BinaryIO, ...]) -> int | None:
-    """The size of all files in bytes, or None if one of them is a pipe."""
+    """The size of all files in bytes, or None if a file is a pipe."""
     total = 0
     for file in files:
         status = os.fstat(file.fileno())

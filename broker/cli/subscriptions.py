@@ -100,14 +100,14 @@ def describe(topic: TopicName, subscription: str, api: AdminApi, as_json: bool) 
         consumers += [
             {
                 "topic": str(part),
-                "consumer": each["consumerName"],
-                "address": each["address"].removeprefix("/"),
-                "client": each["clientVersion"],
-                "permits": each["availablePermits"],
-                "unacknowledged": each["unackedMessages"],
-                "messages_out": each["msgOutCounter"],
+                "consumer": consumer["consumerName"],
+                "address": consumer["address"].removeprefix("/"),
+                "client": consumer["clientVersion"],
+                "permits": consumer["availablePermits"],
+                "unacknowledged": consumer["unackedMessages"],
+                "messages_out": consumer["msgOutCounter"],
             }
-            for each in stats["consumers"]
+            for consumer in stats["consumers"]
         ]
     if as_json:
         click.echo(json_line({"subscription": subscription, "partitions": places, "consumers": consumers}), nl=False)
@@ -141,10 +141,10 @@ def skip(
     if (messages is not None) + (seconds is not None) + everything != 1:
         raise click.UsageError("Say what to skip with one of --messages, --older-than and --all.")
     if everything:
-        what = "skip_all"
+        action = "skip_all"
     else:
-        what = f"skip/{messages}" if messages is not None else f"expireMessages/{seconds}"
-    api.ask("POST", f"{_path(topic)}/subscription/{quoted(subscription)}/{what}")
+        action = f"skip/{messages}" if messages is not None else f"expireMessages/{seconds}"
+    api.ask("POST", f"{_path(topic)}/subscription/{quoted(subscription)}/{action}")
     _print_backlog(api, topic, subscription, as_json)
 
 
@@ -189,16 +189,16 @@ def _path(topic: TopicName) -> str:
 
 
 def _topics(api: AdminApi, namespace: str) -> Iterator[TopicName]:
-    """Partitioned topics as one."""
+    """The topics of a namespace; a partitioned topic counts once."""
     try:
         check_namespace(namespace)
     except Refusal as error:
         raise click.BadParameter(str(error), param_hint="--namespace") from None
     tenant, _, name = namespace.partition("/")
-    found = api.ask("GET", f"/admin/v2/persistent/{quoted(tenant)}/{quoted(name)}")
+    listed = api.ask("GET", f"/admin/v2/persistent/{quoted(tenant)}/{quoted(name)}")
     partitioned = set(api.ask("GET", f"/admin/v2/persistent/{quoted(tenant)}/{quoted(name)}/partitioned"))
     names = dict.fromkeys(
-        str(topic.whole) if str(topic.whole) in partitioned else str(topic) for topic in map(parse_topic, found)
+        str(topic.whole) if str(topic.whole) in partitioned else str(topic) for topic in map(parse_topic, listed)
     )
     return map(parse_topic, sorted(names))
 
@@ -218,10 +218,10 @@ def _stats(api: AdminApi, topic: TopicName) -> Any:
 
 
 def _one(api: AdminApi, topic: TopicName, subscription: str) -> Any:
-    found = _stats(api, topic)["subscriptions"].get(subscription)
-    if found is None:
+    stats = _stats(api, topic)["subscriptions"].get(subscription)
+    if stats is None:
         raise BrokerError(f"{topic} has no subscription {subscription!r}.")
-    return found
+    return stats
 
 
 def _print_backlog(api: AdminApi, topic: TopicName, subscription: str, as_json: bool) -> None:

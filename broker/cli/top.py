@@ -1,12 +1,11 @@
 """`broker top`: topics by rate and groups by lag, live, with Kafka's protocol, so that it works with any Kafka broker.
 
-On a terminal it shows a screen until q or Ctrl-C, and ends with 0; elsewhere it prints one sample as lines, and a Ctrl-C before
-that is an interrupt as in any command (130). Where --admin-url names the http:// listener of this project's broker, its rates of
-requests are shown, too.
+On a terminal it shows a screen until q or Ctrl-C, and ends with 0; elsewhere it prints one sample as lines, and a
+Ctrl-C before that is an interrupt as in any command (130). If --admin-url names the http:// listener of this project's
+broker, its rates of requests are shown, too.
 
-What `broker top` shows: samples of a cluster's offsets, and the rates and lags between two of them.
-
-``take`` asks the cluster; ``view`` is pure. A rate is known from the second sample on.
+``take`` samples a cluster's offsets; ``view``, which is pure, computes rates and lags from two samples. Rates are known
+from the second sample on.
 """
 
 import contextlib
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from broker.client.kafka.values import TopicPartition
 
 
-# Each group costs a request a sample.
+# The maximum number of groups: each costs a request a sample.
 GROUPS_MAX = 200
 
 
 @attrs.frozen
 class Sample:
-    """``at_s`` is monotonic. ``ends``: the end offset of each partition that can be read; ``unread`` counts the others.
-    ``states``: the groups and their states; ``committed``: of those that were asked."""
+    """``at_s``: monotonic time. ``ends``: the end offset of each readable partition; ``unread``: the other partitions.
+    ``states``: the groups and their states; ``committed``: the offsets of the groups that were asked for."""
 
     at_s: float
     ends: "Mapping[TopicPartition, int]"
@@ -49,7 +48,8 @@ class Sample:
 
 @attrs.frozen
 class TopicLine:
-    """``rate``: records/s, None as long as it is unknown. ``lag``: of all groups that read it, None without one."""
+    """``rate``: records/s, None while unknown. ``lag``: the sum over all groups that read the topic, None without
+    groups."""
 
     topic: str
     partitions: int
@@ -61,7 +61,8 @@ class TopicLine:
 
 @attrs.frozen
 class GroupLine:
-    """``rate``: records/s that the group commits. ``left_s``: when it will have caught up at these rates; None for never."""
+    """``rate``: records/s that the group commits. ``left_s``: time until it has caught up at these rates; None for
+    never."""
 
     group: str
     state: str
@@ -73,7 +74,8 @@ class GroupLine:
 
 @attrs.frozen
 class View:
-    """Topics by rate, groups by lag. ``rate`` is that of all topics; ``hidden`` counts the groups that were not asked."""
+    """Topics by rate, groups by lag. ``rate``: of all topics. ``hidden``: the number of groups that were not asked
+    for."""
 
     topics: Sequence[TopicLine]
     groups: Sequence[GroupLine]
@@ -89,20 +91,22 @@ def take(cluster: "Cluster", internal: bool) -> Sample:
     from broker.client.kafka.values import LATEST
 
     routing = cluster.routing
-    found = describe_topics(routing)
-    shown = {one.name for one in found.topics if internal or not (one.is_internal or one.name.startswith("__"))}
-    leaders = {key: leader for key, leader in found.leaders().items() if key[0] in shown}
+    described = describe_topics(routing)
+    shown = {
+        topic.name for topic in described.topics if internal or not (topic.is_internal or topic.name.startswith("__"))
+    }
+    leaders = {key: leader for key, leader in described.leaders().items() if key[0] in shown}
     at = cluster.clock.monotonic()
     positions = offsets_at(routing, leaders, dict.fromkeys(leaders, LATEST))
-    ends = {key: one.offset for key, one in positions.items() if one.offset is not None}
+    ends = {key: position.offset for key, position in positions.items() if position.offset is not None}
     try:
-        states = {one.group: one.state for one in list_groups(routing)}
+        states = {listed.group: listed.state for listed in list_groups(routing)}
     except UnsupportedVersionError:  # a broker that is not Kafka itself
         states = {}
     committed = {}
     for group in sorted(states)[:GROUPS_MAX]:
         try:
-            committed[group] = {key: one.offset for key, one in cluster.committed(group).items()}
+            committed[group] = {key: position.offset for key, position in cluster.committed(group).items()}
         except BrokerAnswerError:  # it was deleted meanwhile, or the user may not see it
             continue
     return Sample(at, ends, frozenset(positions.keys() - ends.keys()), states, committed)
@@ -132,8 +136,8 @@ def view(before: Sample | None, now: Sample) -> View:
     ]
     groups = [_group(group, before, now, lags[group], rates, passed) for group in lags]
     return View(
-        sorted(topics, key=lambda one: (-(one.rate or 0.0), one.topic)),
-        sorted(groups, key=lambda one: (-one.lag, one.group)),
+        sorted(topics, key=lambda line: (-(line.rate or 0.0), line.topic)),
+        sorted(groups, key=lambda line: (-line.lag, line.group)),
         sum(rates.values()) if passed > 0 else None,
         len(now.states) - len(now.committed),
     )
@@ -142,7 +146,7 @@ def view(before: Sample | None, now: Sample) -> View:
 def _rates(
     before: "Mapping[TopicPartition, int]", now: "Mapping[TopicPartition, int]", passed: float
 ) -> "dict[TopicPartition, float]":
-    """A partition that is new has all its records from this interval. One whose end went back was made again."""
+    """All records of a new partition belong to this interval. A partition whose end went back was created again."""
     rates = {}
     for key, end in now.items():
         start = before.get(key, 0)
@@ -168,7 +172,7 @@ def _group(
     lag, rate, left = sum(lags.values()), None, None
     if before is not None and passed > 0 and group in before.committed:
         earlier = before.committed[group]
-        # A group that was set back has no rate below zero.
+        # The rate of a group that was set back is not negative.
         moved = sum(max(0, offset - earlier[key]) for key, offset in committed.items() if key in earlier)
         rate = moved / passed
         gains = rate - sum(rates.get(key, 0.0) for key in committed)
@@ -178,7 +182,7 @@ def _group(
 
 _TOPIC_COLUMNS = ("topic", "partitions", "offline", "records/s", "end offsets", "lag")
 _GROUP_COLUMNS = ("group", "state", "topics", "lag", "records/s", "caught up in s")
-# A broker that takes longer for a sample is told as a problem, and q is noticed.
+# A broker that takes longer for a sample is reported as a problem, so that q is noticed.
 _SAMPLE_MS = 5000
 # Lines of the screen that are not rows of a table.
 _AROUND = 9
@@ -215,14 +219,14 @@ def command(interval: float, internal: bool, once: bool, admin_url: str | None, 
         if once or as_json or not is_formatted():
             before = take(cluster, internal)
             keyboard.wait(interval)
-            found, requests = view(before, take(cluster, internal)), _requests(api)
-            _print_as_json(found, requests) if as_json else _print(found, requests)
+            shown, requests = view(before, take(cluster, internal)), _requests(api)
+            _print_as_json(shown, requests) if as_json else _print(shown, requests)
             return
         _watch(_Screen(target.bootstrap, cluster, internal, api), keyboard, interval)
 
 
 def _requests(api: AdminApi | None) -> dict[str, Any] | None:
-    """Of the broker's overview: requests, errors and bytes a second, and how many bytes its disk has left."""
+    """From the broker's overview: requests, errors and bytes a second, and the free bytes of its disk."""
     if api is None:
         return None
     answer = api.ask("GET", "/api/v1/overview")
@@ -236,13 +240,14 @@ def _requests(api: AdminApi | None) -> dict[str, Any] | None:
     }
 
 
-def _rows(found: View) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+def _rows(shown: View) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
     topics: list[tuple[object, ...]] = [
-        (one.topic, one.partitions, one.offline, _rounded(one.rate), one.records, one.lag) for one in found.topics
+        (line.topic, line.partitions, line.offline, _rounded(line.rate), line.records, line.lag)
+        for line in shown.topics
     ]
     groups: list[tuple[object, ...]] = [
-        (one.group, one.state or None, one.topics, one.lag, _rounded(one.rate), _rounded(one.left_s))
-        for one in found.groups
+        (line.group, line.state or None, line.topics, line.lag, _rounded(line.rate), _rounded(line.left_s))
+        for line in shown.groups
     ]
     return topics, groups
 
@@ -251,8 +256,8 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 1)
 
 
-def _print(found: View, requests: dict[str, Any] | None) -> None:
-    topics, groups = _rows(found)
+def _print(shown: View, requests: dict[str, Any] | None) -> None:
+    topics, groups = _rows(shown)
     if is_formatted():
         print_table(_TOPIC_COLUMNS, topics)
         print_table(_GROUP_COLUMNS, groups)
@@ -264,17 +269,17 @@ def _print(found: View, requests: dict[str, Any] | None) -> None:
         print_table(["disk", "bytes"], [("free", requests["free_bytes"])])
 
 
-def _print_as_json(found: View, requests: dict[str, Any] | None) -> None:
-    for topic in found.topics:
+def _print_as_json(shown: View, requests: dict[str, Any] | None) -> None:
+    for topic in shown.topics:
         print_object(attrs.asdict(topic))
-    for group in found.groups:
+    for group in shown.groups:
         print_object(attrs.asdict(group))
     if requests is not None:
         print_object(requests)
 
 
 class _Screen:
-    """What is on the screen. A broker that does not answer for a while is told in its first line."""
+    """The screen. Its first line reports a broker that does not answer for a while."""
 
     def __init__(self, address: str, cluster: "Cluster", internal: bool, api: AdminApi | None) -> None:
         self._address = address
@@ -306,7 +311,7 @@ class _Screen:
         if self._found is not None:
             topics, groups = _rows(self._found)
             rows = max(2, height - _AROUND)
-            # The groups get up to half of the screen, the topics what is left.
+            # The groups get up to half of the screen, the topics the rest.
             of_groups = min(len(groups), max(rows // 2, rows - len(topics)))
             lines += [_table(_TOPIC_COLUMNS, topics, rows - of_groups), _table(_GROUP_COLUMNS, groups, of_groups)]
         return Group(*lines)
@@ -352,7 +357,7 @@ def _watch(screen: _Screen, keyboard: Keyboard, interval: float) -> None:
     from rich.live import Live
 
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
-    # Ctrl-C is a usual way to leave, and no failure.
+    # Ctrl-C is a usual way to leave the screen, not a failure.
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         for _ in _until_quit(keyboard, interval):
             screen.refresh()
@@ -360,7 +365,7 @@ def _watch(screen: _Screen, keyboard: Keyboard, interval: float) -> None:
 
 
 def _until_quit(keyboard: Keyboard, interval: float) -> Iterator[None]:
-    """Once for each sample, until q is pressed."""
+    """Yields once for each sample, until q is pressed."""
     yield
     while "q" not in keyboard.wait(interval).lower():
         yield

@@ -75,10 +75,10 @@ def list_topics(target: Target, internal: bool, as_json: bool) -> None:
     from broker.client.kafka.admin.configs import describe_topics
 
     with kafka(target, "topics") as cluster:
-        found = describe_topics(cluster.routing)
+        described = describe_topics(cluster.routing)
     rows = [
         (topic.name, len(topic.partitions))
-        for topic in found.topics
+        for topic in described.topics
         if internal or not (topic.is_internal or topic.name.startswith("__"))
     ]
     print_rows(["topic", "partitions"], rows, as_json)
@@ -100,24 +100,33 @@ def describe_topics(names: tuple[str, ...], internal: bool, as_json: bool, targe
 
     with kafka(target, "topics") as cluster:
         routing = cluster.routing
-        found = admin.describe_topics(routing, names or None)
+        described = admin.describe_topics(routing, names or None)
         shown = [
-            topic for topic in found.topics if names or internal or not (topic.is_internal or topic.name[:2] == "__")
+            topic
+            for topic in described.topics
+            if names or internal or not (topic.is_internal or topic.name[:2] == "__")
         ]
         for topic in shown:
             admin.check_exists(topic)
-        leaders = {key: leader for key, leader in found.leaders().items() if key[0] in {topic.name for topic in shown}}
+        leaders = {
+            key: leader for key, leader in described.leaders().items() if key[0] in {topic.name for topic in shown}
+        }
         starts = offsets_at(routing, leaders, dict.fromkeys(leaders, EARLIEST))
         ends = offsets_at(routing, leaders, dict.fromkeys(leaders, LATEST))
         sizes = admin.sizes(routing, leaders)
         settings = _settings(cluster, [topic.name for topic in shown])
-        problems = _problems(cluster, found, ends)
+        problems = _problems(cluster, described, ends)
     for index, topic in enumerate(shown):
         rows = [
-            _row(one, starts[topic.name, one.number], ends[topic.name, one.number], sizes.get((topic.name, one.number)))
-            for one in topic.partitions
+            _row(
+                partition,
+                starts[topic.name, partition.number],
+                ends[topic.name, partition.number],
+                sizes.get((topic.name, partition.number)),
+            )
+            for partition in topic.partitions
         ]
-        wrong = {one.number: problems.get((topic.name, one.number)) for one in topic.partitions}
+        wrong = {partition.number: problems.get((topic.name, partition.number)) for partition in topic.partitions}
         if as_json:
             _print_as_json(topic, rows, settings.get(topic.name), wrong)
             continue
@@ -146,12 +155,12 @@ def _print(
     topic: "Topic", rows: Sequence[_Row], settings: "Mapping[str, Entry] | None", wrong: Mapping[int, str | None]
 ) -> None:
     if settings is None:
-        said = "unknown"
+        shown = "unknown"
     else:
         own = (f"{name}={entry.value}" for name, entry in sorted(settings.items()) if entry.is_own)
-        said = ", ".join(own) or "all as the broker's"
+        shown = ", ".join(own) or "all as the broker's"
     count = len(rows)
-    say(f"{topic.name}: {count} partition{'s' * (count != 1)}; settings: {said}")
+    say(f"{topic.name}: {count} partition{'s' * (count != 1)}; settings: {shown}")
     columns = ["partition", "leader", "replicas", "in sync", "start offset", "end offset", "records at most", "bytes"]
     cells = [
         (
@@ -179,7 +188,7 @@ def _numbers(brokers: tuple[int, ...]) -> str:
 def _print_as_json(
     topic: "Topic", rows: Sequence[_Row], settings: "Mapping[str, Entry] | None", wrong: Mapping[int, str | None]
 ) -> None:
-    """An object a topic."""
+    """Print an object for each topic."""
     partitions = [
         {
             "partition": number,
@@ -193,7 +202,7 @@ def _print_as_json(
         }
         for number, leader, replicas, in_sync, start, end, size in rows
     ]
-    own = None if settings is None else {name: one.value for name, one in sorted(settings.items()) if one.is_own}
+    own = None if settings is None else {name: entry.value for name, entry in sorted(settings.items()) if entry.is_own}
     print_object(
         {
             "topic": topic.name,
@@ -206,41 +215,43 @@ def _print_as_json(
 
 
 def _settings(cluster: "Cluster", names: Sequence[str]) -> "dict[str, Mapping[str, Entry]]":
-    """A topic whose settings the broker does not tell, or not to this user, is absent."""
+    """The settings by topic, without topics whose settings the broker does not show to this user."""
     from broker.client.kafka.admin.configs import TOPIC, describe_configs
     from broker.client.kafka.errors import UnsupportedVersionError
 
     try:
-        found = describe_configs(cluster.routing, [(TOPIC, name) for name in names])
+        configs = describe_configs(cluster.routing, [(TOPIC, name) for name in names])
     except UnsupportedVersionError:
         return {}
-    return {name: answer.entries for (_, name), answer in found.items() if not answer.code}
+    return {name: answer.entries for (_, name), answer in configs.items() if not answer.code}
 
 
 def _problems(
-    cluster: "Cluster", found: "Topics", ends: "Mapping[TopicPartition, Position]"
+    cluster: "Cluster", described: "Topics", ends: "Mapping[TopicPartition, Position]"
 ) -> "dict[TopicPartition, str]":
-    """What is wrong with each partition that cannot be read, in the broker's words if it has any."""
+    """The problem of each partition that cannot be read, in the broker's words if it gives any."""
     from broker.client.kafka.admin.configs import why_offline
     from broker.client.kafka.errors import code_name
     from protocol.kafka.errors import ErrorCode
 
     offline = (ErrorCode.kafka_storage_error, ErrorCode.leader_not_available)
-    leaders = found.leaders()
+    leaders = described.leaders()
     problems = {}
-    for topic in found.topics:
-        for one in topic.partitions:
-            key = (topic.name, one.number)
+    for topic in described.topics:
+        for partition in topic.partitions:
+            key = (topic.name, partition.number)
             if key not in ends:
                 continue
             leader, code = leaders[key], ends[key].code
             if leader is None:
                 problems[key] = "offline: no leader"
             elif code:
-                said = why_offline(cluster.routing, key, leader) or code_name(code)
-                problems[key] = f"{'offline' if code in offline else 'cannot be read'}: {said}"
-            elif len(one.in_sync) < len(one.replicas):
-                problems[key] = f"{len(one.replicas) - len(one.in_sync)} of {len(one.replicas)} replicas not in sync"
+                reason = why_offline(cluster.routing, key, leader) or code_name(code)
+                problems[key] = f"{'offline' if code in offline else 'cannot be read'}: {reason}"
+            elif len(partition.in_sync) < len(partition.replicas):
+                problems[key] = (
+                    f"{len(partition.replicas) - len(partition.in_sync)} of {len(partition.replicas)} replicas not in sync"
+                )
     return problems
 
 
@@ -283,12 +294,12 @@ def alter(
             check_exists(topic)
         if changes:
             answers = alter_configs(cluster.routing, {(TOPIC, name): changes for name in wanted})
-            failed = [f"{name}: {one.said}" for (_, name), one in answers.items() if one.code]
+            failed = [f"{name}: {answer.said}" for (_, name), answer in answers.items() if answer.code]
             if failed:
                 raise BrokerError("; ".join(failed) + ".")
         if partitions:
             outcomes = add_partitions(cluster.routing, dict.fromkeys(wanted, partitions))
-            _report([one for one in outcomes if one.code], "altered", None, as_json)
+            _report([outcome for outcome in outcomes if outcome.code], "altered", None, as_json)
     for name in wanted:
         print_done("altered", "topic", name, as_json)
 
@@ -309,16 +320,16 @@ def delete(names: tuple[str, ...], as_json: bool, target: Target, if_exists: boo
 
 
 def _report(outcomes: "Iterable[Outcome]", done: str, harmless: int | None, as_json: bool) -> None:
-    """Print one line for each topic, and raise one error for those that failed."""
+    """Print a line for each topic, and raise an error for topics that failed."""
     from broker.client.kafka.errors import code_name
 
     failed = []
-    for one in outcomes:
-        if not one.code:
-            print_done(done, "topic", one.name, as_json)
-        elif one.code != harmless:
-            said = one.message or code_name(one.code)
-            failed.append(said if one.name in said else f"{one.name}: {said}")
+    for outcome in outcomes:
+        if not outcome.code:
+            print_done(done, "topic", outcome.name, as_json)
+        elif outcome.code != harmless:
+            message = outcome.message or code_name(outcome.code)
+            failed.append(message if outcome.name in message else f"{outcome.name}: {message}")
     if failed:
         raise BrokerError("; ".join(text.rstrip(".") for text in failed) + ".")
 

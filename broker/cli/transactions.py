@@ -24,8 +24,8 @@ def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) ->
     from broker.client.kafka.admin.cluster import list_ids
 
     with kafka(target, "transactions") as cluster:
-        found = list_ids(cluster.routing, states)
-    rows = [(one.transactional_id, one.producer_id, one.state) for one in found]
+        listed = list_ids(cluster.routing, states)
+    rows = [(transaction.transactional_id, transaction.producer_id, transaction.state) for transaction in listed]
     print_rows(["transactional id", "producer id", "state"], rows, as_json)
 
 
@@ -40,26 +40,29 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
     from broker.client.kafka.admin.cluster import describe_id
 
     with kafka(target, "transactions") as cluster:
-        found = [describe_id(cluster.routing, name) for name in dict.fromkeys(names)]
-    for one in found:
+        described = [describe_id(cluster.routing, name) for name in dict.fromkeys(names)]
+    for transaction in described:
         if as_json:
             print_object(
                 {
-                    "transactional_id": one.transactional_id,
-                    "state": one.state,
-                    "producer_id": one.producer_id,
-                    "producer_epoch": one.producer_epoch,
-                    "started_ms": one.started_ms if one.started_ms >= 0 else None,
-                    "timeout_ms": one.timeout_ms,
-                    "partitions": [{"topic": topic, "partition": partition} for topic, partition in one.partitions],
+                    "transactional_id": transaction.transactional_id,
+                    "state": transaction.state,
+                    "producer_id": transaction.producer_id,
+                    "producer_epoch": transaction.producer_epoch,
+                    "started_ms": transaction.started_ms if transaction.started_ms >= 0 else None,
+                    "timeout_ms": transaction.timeout_ms,
+                    "partitions": [
+                        {"topic": topic, "partition": partition} for topic, partition in transaction.partitions
+                    ],
                 }
             )
             continue
         say(
-            f"{one.transactional_id}: {one.state}, producer {one.producer_id} epoch {one.producer_epoch}, "
-            f"started {format_time(one.started_ms)}, timeout {one.timeout_ms} ms"
+            f"{transaction.transactional_id}: {transaction.state}, producer {transaction.producer_id} "
+            f"epoch {transaction.producer_epoch}, started {format_time(transaction.started_ms)}, "
+            f"timeout {transaction.timeout_ms} ms"
         )
-        for topic, partition in one.partitions:
+        for topic, partition in transaction.partitions:
             say(f"  {topic}-{partition}")
 
 

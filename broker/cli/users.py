@@ -1,6 +1,7 @@
 """`broker users`: the users of SCRAM and their passwords, with Kafka's protocol, or in the data directory of a stopped broker.
 
-A password is salted and hashed here; it does not leave this process. A broker learns only what Kafka's tools would tell it.
+A password is salted and hashed here and does not leave this process. A broker gets only what Kafka's tools would send
+it.
 """
 
 import os
@@ -97,10 +98,10 @@ def add(
 @broker_options
 def list_users(names: tuple[str, ...], as_json: bool, data_dir: str | None, target: Target) -> None:
     """List the users and their mechanisms (by default, all users)."""
-    found = _users(names, data_dir, target)
-    missing = [name for name in names if name not in found]
+    users = _users(names, data_dir, target)
+    missing = [name for name in names if name not in users]
     rows = [
-        (user, mechanism, rounds) for user, own in sorted(found.items()) for mechanism, rounds in sorted(own.items())
+        (user, mechanism, rounds) for user, own in sorted(users.items()) for mechanism, rounds in sorted(own.items())
     ]
     if as_json:
         for user, mechanism, rounds in rows:
@@ -127,11 +128,11 @@ def delete(
     target: Target,
 ) -> None:
     """Delete users, who can then no longer log in."""
-    found = _users(names, data_dir, target)
+    users = _users(names, data_dir, target)
     pairs = [
         (name, mechanism)
         for name in names
-        for mechanism in found.get(name, {})
+        for mechanism in users.get(name, {})
         if mechanism in (mechanisms or MECHANISMS)
     ]
     missing = [name for name in names if not any(name == user for user, _ in pairs)]
@@ -151,13 +152,13 @@ def delete(
 
 def _users(names: tuple[str, ...], data_dir: str | None, target: Target) -> dict[str, dict[str, int]]:
     """User -> mechanism -> iterations."""
-    found: dict[str, dict[str, int]] = {}
+    users: dict[str, dict[str, int]] = {}
     if data_dir is not None:
         with _catalogue(data_dir) as catalogue:
             for row in catalogue.load_credentials():
                 if not names or row.user in names:
-                    found.setdefault(row.user, {})[row.mechanism] = row.iterations
-        return found
+                    users.setdefault(row.user, {})[row.mechanism] = row.iterations
+        return users
     asked = [{"name": name} for name in dict.fromkeys(names)] or None
     answer = ask(target, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), {"users": asked})
     check(answer.error_code, answer.error_message, "The broker does not list its users")
@@ -165,17 +166,22 @@ def _users(names: tuple[str, ...], data_dir: str | None, target: Target) -> dict
         if result.error_code == ErrorCode.resource_not_found:
             continue
         check(result.error_code, result.error_message, f"The broker does not describe {result.user}")
-        found[result.user] = {
-            _NAMES.get(one.mechanism, str(one.mechanism)): one.iterations for one in result.credential_infos
+        users[result.user] = {
+            _NAMES.get(credential.mechanism, str(credential.mechanism)): credential.iterations
+            for credential in result.credential_infos
         }
-    return found
+    return users
 
 
 def _alter(target: Target, deletions: list[dict[str, Any]], upsertions: list[dict[str, Any]]) -> None:
-    """One credential at a time: Kafka refuses a request with two mechanisms of one user."""
+    """Alter one credential at a time: Kafka refuses a request with two mechanisms of one user."""
     fields = {"deletions": deletions, "upsertions": upsertions}
     answer = ask(target, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), fields)
-    failed = [f"{one.user}: {refusal(one.error_code, one.error_message)}" for one in answer.results if one.error_code]
+    failed = [
+        f"{result.user}: {refusal(result.error_code, result.error_message)}"
+        for result in answer.results
+        if result.error_code
+    ]
     if failed:
         raise BrokerError(f"{'; '.join(failed)}.")
 

@@ -1,7 +1,7 @@
-"""Settings: what can be set, how it is read, and what is wrong with a value that cannot be used.
+"""The broker's settings: their definitions, their parsing, and errors that say how to correct a value.
 
-``BrokerConfig`` holds every setting of a broker as a checked value; ``load`` makes one from TOML text and ``--set`` pairs. Pure:
-the caller reads the file.
+``BrokerConfig`` holds every setting of a broker as a checked value; ``load`` makes it from TOML text and ``--set``
+pairs. Pure: the caller reads the file.
 """
 
 from broker.config.listener import Listener, parse_listener

@@ -1,7 +1,7 @@
-"""Which settings can be changed while the broker runs, and who puts each of them in force. Pure.
+"""The settings that can be changed while the broker runs, and how each is put in force. Pure.
 
-As Kafka's DynamicBrokerConfig, without what has no effect here, and with the settings of the housekeeper. ``broker.live_config``
-keeps the changes, and ``broker.server.reconfiguration`` carries them out.
+They are those of Kafka's DynamicBrokerConfig, without settings that have no effect here, and those of the housekeeper.
+``broker.live_config`` keeps the changes, and ``broker.server.reconfiguration`` carries them out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class Way(Enum):
     TLS = "the certificates and rules of listeners with TLS; new connections get them"
 
 
-# By the setting's name here.
+# By the setting's name in this broker.
 TABLE: Mapping[str, Way] = {
     **{row.synonym.replace(".", "_"): Way.STORAGE for row in SETTINGS if row.synonym},
     "log_retention_check_interval_ms": Way.STORAGE,
@@ -51,13 +51,15 @@ TABLE: Mapping[str, Way] = {
     **{field.name: Way.TLS for field in attrs.fields(TlsSettings) if field.name.startswith("ssl_")},
 }
 _INFOS = setting_infos(BrokerConfig)
-# The name that clients use of each setting, to the one here; and both names, which a listener's settings may have.
+# From the name of a setting that clients use to its name here; and both names, either of which a listener's settings
+# may use.
 _NAMES = {info.kafka or info.name: info.name for info in _INFOS}
 _BOTH_NAMES = {**_NAMES, **{info.name: info.name for info in _INFOS}}
 
 
 def way_of(name: str) -> Way | None:
-    """How the setting that a client calls ``name`` is put in force; None: it cannot be changed while running."""
+    """How the setting with the client's name ``name`` is put in force; None: it cannot be changed while the broker
+    runs."""
     setting = setting_of(name)
     if setting is None or (name.startswith(OF_LISTENER_PREFIX) and setting not in OF_LISTENER):
         return None
@@ -65,20 +67,21 @@ def way_of(name: str) -> Way | None:
 
 
 def setting_of(name: str) -> str | None:
-    """The name here of the setting that a client calls ``name``, which may be that of one listener."""
+    """The name here of the setting with the client's name ``name``, which may be a setting of one listener."""
     if name.startswith(OF_LISTENER_PREFIX):
         listener_and_setting = name.removeprefix(OF_LISTENER_PREFIX)
-        # The name of a listener may have dots itself.
-        found = [setting for key, setting in _BOTH_NAMES.items() if listener_and_setting.endswith(f".{key}")]
-        return max(found, key=len, default=None)
+        # The name of a listener may itself contain dots.
+        settings = [setting for key, setting in _BOTH_NAMES.items() if listener_and_setting.endswith(f".{key}")]
+        return max(settings, key=len, default=None)
     return _NAMES.get(name)
 
 
 def merged(static: BrokerConfig, changes: Iterable[Mapping[str, str]]) -> BrokerConfig:
-    """The configuration with these changes, of which later ones take precedence. Raises ConfigError for values that cannot be."""
+    """The configuration with these changes, of which later changes take precedence. Raises ConfigError for invalid
+    values."""
     values: dict[str, object] = {}
     of_listeners = dict(static.listener_settings)
-    for name, text in {name: text for each in changes for name, text in each.items()}.items():
+    for name, text in {name: text for change in changes for name, text in change.items()}.items():
         if name.startswith(OF_LISTENER_PREFIX) and way_of(name) is not None:
             of_listeners[name.removeprefix(OF_LISTENER_PREFIX)] = text
         elif way_of(name) is not None:
@@ -93,7 +96,7 @@ def merged(static: BrokerConfig, changes: Iterable[Mapping[str, str]]) -> Broker
 
 
 def parsed(name: str, text: str) -> tuple[str, object]:
-    """The setting's name here, and its value. Raises ConfigError, which does not show a secret."""
+    """The setting's name here, and its value. Raises ConfigError, which does not contain a secret."""
     try:
         return parse_setting(name, text, "the change")
     except ConfigError:
@@ -103,5 +106,6 @@ def parsed(name: str, text: str) -> tuple[str, object]:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a change of this setting is kept: it can be changed, or is one of Kafka's that is only remembered."""
+    """Whether a change of this setting is kept: the setting can be changed, or is a setting of Kafka without effect
+    here."""
     return way_of(name) is not None or is_without_effect(name)

@@ -1,14 +1,10 @@
-"""Settings of the coordinators: consumer groups and transactions.
+"""Settings of the coordinators: features, transactions, and groups.
 
-Settings of consumer groups whose coordinator assigns the partitions (KIP-848), for all of them. A group may have its own
-values of those that ``broker/kafka/configs/group_settings.py`` lists, within the bounds that are set here.
+The settings of consumer groups (KIP-848) and share groups (KIP-932) apply to all groups. A group may have its own
+values of the settings that ``broker/kafka/configs/group_settings.py`` lists, within the bounds that are set here.
 
-Settings of share groups (KIP-932), for all of them. A group may have its own values of those that
-``broker/kafka/configs/group_settings.py`` lists, within the bounds that are set here.
-
-Where a group begins in a partition that it has never read: ``latest``, ``earliest``, or ``by_duration:`` and a duration.
-
-Values: no thread, no I/O.
+`reset_ms` parses where a group begins in a partition that it has never read: ``latest``, ``earliest``, or
+``by_duration:`` and a duration. Values: no thread, no I/O.
 
 Tests: tests/config/test_setting.py,
 tests/config/test_settings.py.
@@ -120,20 +116,20 @@ class GroupSettings:
 
 
 ASSIGNORS = ("uniform", "range")
-# How Kafka's configurations name them as well.
+# Kafka's configurations also name the assignors by these classes.
 _CLASSES = {f"org.apache.kafka.coordinator.group.assignor.{name.capitalize()}Assignor": name for name in ASSIGNORS}
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 def _assignors(value: "Iterable[str] | str") -> tuple[str, ...]:
     """A list, or one text with commas between the items."""
-    given = value.split(",") if isinstance(value, str) else value
-    words = (word.strip() for word in given)
+    items = value.split(",") if isinstance(value, str) else value
+    words = (word.strip() for word in items)
     names = tuple(dict.fromkeys(_CLASSES.get(word, word) for word in words if word))
     unknown = [name for name in names if name not in ASSIGNORS]
     if unknown or not names:
-        what = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
-        raise ConfigError(f"Set group_consumer_assignors to one or both of {', '.join(ASSIGNORS)}: {what}.")
+        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
+        raise ConfigError(f"Set group_consumer_assignors to one or both of {', '.join(ASSIGNORS)}: {problem}.")
     return names
 
 
@@ -275,7 +271,7 @@ class ShareGroupSettings:
     )
 
 
-# Settings of which each has a least and a greatest value for single groups.
+# Settings with a minimum and a maximum for the values of single groups.
 BOUNDED = (
     "group_share_{}session_timeout_ms",
     "group_share_{}heartbeat_interval_ms",
@@ -297,8 +293,8 @@ _DURATION = re.compile(
 
 
 def reset_ms(text: str) -> int | None:
-    """How far back in time (ms) a ``by_duration`` goes; None for the other two. Raises ValueError for anything else,
-    which says what is allowed."""
+    """How far back in time (ms) ``by_duration`` goes; None for ``latest`` and ``earliest``. Raises ValueError for other
+    texts, which says which are allowed."""
     if text in (LATEST, EARLIEST):
         return None
     match = _DURATION.fullmatch(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else None

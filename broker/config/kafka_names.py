@@ -1,13 +1,14 @@
-"""Settings of a Kafka 4 broker that have no effect here, by name. They are accepted and remembered, so that a `server.properties`
+"""Names of Kafka 4's settings that have no effect here. They are accepted and remembered, so that a `server.properties`
 or an administration tool works unchanged.
 
-Those in ``COARSER`` are not among them: they are converted, because they give a setting of this broker in another unit.
+The settings in ``COARSER`` have an effect: they are converted, because they give a setting of this broker in another
+unit.
 """
 
 import re
 from collections.abc import Container
 
-# On each line: the start of the names, a colon, and the rests of the names.
+# On each line: a common prefix, a colon, and the rest of each name.
 _GROUPS = """
 : background.threads broker.heartbeat.interval.ms broker.session.timeout.ms process.roles config.providers
 : early.start.listeners initial.broker.registration.timeout.ms request.timeout.ms unstable.api.versions.enable
@@ -93,7 +94,7 @@ WITHOUT_EFFECT = _names()
 _SECRET = re.compile(r".*(password|jaas\.config|secret\.key|master\.key|keystore\.key|certificate\.chain|certificates)")
 _MS_PER_MINUTE, _MS_PER_HOUR = 60_000, 3_600_000
 
-# Kafka's name -> (setting here, how many of its units one of Kafka's is, number of Kafka's settings that take precedence).
+# Kafka's name -> (setting here, factor from Kafka's unit to ours, number of Kafka's settings that take precedence).
 COARSER: dict[str, tuple[str, int, int]] = {
     "log.retention.minutes": ("log_retention_ms", _MS_PER_MINUTE, 0),
     "log.retention.hours": ("log_retention_ms", _MS_PER_HOUR, 1),
@@ -103,7 +104,7 @@ COARSER: dict[str, tuple[str, int, int]] = {
     "broker.id": ("node_id", 1, 0),
 }
 
-# Settings of Kafka before version 4, and what to do instead, as the end of a sentence.
+# Settings of Kafka before version 4, and the replacement, as the end of a sentence.
 _ZOOKEEPER = "leave it out: this broker needs no ZooKeeper"
 _LISTENERS = "set listeners instead, for example kafka://0.0.0.0:9092"
 _ADVERTISED = "set advertised_listeners instead"
@@ -117,19 +118,20 @@ REMOVED: dict[str, str] = {
 
 
 def answer(name: str) -> str | None:
-    """What to do instead of setting ``name``, which Kafka has had; None for any other name."""
+    """The replacement of ``name``, a former setting of Kafka; None for any other name."""
     return _ZOOKEEPER if name.startswith("zookeeper.") else REMOVED.get(name)
 
 
 def spelled(name: str, known: Container[str]) -> str:
-    """``name`` with Kafka's dots where it has underscores instead, as people write log_retention_hours; else as it is."""
+    """``name`` with dots instead of underscores if that is a name of Kafka, because people write log_retention_hours;
+    else unchanged."""
     dotted = name.replace("_", ".")
     is_kafkas = dotted in known or dotted in COARSER or dotted in WITHOUT_EFFECT or answer(dotted) is not None
     return dotted if name not in known and is_kafkas else name
 
 
 def is_without_effect(name: str) -> bool:
-    """True for a setting that a Kafka broker has and that has no effect here."""
+    """True for a setting of Kafka that has no effect here."""
     return name in WITHOUT_EFFECT
 
 

@@ -4,11 +4,11 @@ The parser knows the syntax and no protocol; ``broker.server`` knows which schem
 
     kafka://127.0.0.1:9092                                    one port
     kafka://localhost:0                                       any free port
-    kafka://[::1]:9310-9319                                   the first free one of a range
+    kafka://[::1]:9310-9319                                   the first free port of a range
     kafka://:9092                                             all interfaces (the same as 0.0.0.0); see `open_listeners.py`
-    shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 has it
+    shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, in the version of Flink 1.20
     http://127.0.0.1:8080                                     health checks and the admin calls of services
-    kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
+    kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and the address that clients connect to
     kafka+sasl+ssl://:9093                                    TLS, and clients log in; also kafka+ssl:// and kafka+sasl://
 """
 
@@ -21,7 +21,7 @@ import attrs
 from broker.errors import ConfigError
 
 ALL_INTERFACES = "0.0.0.0"
-# The ports that the protocols' own clients use when none is given.
+# The default ports of the protocols' own clients.
 DEFAULT_PORTS = {"kafka": 9092, "pulsar": 6650, "http": 8080}
 # `generation` is for shuffle listeners: the version of Flink's protocol.
 OPTIONS = ("name", "advertised", "generation")
@@ -34,18 +34,19 @@ _URL = re.compile(
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]+)):(?P<port>\d{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-# What a scheme says of security, always in this order.
+# The security suffixes of a scheme, always in this order.
 _SECURITY = re.compile(r"(.*?)(\+sasl)?(\+ssl)?")
-# How a listener is written here that Kafka writes with its security protocol.
+# The scheme here for each of Kafka's security protocols.
 _OF_KAFKA = {"PLAINTEXT": "kafka", "SSL": "kafka+ssl", "SASL_PLAINTEXT": "kafka+sasl", "SASL_SSL": "kafka+sasl+ssl"}
 
 
 @attrs.frozen
 class Listener:
-    """Where the broker listens. ``port`` 0 is any free port. Ports from ``port`` to ``port_max`` are tried in order."""
+    """An address that the broker listens on. ``port`` 0 is any free port. Ports from ``port`` to ``port_max`` are tried
+    in order."""
 
     name: str
-    scheme: str  # of the service, without the security: "kafka" for kafka+ssl://
+    scheme: str  # the service's, without the security: "kafka" for kafka+ssl://
     host: str
     port: int
     port_max: int
@@ -55,12 +56,12 @@ class Listener:
 
     @property
     def url_scheme(self) -> str:
-        """The scheme as it is written: "kafka+sasl+ssl"."""
+        """The scheme in the URL: "kafka+sasl+ssl"."""
         return self.scheme + "+sasl" * self.sasl + "+ssl" * self.ssl
 
     @property
     def security_protocol(self) -> str:
-        """Kafka's name for it."""
+        """Kafka's name of the security protocol."""
         protocol = "SSL" if self.ssl else "PLAINTEXT"
         return f"SASL_{protocol}" if self.sasl else protocol
 
@@ -70,7 +71,7 @@ class Listener:
 
     @property
     def advertised(self) -> tuple[str, int] | None:
-        """The address that the listener's own URL tells clients to connect to."""
+        """The address in the listener's own URL that clients are told to connect to."""
         text = self.options.get("advertised")
         return parse_address(text, f"listener {self.name}") if text else None
 
@@ -83,7 +84,7 @@ class Listener:
 
 
 def parse_listener(url: str, default_name: str | None = None) -> Listener:
-    """Raises ConfigError with one sentence that says what to change."""
+    """Raises ConfigError with one sentence that says how to correct the URL."""
     match = _URL.fullmatch(url.strip())
     if match is None:
         example = _OF_KAFKA.get(url.strip().partition("://")[0], "kafka")
@@ -116,7 +117,8 @@ def parse_listener(url: str, default_name: str | None = None) -> Listener:
 
 
 def parse_address(text: str, where: str) -> tuple[str, int]:
-    """(host, port) of ``host:port``; an IPv6 address is in brackets. ``where`` says in the ConfigError what was parsed."""
+    """(host, port) of ``host:port``; an IPv6 address is in brackets. ``where`` names the parsed text in the
+    ConfigError."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"Write the address to advertise in {where} as host:port: it is {text!r}.")

@@ -1,8 +1,8 @@
-"""TOML text and ``--set`` pairs become a ``BrokerConfig``; errors name the setting and say what to change.
+"""Makes a ``BrokerConfig`` from TOML text and ``--set`` pairs. Errors name the setting and say how to correct it.
 
-A setting may be written under its own name (``log_retention_ms``) or under Kafka's (``log.retention.ms``), so that lines of a
-``server.properties`` can be copied. TOML turns dotted names into nested tables; they are joined again here. Kafka's settings in
-other units (``log.retention.hours``) are converted, and those that have no effect here are kept by name.
+A setting may have its own name (``log_retention_ms``) or Kafka's (``log.retention.ms``), so that lines of a
+``server.properties`` can be copied. TOML turns dotted names into nested tables; they are joined again here. Kafka's
+settings in other units (``log.retention.hours``) are converted, and settings without effect here are kept by name.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
 
-# How Kafka begins the name of a setting of one listener.
+# Kafka's prefix of the name of a listener's setting.
 _OF_LISTENER = "listener.name."
 
 
@@ -44,7 +44,7 @@ def load(
     for key, value in settings.items():
         if not collected.take_kafka_only(key, value, "the arguments"):
             info = _find(key, "the arguments")
-            # One text where several items belong, which would be taken for its letters, means what it means in a file.
+            # A text for a list, which would be taken as a sequence of letters, is parsed as in a file.
             is_list = _origin(info.plain_type) is tuple
             as_in_a_file = is_list and (isinstance(value, str) or not isinstance(value, Iterable))
             collected.values[info.name] = _structure(info, value, "the arguments") if as_in_a_file else value
@@ -53,7 +53,7 @@ def load(
 
 
 class _Collected:
-    """Values by the names of settings here, and those of Kafka's settings that have another unit or no effect."""
+    """Values by the names of settings here, and Kafka's settings in another unit or without effect."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class _Collected:
         self._ignored: dict[str, str] = {}
 
     def take_kafka_only(self, key: str, value: Any, source: str) -> bool:
-        """True for a setting that only Kafka has; its value is remembered. Raises ConfigError."""
+        """Remember the value of a setting that only Kafka has, and return True. Raises ConfigError."""
         if key in _BY_NAME:
             return False
         if key.startswith(_OF_LISTENER):
@@ -78,7 +78,8 @@ class _Collected:
         return False
 
     def all(self) -> dict[str, Any]:
-        """As in Kafka, milliseconds take precedence over minutes and minutes over hours, wherever each is set."""
+        """All values. As in Kafka, milliseconds take precedence over minutes and minutes over hours, wherever each is
+        set."""
         values = {name: of_name[min(of_name)] for name, of_name in self._coarse.items()} | self.values
         if self._ignored:
             values["ignored_kafka_settings"] = {**values.get("ignored_kafka_settings", {}), **self._ignored}
@@ -86,8 +87,8 @@ class _Collected:
 
 
 def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str) -> int:
-    """The value of a setting in ``COARSER``, in the unit of ``info``. Raises ConfigError, which names it and its bounds as Kafka
-    does. -1, 0 and 1, the least values, are the same in every unit."""
+    """The value of a setting in ``COARSER``, in the unit of ``info``. Raises ConfigError, which has Kafka's name and
+    bounds. -1, 0 and 1, the least values, are the same in every unit."""
     most = info.most if factor == 1 else int(info.most or LONG_MAX) // factor
     info = attrs.evolve(info, name=key, most=most)
     number: int = _structure(info, value, source)
@@ -129,7 +130,7 @@ def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, An
 
 
 def parse_setting(key: str, text: str, source: str) -> tuple[str, Any]:
-    """The setting's name here and its value. ``key`` is either name of it. Raises ConfigError."""
+    """The setting's name here and its value. ``key``: either of its names. Raises ConfigError."""
     info = _find(key, source)
     return info.name, _structure(info, text, source)
 
@@ -142,7 +143,7 @@ def _find(key: str, source: str) -> SettingInfo:
 
 
 def _hint(key: str) -> str:
-    """What to write instead."""
+    """A suggestion for an unknown name."""
     if instead := answer(key):
         return instead
     if key in _OF_TOPICS:
@@ -161,7 +162,7 @@ def _structure(info: SettingInfo, value: Any, source: str) -> Any:
         return _CONVERTER.structure(value, info.type)
     except ConfigError:
         raise
-    except Exception as error:  # cattrs raises what the conversion raised, or a group of that
+    except Exception as error:  # cattrs raises the conversion's error, or a group of them
         raise info.refusal(value, source) from (None if info.secret else error)  # which has the value, too
 
 
@@ -190,7 +191,7 @@ def _text(value: Any, _type: Any) -> str:
 
 
 def _listener(value: Any, _type: Any) -> Any:
-    """Its URL, as in ``listeners``: the setting makes a listener of it."""
+    """The URL, as in ``listeners``; the setting's converter parses it."""
     return value if isinstance(value, Listener) else _text(value, str)
 
 
@@ -203,8 +204,8 @@ def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
 
 
 def _table(value: Any, kind: Any) -> dict[str, Any]:
-    """A table, or one text with commas between ``name=value``, ``name://value`` (as Kafka writes listeners) or ``name:number``
-    (as it writes the limits of addresses)."""
+    """A table, or one text with commas between ``name=value``, ``name://value`` (Kafka's form of listeners) or
+    ``name:number`` (Kafka's form of address limits)."""
     value_type = get_args(kind)[1]
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]
@@ -235,6 +236,6 @@ _INFOS = setting_infos(BrokerConfig)
 _BY_NAME = {info.name: info for info in _INFOS} | {info.kafka: info for info in _INFOS if info.kafka}
 # Kafka's older name for the directory, which is still in use.
 _BY_NAME["log.dir"] = _BY_NAME["data_dir"]
-# The settings of topics that take their defaults from the broker's.
+# The settings of topics with a default among the broker's settings.
 _OF_TOPICS = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym in _BY_NAME}
 _CONVERTER = _converter()

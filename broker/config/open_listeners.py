@@ -1,8 +1,8 @@
-"""Which listeners let anybody in: those that other machines can reach, and whose clients need not say who they are.
+"""Finds listeners that let anybody in: other machines can reach them, and clients need not authenticate.
 
-Such a listener is refused unless the operator has allowed it, so that no broker is open to a network by mistake. What it can be
-reached from is judged by the configured address alone: `localhost`, 127.0.0.0/8 and ::1 are this machine, and every other name or
-address may be reached from elsewhere, also if a firewall or a container keeps the others away.
+Such a listener is refused unless the operator has allowed it, so that no broker is open to a network by mistake. Only
+the configured address counts: `localhost`, 127.0.0.0/8 and ::1 are this machine; every other name or address counts as
+reachable from other machines, even if a firewall or a container blocks them.
 """
 
 import ipaddress
@@ -17,9 +17,13 @@ def unauthenticated(config: BrokerConfig) -> list[Listener]:
     """The listeners that let anybody in, the control listener included. Raises ConfigError if there are any and
     ``allow_anonymous_listeners`` is not set."""
     control = [] if config.control_listener is None else [config.control_listener]
-    anybody = [one for one in (*config.listeners, *control) if not is_loopback(one.host) and not _asks(config, one)]
+    anybody = [
+        listener
+        for listener in (*config.listeners, *control)
+        if not is_loopback(listener.host) and not _asks(config, listener)
+    ]
     if anybody and not config.allow_anonymous_listeners:
-        names = ", ".join(str(one) for one in anybody)
+        names = ", ".join(str(listener) for listener in anybody)
         raise ConfigError(
             f"Listen on 127.0.0.1 instead of {names}, or have clients log in (SASL) or show a certificate "
             "(ssl_client_auth = required), or set allow_anonymous_listeners to true if everybody who can reach that "
@@ -35,13 +39,13 @@ def is_loopback(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False  # a name: what it means is not known before it is resolved
+        return False  # a name: its addresses are unknown before it is resolved
     mapped = address.ipv4_mapped if address.version == 6 else None
     return (mapped or address).is_loopback
 
 
 def _asks(config: BrokerConfig, listener: Listener) -> bool:
-    """Whether every client of the listener has to say who it is."""
+    """Whether every client of the listener has to authenticate."""
     if listener.sasl:
         return True
     return listener.ssl and for_listener(config, listener.name).ssl_client_auth == "required"

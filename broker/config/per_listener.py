@@ -1,4 +1,4 @@
-"""The settings of one listener: those of the broker, with what ``listener_settings`` says of this listener in their place."""
+"""The settings of one listener: the broker's settings, overridden by ``listener_settings``."""
 
 import attrs
 
@@ -8,19 +8,21 @@ from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
 
-# Settings that a listener may have for itself: those that are defined with ``of_listener=True``.
+# Settings that a listener may override: those that are defined with ``of_listener=True``.
 OF_LISTENER = {info.name for info in setting_infos(BrokerConfig) if info.of_listener}
 
 
 def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:
-    """The configuration as the listener ``name`` has it. Raises ConfigError for what a listener cannot have."""
+    """The configuration of the listener ``name``. Raises ConfigError for a setting that a listener cannot have."""
     values = {}
     prefix = f"{name.lower()}."  # Kafka writes the name in lower case
     for key, text in config.listener_settings.items():
         if not key.lower().startswith(prefix):
             continue
         key = key[len(prefix) :]
-        if is_without_effect(key.partition(".")[2]) or is_without_effect(key):  # the former: of one SASL mechanism
+        if is_without_effect(key.partition(".")[2]) or is_without_effect(
+            key
+        ):  # the former: the setting of one SASL mechanism
             continue
         setting, value = parse_setting(key, text, f"listener_settings of {name}")
         if setting not in OF_LISTENER:
@@ -33,7 +35,7 @@ def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:
 
 
 def check_names(config: BrokerConfig) -> None:
-    """Raises ConfigError where ``listener_settings`` names no listener."""
+    """Raises ConfigError if ``listener_settings`` names an unknown listener."""
     listeners = [*config.listeners, *([config.control_listener] if config.control_listener else [])]
     for key in config.listener_settings:
         if not any(key.lower().startswith(f"{listener.name.lower()}.") for listener in listeners):

@@ -1,4 +1,4 @@
-"""Settings of the Pulsar service. Where Pulsar's broker.conf has one, the reason names it.
+"""Settings of the Pulsar service. If Pulsar's broker.conf has the setting, the reason names it.
 
 Tests: tests/config/test_setting.py, tests/config/test_settings.py.
 """

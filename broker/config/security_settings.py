@@ -1,12 +1,8 @@
-"""Settings of logins with SASL.
+"""Settings of security: logins with SASL, TLS, the authorizer, and how client quotas are measured.
 
-Settings of TLS. A listener may have all of them for itself.
-
-Kafka's ``ssl.keystore.type`` and ``ssl.truststore.type`` have no effect: the broker sees in a file whether it is PEM or PKCS#12.
-
-Settings of the authorizer.
-
-How client quotas are measured. The quotas themselves are set with AlterClientQuotas and are kept in the catalogue.
+A listener may have its own values of the settings of TLS. Kafka's ``ssl.keystore.type`` and ``ssl.truststore.type``
+have no effect: the broker recognises PEM and PKCS#12 by the content. The quotas themselves are set with
+AlterClientQuotas and kept in the catalogue.
 
 Tests: tests/config/test_setting.py,
 tests/security/test_security.py,
@@ -27,16 +23,16 @@ SASL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN, OAUTHBEARER)
 
 def _words(value: "Iterable[str] | str") -> tuple[str, ...]:
     """A list, or one text with commas between the items."""
-    given = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+    items = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(word.strip() for word in items if word.strip()))
 
 
 def _mechanisms(value: "Iterable[str] | str") -> tuple[str, ...]:
     words = _words(value)
     unknown = [word for word in words if word not in SASL_MECHANISMS]
     if unknown or not words:
-        what = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
-        raise ConfigError(f"Set sasl_enabled_mechanisms to some of {', '.join(SASL_MECHANISMS)}: {what}.")
+        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
+        raise ConfigError(f"Set sasl_enabled_mechanisms to some of {', '.join(SASL_MECHANISMS)}: {problem}.")
     return words
 
 

@@ -1,8 +1,6 @@
-"""Settings of the broker itself, its listeners, connections and threads.
+"""Settings of the broker itself, of its listeners, connections and threads, and of the HTTP and shuffle services.
 
-Settings of the HTTP service. Kafka has none of these.
-
-Settings of the shuffle service. Kafka has none of these; where Flink has one, the reason names it.
+Kafka has no settings of the latter two. If Flink has a setting of the shuffle service, the reason names it.
 
 Tests: tests/config/test_setting.py,
 tests/config/test_settings.py,

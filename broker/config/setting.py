@@ -1,12 +1,13 @@
-"""One setting of the broker: an attrs field with its unit, its bounds, Kafka's name for it, what it does, and the reason for its
-default.
+"""The definition of a setting: `setting` for the broker's settings, `KafkaSetting` for those of topics and groups.
 
-The tables in docs/SETTINGS.md are generated from this, so that they cannot differ from the code.
+`setting` is an attrs field with a unit, bounds, Kafka's name, a description, and the reason for the default. The tables
+in docs/SETTINGS.md are generated from these, so that they cannot differ from the code.
 
-A setting as Kafka defines it for a topic or a group: its name, type, default and bounds, and the text that stands for a value.
-
-Values: no thread, no I/O. The table of the topics' settings is ``topic_settings.py``; that of the groups' is Kafka's own affair
+`KafkaSetting` has Kafka's name, type, default and bounds, and parses and formats values. `topic_settings.py` has the
+table of the topics' settings; the groups' settings belong to the Kafka service
 (``broker/kafka/configs/group_settings.py``).
+
+Values: no thread, no I/O.
 """
 
 import inspect
@@ -18,7 +19,7 @@ import attrs
 
 from broker.errors import ConfigError, Refusal
 
-# The reason for a default that needs no other.
+# The reason for a default that needs no explanation.
 KAFKA = "Kafka's default."
 
 _UNIT_SUFFIXES = ("bytes", "ms", "us", "minutes", "ratio")
@@ -29,21 +30,21 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @attrs.frozen
 class SettingInfo:
-    """What is known about a setting besides its value."""
+    """The definition of a setting."""
 
     name: str
     kafka: str | None  # Kafka's name; None for a setting that Kafka does not have
     unit: str
     default: Any
     doc: str
-    reason: str  # why the default is what it is
+    reason: str  # why this is the default
     section: str
     type: Any
     least: float | None
     most: float | None
     choices: Sequence[str]
     secret: bool = False  # its value is never shown
-    of_listener: bool = False  # a listener may have it for itself (see `per_listener.py`)
+    of_listener: bool = False  # a listener may override it (see `per_listener.py`)
 
     @property
     def optional(self) -> bool:
@@ -57,7 +58,7 @@ class SettingInfo:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, as the end of a sentence."""
+        """The description of valid values, as the end of a sentence."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         text = _KINDS.get(self.plain_type) or ("a list" if get_origin(self.plain_type) is tuple else "a table")
@@ -70,7 +71,7 @@ class SettingInfo:
         return text + (" or nothing" if self.optional else "")
 
     def shown(self, value: Any) -> str:
-        """What the value is, for the end of such a sentence; nothing if it is a secret."""
+        """The value, for the end of such a sentence; nothing if it is a secret."""
         return "" if self.secret else f": it is {value!r}"
 
     def accepts(self, value: Any) -> bool:
@@ -78,7 +79,7 @@ class SettingInfo:
         if value is None and self.optional:
             return True
         accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(self.plain_type, object)
-        # To Python a bool is an int; to an operator it is not.
+        # In Python a bool is an int; to an operator it is not.
         good = isinstance(value, accepted) and isinstance(value, bool) <= (self.plain_type is bool)
         if good and self.plain_type is int:
             good = abs(value) <= LONG_MAX  # the protocol and the files have 64 bits
@@ -91,7 +92,7 @@ class SettingInfo:
         return good
 
     def refusal(self, value: Any, source: str = "") -> ConfigError:
-        """The error for a value that cannot be taken, from ``source`` if it is known."""
+        """The error for a value that is not valid, from ``source`` if it is known."""
         where = f" in {source}" if source else ""
         return ConfigError(f"Set {self.name}{where} to {self.expected}{self.shown(value)}.")
 
@@ -112,9 +113,9 @@ def setting(
 ) -> Any:
     """An attrs field with the metadata that ``setting_infos`` reads, checked against its bounds when it is set.
 
-    ``kafka`` is Kafka's name: by default the field's with dots, and None if Kafka has no such setting. ``unit`` is by default the
-    end of the field's name. The value of a ``secret`` is in no repr and no error. ``of_listener``: a listener may have it for
-    itself.
+    ``kafka``: Kafka's name; by default the field's name with dots, None if Kafka has no such setting. ``unit``: by
+    default the end of the field's name. The value of a ``secret`` appears in no repr and no error. ``of_listener``: a
+    listener may override it.
     """
     metadata = {
         "doc": doc,
@@ -184,13 +185,13 @@ T = TypeVar("T")
 
 
 class InvalidSetting(Refusal):
-    """There is no setting of that name, or it cannot have that value."""
+    """No setting has that name, or it cannot have that value."""
 
 
 @attrs.frozen
 class KafkaSetting(Generic[T]):
-    """``default`` is Kafka's. ``synonym`` is the broker's setting that gives the default for all topics, or None. A list is a
-    tuple of words, and ``choices`` are the words that it may hold. A default that breaks the setting's own rules raises
+    """``default`` is Kafka's. ``synonym``: the broker's setting with the default for all topics, or None. A list is a
+    tuple of words, and ``choices`` are its possible words. A default that breaks the setting's own rules raises
     InvalidSetting."""
 
     name: str
@@ -201,7 +202,7 @@ class KafkaSetting(Generic[T]):
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    # Called with a value: raises ValueError, which says what it must be.
+    # Called with a value: raises ValueError with a message that says which values are valid.
     check: Callable[[T], object] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -211,7 +212,7 @@ class KafkaSetting(Generic[T]):
 
     @property
     def field(self) -> str:
-        """The name as that of a Python attribute."""
+        """The name as a Python attribute."""
         return self.name.replace(".", "_")
 
     @property
@@ -219,7 +220,7 @@ class KafkaSetting(Generic[T]):
         return self.text(self.default)
 
     def parse(self, text: str) -> T:
-        """The value that ``text`` stands for. Raises InvalidSetting."""
+        """The value of ``text``. Raises InvalidSetting."""
         try:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
@@ -290,9 +291,9 @@ def topic_default(
     least: float | None = None,
     choices: Sequence[str] = (),
 ) -> Any:
-    """The field of the broker's setting that is the default of a topic's. Kafka's name, the default and the bounds are those of
-    ``row``; ``least`` and ``choices`` are given where the broker's setting takes less than a topic's, or shows it in another
-    order.
+    """The field of the broker's setting that is the default of a topic's setting. Kafka's name, the default and the
+    bounds are those of ``row``; pass ``least`` and ``choices`` if the broker's setting accepts less, or shows the
+    choices in another order.
 
     A list is a text here, with commas between its words. Raises InvalidSetting for choices that a topic does not have.
     """

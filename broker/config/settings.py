@@ -1,6 +1,6 @@
-"""Every setting of a broker in one value. A setting that Kafka has, too, has Kafka's name in snake case.
+"""All settings of a broker in one value. A setting that Kafka has, too, has Kafka's name in snake case.
 
-The classes that it inherits from only group the settings; a rule that concerns two settings is checked here. The tables in
+The base classes only group the settings; rules that concern two settings are checked here. The tables in
 docs/SETTINGS.md are generated from this class.
 """
 
@@ -44,7 +44,7 @@ class BrokerConfig(
 ):
     """All settings of a broker, each within its bounds. Raises ConfigError otherwise."""
 
-    # The names of those that somebody has set, be it to the default. No setting itself.
+    # The names of settings with an explicit value, even if it is the default. Not a setting itself.
     given: frozenset[str] = attrs.field(default=frozenset(), eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -79,7 +79,7 @@ class BrokerConfig(
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
 
     def advertised_address(self, name: str) -> tuple[str, int] | None:
-        """The address that the settings tell clients of a listener to connect to. None: the one that it listens on."""
+        """The address that the settings tell clients of a listener to connect to. None: the listener's own address."""
         if name in self.advertised_listeners:
             return parse_address(self.advertised_listeners[name], "advertised_listeners")
         return next((listener.advertised for listener in self.listeners if listener.name == name), None)

@@ -1,9 +1,9 @@
 """The settings of a topic: Kafka's names, types, defaults, bounds and synonyms, once for the whole broker.
 
-``broker/storage/log/log_config.py`` makes of them the settings in force for one topic, ``log_settings.py`` the broker's settings
-that are their defaults, ``docs/generate.py`` the table in docs/SETTINGS.md, and DescribeConfigs its answer. Each refers to a
-row by its Python name, so that a misspelt one is an error at import. Settings that mean something only where there are replicas
-or tiered storage are accepted and shown, because administration tools set them, and have no effect.
+``broker/storage/log/log_config.py`` makes the settings in force for one topic from them, ``log_settings.py`` the
+broker's settings with their defaults, ``docs/generate.py`` the table in docs/SETTINGS.md, and DescribeConfigs its
+answer. Each refers to a row by its Python name, so that a misspelt row is an error at import. Settings that need
+replicas or tiered storage are accepted and shown, because administration tools set them, and have no effect.
 
 Values: no thread, no I/O.
 """
@@ -16,7 +16,7 @@ from broker.config.setting import LONG_MAX, KafkaSetting
 
 
 def _not_zero(level: int) -> None:
-    """As in Kafka: no compression is ``compression.type``."""
+    """As in Kafka: ``compression.type`` switches compression off."""
     if not level:
         raise ValueError("it must be -1 or 1 to 9")
 

@@ -1,1 +1,1 @@
-"""HTTP/1.1 on the reactor: http:// listeners, and the routes that other services have added."""
+"""HTTP/1.1 on the reactor: http:// listeners, which serve the routes that services have added."""

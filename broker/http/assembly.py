@@ -1,16 +1,13 @@
-"""The HTTP service put together from the broker's settings, for all its listeners. It opens last, when all routes are there.
+"""Assembles the HTTP service from the broker's settings, for all its listeners. It opens last, when all routes exist.
 
-Whether the broker lives and whether it serves: for whoever starts, restarts and balances it.
+This module also has the health checks (``/healthz``, ``/readyz``), ``GET /metrics``, and the sampler.
 
-``GET /metrics``: all metrics in Prometheus's text format, or in OpenMetrics where the client asks for it.
-
-It runs on a handler of the admin lane. Who calls is told as for all other routes (`broker/web/callers.py`). With an
+``GET /metrics`` returns all metrics in Prometheus's text format, or in OpenMetrics if the client asks for it. It runs
+on a handler of the admin lane, and authenticates the client like all other routes (`broker/web/callers.py`). With an
 authorizer, the client needs DESCRIBE on the CLUSTER.
 
-The thread that reads the broker's figures every 5 s (`broker/web/history.py`), from the start of the HTTP service on, and
-feeds the streams that show them.
-
-A figure that cannot be read costs that sample, not the thread.
+The sampler's thread reads the broker's figures every 5 s (`broker/web/history.py`), from the start of the HTTP service
+on, and feeds the streams that show them. A figure that cannot be read costs that sample, not the thread.
 
 Tests: tests/http/api/test_overview.py.
 """
@@ -44,12 +41,12 @@ _OK = Answer(200, b"ok\n", TEXT)
 
 
 def health_routes(stopping: Event, figures: Figures) -> list[Route]:
-    """``/healthz``: a processor of the broker answers. ``/readyz``: and the broker serves, or why it does not.
+    """``/healthz``: a processor of the broker answers. ``/readyz``: the broker serves, or the reasons why it does not.
 
-    It does not serve while it is stopping, when no partition of its topics can be used, or when records are refused because the
-    disk is full. If some partitions are offline, the
-    others are served: the answer names them and is 200, or with ``?strict=true`` 503. Connections are accepted only when recovery
-    is done and all services are open. What is known of partitions is up to 5 s old.
+    It does not serve while it is stopping, when no partition of its topics can be used, or when records are refused
+    because the disk is full. If only some partitions are offline, the answer names them and is 200, or with
+    ``?strict=true`` 503. Connections are accepted only after recovery, when all services are open. The state of
+    partitions is up to 5 s old.
     """
 
     def healthy(call: Call) -> Answer:
@@ -76,7 +73,7 @@ def _lines(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-# How long (s) other threads get the interpreter for themselves, every 500 samples.
+# How long (s) other threads have the interpreter to themselves, every 500 samples.
 _PAUSE_S = 0.0005
 
 
@@ -154,7 +151,7 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
 
 
 class HttpPart:
-    """The routes of all services, which all http listeners share."""
+    """The HTTP service, which all http listeners share, with the routes of all services."""
 
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         self._surroundings = surroundings
@@ -191,7 +188,7 @@ class HttpPart:
         self.sampler.sample()  # so that the first answer has figures
 
     def routes(self) -> Sequence[Route]:
-        """All that there are, once every service has added its own."""
+        """All routes, once every service has added its own."""
         surroundings = self._surroundings
         protected = surroundings.callers.protected
         shown = [route for view in self._views for route in view.routes()]
@@ -208,7 +205,7 @@ class HttpPart:
 
     def service(self, listener: Listener) -> HttpService:
         surroundings, config = self._surroundings, self._surroundings.config
-        # What does not fit in a frame would be cut off without an answer.
+        # A body that does not fit into a frame would be cut off without an answer.
         room = config.socket_request_max_bytes - HEAD_MAX_BYTES - CHUNKING_MAX_BYTES
         settings = HttpServiceSettings(
             body_max=max(0, min(config.http_max_body_bytes, room)),

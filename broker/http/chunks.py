@@ -1,12 +1,11 @@
-"""A chunked body: where it ends, which the processor has to know, and what is in it, which h11 says on a handler's thread.
+"""Chunked bodies: ``ChunkScanner`` finds the end on the processor, and `decoded` has h11 decode the content on a
+handler. Pure.
 
-``ChunkScanner`` only walks from one size to the next, 1 to 2 us a chunk, where h11 takes ten times as long. It is stricter than
-h11 in what it takes for a size. Where the two should not find the same end, the body is refused, so that nothing can hide in a
+``ChunkScanner`` only walks from one size to the next, 1 to 2 us a chunk; h11 takes ten times as long. It accepts fewer
+spellings of a size than h11. If the two disagree about the end, the body is refused, so that nothing can hide in a
 difference between them.
 
-Pure.
-
-Why a request cannot be read.
+`Unreadable` says why a request cannot be read.
 
 Tests: tests/faults/test_http.py.
 """
@@ -39,8 +38,8 @@ class Unreadable(Exception):
         self.fault = Fault(status, reason)
 
 
-# Chunk sizes, extensions and trailers of one body: 1 MiB in chunks of 1 KiB has 7 KiB of them. The 1,600 smallest chunks that
-# there may be take 3 ms to scan and 25 ms to decode.
+# Chunk sizes, extensions and trailers of one body: 1 MiB in chunks of 1 KiB has 7 KiB of them. The smallest chunks, of
+# which 1,600 fit, take 3 ms to scan and 25 ms to decode.
 CHUNKING_MAX_BYTES: Final = 8 * 1024
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n\0]*)?\r\n")
@@ -49,18 +48,19 @@ _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
 class ChunkScanner:
-    """Of one body, which begins at the offset ``start`` of a frame. Offsets are counted from the frame's beginning."""
+    """Scans one body, which begins at the offset ``start`` of a frame. Offsets are counted from the frame's
+    beginning."""
 
     def __init__(self, start: int, body_max: int) -> None:
         self._start = start
         self._body_max = body_max
-        self._at = start  # of the next size, or of the trailers
+        self._at = start  # the offset of the next size, or of the trailers
         self._body_bytes = 0
         self._last = False  # the last chunk has come; trailers follow
         self._searched = 0
 
     def find_end(self, data: memoryview) -> int:
-        """The offset after the body; 0 as long as it has not come. To be called again with more data. Raises Unreadable."""
+        """The offset after the body; 0 until the body is complete. Call again with more data. Raises Unreadable."""
         while not self._last:
             match = _SIZE_LINE.match(data, self._at)
             if match is None:
@@ -97,7 +97,7 @@ class ChunkScanner:
 
 
 def decoded(parser: h11.Connection, body: bytes) -> bytes:
-    """What is in the chunks of a whole body. ``parser`` has read the head, and nothing else. Raises Unreadable."""
+    """The content of the chunks of a whole body. ``parser`` has read only the head. Raises Unreadable."""
     parts = []
     event = next_event(parser, body)
     while isinstance(event, h11.Data):
@@ -109,7 +109,7 @@ def decoded(parser: h11.Connection, body: bytes) -> bytes:
 
 
 def next_event(parser: h11.Connection, data: bytes = b"") -> object:
-    """What h11 makes of ``data`` and of what it has got before. Raises Unreadable."""
+    """The next event of h11 after it gets ``data``. Raises Unreadable."""
     try:
         if data:
             parser.receive_data(data)

@@ -1,6 +1,6 @@
-"""Which route a request takes: a tree of the routes' patterns, segment by segment. Pure; built once.
+"""Finds the route of a request in a tree of the routes' patterns, segment by segment. Pure; built once.
 
-Where a segment matches both a word and a {name} of different patterns, the word is tried first.
+If a segment matches a word of a pattern and a {name} of another, the word is tried first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from broker.web.routes import NOT_ALLOWED, NOT_FOUND, HttpError, Route
 
 NOT_IMPLEMENTED = 501
 NO_ROUTE = "There is nothing under this path."
-# Every other method is unknown (501). These are known and may not be allowed (405).
+# All other methods are unknown (501). These may not be allowed for a path (405).
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"}
 
 
@@ -38,7 +38,7 @@ class Router:
             self._add(route)
 
     def match(self, method: str, segments: Sequence[str]) -> tuple[Route, Mapping[str, str]]:
-        """The route, and what stands for the names of its pattern. HEAD takes the route of GET. Raises HttpError."""
+        """The route, and the segments for the names of its pattern. HEAD takes the route of GET. Raises HttpError."""
         if method not in _METHODS:
             raise HttpError(NOT_IMPLEMENTED, "This method is unknown.")
         wanted = "GET" if method == "HEAD" else method
@@ -68,7 +68,7 @@ class Router:
 
 
 def _ends(node: _Node, segments: Sequence[str], index: int) -> Iterator[_Node]:
-    """Where patterns that match the segments end, the best first."""
+    """The nodes at which patterns that match the segments end, the best first."""
     if index == len(segments):
         yield node
         return

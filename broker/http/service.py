@@ -1,8 +1,8 @@
-"""HTTP as a ``Service`` of the reactor: which route a request takes, where it runs, and the bytes of its answer.
+"""HTTP as a ``Service`` of the reactor: finds a request's route, decides where it runs, and writes its answer.
 
-What is wrong with a request, and what a route answers that does not block, is handled on the connection's processor; blocking
-routes go to the handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in
-order. Errors are JSON: ``{"reason": "..."}``, Pulsar's form.
+Faulty requests and routes that do not block are handled on the connection's processor; blocking routes go to the
+handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in order.
+Errors are JSON in Pulsar's form: ``{"reason": "..."}``.
 
 Tests: tests/http/test_service.py, tests/faults/test_http.py.
 """
@@ -33,17 +33,17 @@ from broker.web.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_
 
 log = get_logger("http")
 
-# What follows an unreadable request is read and dropped (see `session.py`) until nothing has come for so long (s), but at most
-# so many times as long.
+# Bytes after an unreadable request are read and dropped (see `session.py`) until none have come for this long (s), for
+# at most this many rounds.
 _LINGER_S = 1.0
 _LINGER_ROUNDS = 10
-# Answers that are held back at a time. Beyond that the connection is closed at once.
+# How many answers are delayed at a time. Beyond that, the connection is closed at once.
 _DELAYED_MAX = 1000
 _FAILED = 500
-# Answers may show what not everybody may see, and are not for a cache, unless their route says otherwise; nor are they for a
-# browser to guess what they are.
+# Unless their route says otherwise, answers may be confidential, so caches must not keep them and browsers must not
+# guess their type.
 _DEFAULTS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
-# Of these there is never a body.
+# Answers with these statuses never have a body.
 _BODILESS = (204, 304)
 
 
@@ -51,12 +51,12 @@ _BODILESS = (204, 304)
 class HttpServiceSettings:
     body_max: int  # bytes
     timeout_s: float
-    hosts: Collection[str]  # allowed in the header Host, besides those that always are
+    hosts: Collection[str]  # allowed in the header Host, besides loopback and the broker's address
 
 
 @attrs.frozen
 class _Decision:
-    """A route that a request takes, and its arguments."""
+    """The route of a request, and the route's arguments."""
 
     route: Route
     names: Any
@@ -75,7 +75,7 @@ class HttpService:
         stopping: Event,
         streams: Streams,
     ) -> None:
-        """``stopping`` is set when the broker is about to stop. ``streams`` are those of all listeners."""
+        """``stopping``: set when the broker is about to stop. ``streams``: those of all listeners."""
         self._router = router
         self._settings = settings
         self._clock = runtime.clock
@@ -90,7 +90,7 @@ class HttpService:
         return HttpSession(self._settings.body_max, self._settings.timeout_s, self._clock.monotonic)
 
     def inline(self, request: Request) -> Any:
-        """None, a `_Decision`, or the HttpError that says why there is none."""
+        """None, a `_Decision`, or the HttpError of a request without a route."""
         assert isinstance(request, HttpRequest)
         if request.dropped or request.proceed or request.fault is not None:
             return None
@@ -236,7 +236,7 @@ class HttpService:
         connection = request.connection
         unlogged = self._violations.take(request.received_at)
         if unlogged is not None:
-            # What the client has sent is not in it: it may be a secret.
+            # The event has no bytes of the client, since they may be a secret.
             log.info(
                 "protocol_violated",
                 peer=connection.peer.host,
@@ -246,16 +246,16 @@ class HttpService:
             )
         answer = json_answer({"reason": fault.reason}, fault.status)
         answer = attrs.evolve(answer, headers=(("connection", "close"),))
-        # A parser of its own: that of the request may not answer any more.
+        # A new parser: the request's parser may not be able to answer any more.
         parser = h11.Connection(h11.SERVER)
         outbox.send(request, _response(parser, answer, self._clock.time_ms()))
-        if request.fault is None:  # it was whole, and nothing is left to be dropped
+        if request.fault is None:  # it was complete, so there is nothing to drop
             outbox.close(request)
         else:
             self._linger(request, outbox, _LINGER_ROUNDS)
 
     def _linger(self, request: Request, outbox: Outbox, rounds: int) -> None:
-        """Close the connection when its client has stopped sending. On its processor."""
+        """Close the connection when its client has stopped sending. On the connection's processor."""
         connection = request.connection
         session = connection.session
         assert isinstance(session, HttpSession)
@@ -278,8 +278,8 @@ def _refusal(error: HttpError) -> Answer:
 
 
 def _response(parser: h11.Connection, answer: Answer, now_ms: int, bodiless: bool = False) -> list[bytes]:
-    given = {name for name, _ in answer.headers}
-    defaults = [(name, value) for name, value in _DEFAULTS if name not in given]
+    added = {name for name, _ in answer.headers}
+    defaults = [(name, value) for name, value in _DEFAULTS if name not in added]
     headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *defaults, *answer.headers]
     bodiless = bodiless or answer.status in _BODILESS
     if answer.status not in _BODILESS:

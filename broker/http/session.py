@@ -1,22 +1,23 @@
-"""One connection that speaks HTTP/1.1: where a request ends, and what it says. Used by the connection's processor only.
+"""A connection that speaks HTTP/1.1: finds where a request ends, and parses it. Used by the connection's processor
+only.
 
-The parser is h11. It gets the bytes of one request and no others, so that no byte is looked at twice and a request costs the same
-whatever follows it: the head as soon as its blank line has come, the chunks of a chunked body on the handler's thread
-(``chunks.py``), and a body with a length not at all. ``frame_size`` keeps its place between the calls, so that a client which
-sends a byte at a time costs no more than its reads.
+The parser is h11. It gets the bytes of one request only, so that no byte is parsed twice and a request's cost does not
+depend on the bytes after it: the head as soon as its blank line has come, the chunks of a chunked body on the handler's
+thread (``chunks.py``), and a body with a length not at all. ``frame_size`` keeps its position between calls, so that a
+client that sends a byte at a time costs no more than its reads.
 
 | state | the bytes at the front are |
 |---|---|
 | HEAD | the head of the next request |
 | BODY | a body whose client has been told to go on (``Expect: 100-continue``), after the head |
-| DISCARD | what follows a request that could not be read; it is dropped until the service closes the connection |
+| DISCARD | bytes after a request that could not be read; they are dropped until the service closes the connection |
 
-A request that cannot be read becomes an `HttpRequest` with a ``fault``. Its answer is the last one: where the next request
-would begin is not known. What still arrives is dropped for a moment instead of being left unread, because closing a socket with
-unread bytes resets the connection, and a client that is still sending would not see the answer.
+A request that cannot be read becomes an `HttpRequest` with a ``fault``. Its answer is the last, because the beginning
+of the next request is unknown. Bytes that still arrive are dropped for a moment instead of being left unread, because
+closing a socket with unread bytes resets the connection, and a client that is still sending would not see the answer.
 
-Bounds: the head has at most 16 KiB and 100 lines, the body ``body_max`` bytes, and what surrounds the chunks of a chunked body 8
-KiB, trailers included.
+Bounds: the head has at most 16 KiB and 100 lines, the body ``body_max`` bytes, and the sizes, extensions and trailers
+of a chunked body 8 KiB.
 """
 
 import re
@@ -67,7 +68,7 @@ class Head:
 
 
 class HttpRequest(Request):
-    """A request, or a step of one: ``fault``, ``dropped`` and ``proceed`` exclude each other.
+    """A request, or a step of a request: ``fault``, ``dropped`` and ``proceed`` exclude each other.
 
     ``dropped``: bytes after the last answer. ``proceed``: the client waits for 100 before it sends the body.
     """
@@ -92,14 +93,15 @@ class HttpRequest(Request):
         self.body_offset = body_offset
 
     def body(self) -> bytes:
-        """Once, before the request is answered. Raises Unreadable for a chunked body, which takes up to some ten ms."""
+        """To be called once, before the request is answered. Raises Unreadable for a chunked body, which takes up to
+        some ten ms."""
         content = bytes(self.frame[self.body_offset :])
         assert self.head is not None
         return decoded(self.head.parser, content) if self.head.chunked else content
 
 
 class HttpSession:
-    """``deadline``: until when (Clock.monotonic() s) the request that has begun must have come."""
+    """``deadline``: when (Clock.monotonic() s) the request that has begun must be complete."""
 
     in_flight_max = 1
 
@@ -110,9 +112,9 @@ class HttpSession:
         self._body_max = body_max
         self._timeout_s = timeout_s
         self._monotonic = monotonic
-        # Of the request at the front. Positions are counted from the beginning of the frame.
-        self._size = 0  # of its frame, once that is known
-        self._searched = 0  # no blank line ends before
+        # State of the request at the front. Positions are counted from the beginning of the frame.
+        self._size = 0  # the size of its frame, once known
+        self._searched = 0  # no blank line ends before this position
         self._head: Head | None = None
         self._chunks: ChunkScanner | None = None
         self._fault: Fault | None = None
@@ -163,7 +165,7 @@ class HttpSession:
         self._head = self._fault = self._chunks = None
 
     def _find_end(self, data: memoryview) -> int:
-        """The size of the frame; 0 as long as it is not known. Raises Unreadable."""
+        """The size of the frame; 0 while unknown. Raises Unreadable."""
         head = self._head
         if head is None:
             head = self._head = self._find_head(data)
@@ -179,7 +181,7 @@ class HttpSession:
         return self._chunks.find_end(data)
 
     def _waits_for_100(self, head: Head, arrived: int) -> bool:
-        """Whether the client has sent no part of the body yet, and wants to be told to."""
+        """Whether the client has sent no part of the body yet, and waits for 100."""
         return (
             self._state is State.HEAD
             and arrived == head.size
@@ -188,7 +190,7 @@ class HttpSession:
         )
 
     def _find_head(self, data: memoryview) -> Head | None:
-        if data[0] < 0x21:  # an empty line, or TLS on a listener without
+        if data[0] < 0x21:  # an empty line, or TLS on a listener without TLS
             raise Unreadable(BAD_REQUEST, "This is not HTTP.")
         match = _BLANK_LINE.search(data[:HEAD_MAX_BYTES], max(0, self._searched - 2))
         if match is None:
@@ -214,11 +216,11 @@ class HttpSession:
             headers[key] = f"{headers[key]}, {word}" if key in headers else word
         chunked = "transfer-encoding" in headers
         if chunked and ("content-length" in headers or event.http_version == b"1.0"):
-            # Whoever stands between the client and this broker may have read it the other way.
+            # A proxy between the client and this broker may have interpreted it the other way.
             raise Unreadable(BAD_REQUEST, "Send either Content-Length or, with HTTP/1.1, Transfer-Encoding.")
         try:
             length = int(headers.get("content-length", "0"))  # h11 has checked that it is a number
-        except ValueError:  # of more digits than Python reads
+        except ValueError:  # it has more digits than Python parses
             length = self._body_max + 1
         if length > self._body_max:
             raise too_large(self._body_max)

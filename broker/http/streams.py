@@ -1,7 +1,7 @@
 """Server-sent events: answers that go on until the client leaves, does not read, or the broker stops.
 
-A source, on any thread, gives an event to a `Stream`, which never makes it wait. The events wait in the stream's own queue, and
-the connection's processor takes as many as the connection may have unsent:
+A source, on any thread, gives an event to a `Stream`, which never makes it wait. Events wait in the stream's own queue,
+and the connection's processor takes as many as fit into the connection's unsent bytes:
 
 | the client | what happens |
 |---|---|
@@ -10,10 +10,10 @@ the connection's processor takes as many as the connection may have unsent:
 | has not emptied the queue for 30 s | its connection is closed |
 | ends its side of the connection | the stream ends |
 
-So a stream takes at most 96 KiB of memory, and there are at most 64 in a broker: the next one is refused with 503. Of these, one
-user may have a quarter, and a quarter is kept for streams of the cluster, which only operators may open. A comment is
-sent every 15 s without an event, so that a client that has gone is noticed. A stream ends after an hour, so that its client has
-to prove again who it is; browsers connect again by themselves.
+A stream takes at most 96 KiB of memory, and a broker has at most 64: the next stream is refused with 503. One user may
+have a quarter of them, and a quarter is reserved for streams of the cluster, which only operators may open. A comment
+is sent every 15 s without an event, so that a disconnected client is noticed. A stream ends after an hour, so that its
+client has to authenticate again; browsers reconnect by themselves.
 
 Tests: tests/http/test_streams.py.
 """
@@ -31,7 +31,7 @@ from broker.runtime.threads import Lock
 from broker.security.principal import ANONYMOUS, Principal
 
 STREAMS_MAX: Final = 64
-# Of one stream: what may wait in its queue, and how much of that its connection takes at a time.
+# How much of one stream may wait in its queue, and how much of that its connection takes at a time.
 QUEUE_MAX_BYTES: Final = 64 * 1024
 OUTGOING_MAX_BYTES: Final = 32 * 1024
 STUCK_S: Final = 30.0
@@ -76,7 +76,7 @@ class Stream:
         now = clock.monotonic()
         self._ends_at = now + LIFETIME_S
         self._last_sent = now
-        self._stuck_since = inf  # since when the queue has not been empty
+        self._stuck_since = inf  # when the queue was last empty
 
     # -- for any thread -----------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Stream:
         return self._offer(encode(event, data))
 
     def tick(self, now: float) -> None:
-        """Now and then: a heartbeat, and the ends that a stream has by itself."""
+        """Called every few seconds: sends a heartbeat, or ends a stream that is too old or stuck."""
         if now >= self._ends_at:
             self.close()
         elif now - self._stuck_since >= STUCK_S:
@@ -94,7 +94,7 @@ class Stream:
             self._offer(_HEARTBEAT)
 
     def close(self) -> None:
-        """End the stream, in order."""
+        """End the stream in order."""
         self._outbox.call(self._connection, self.end)
 
     def _offer(self, data: bytes) -> bool:
@@ -153,7 +153,8 @@ class Stream:
             self._outbox.push(connection, [framed])
 
     def end(self) -> None:
-        """The broker stops, the client sends nothing more, or the stream's time is over. What is queued is dropped."""
+        """The broker stops, the client has closed its side, or the stream's lifetime is over. Queued events are
+        dropped."""
         if self._forget():
             self._outbox.send(self._request, [self._parser.send(h11.EndOfMessage()) or b""])
             self._outbox.close(self._request)
@@ -178,7 +179,7 @@ class Stream:
 
 
 class Streams:
-    """Those of the whole broker."""
+    """The streams of the whole broker."""
 
     def __init__(self, clock: Clock, most: int = STREAMS_MAX) -> None:
         self._clock = clock
@@ -204,16 +205,16 @@ class Streams:
 
     def _is_full(self, wanted: Stream) -> bool:
         part = self._most // 4
-        if not wanted.of_cluster and sum(not each.of_cluster for each in self._open) >= self._most - part:
+        if not wanted.of_cluster and sum(not stream.of_cluster for stream in self._open) >= self._most - part:
             return True
-        # Who has not said who they are cannot be told apart.
+        # Anonymous users cannot be told apart.
         known = wanted.watcher != ANONYMOUS
-        if known and sum(each.watcher == wanted.watcher for each in self._open) >= part:
+        if known and sum(stream.watcher == wanted.watcher for stream in self._open) >= part:
             return True
         return len(self._open) >= self._most
 
     def tick(self) -> None:
-        """To be called every few seconds, on any thread."""
+        """Call every few seconds, on any thread."""
         with self._lock:
             present = list(self._open)
         now = self._clock.monotonic()

@@ -1,18 +1,16 @@
-"""What a request line and the header Host name: a path in decoded segments, the parameters of a query, a host. Pure.
+"""The target of a request (path, query, host), and the check that refuses requests of foreign web pages. Pure.
 
 A path is cut at its slashes before it is decoded, so that a name may contain a slash as ``%2F``.
 
-Which requests may be a web page's: those are refused. Pure.
-
-A page of any site can make its visitor's browser send requests to this machine. There is no login at a plain listener, so two
-rules keep such pages out; both cost a client that is no browser nothing:
+A page of any site can make its visitor's browser send requests to this machine. A plain listener has no login, so two
+rules keep such pages out; neither affects clients that are not browsers:
 
 - The header Host must name this broker: a loopback name or address, the address that the connection was made to, the listener's
   own or advertised host, or one of `http_allowed_hosts`. A site that points its own name at this machine (DNS rebinding), so that
-  the browser takes the answers for the site's own, is still named in Host.
-- A request that a browser marks as another site's (Origin, Sec-Fetch-Site) is refused. There is no CORS.
+  the browser takes the answers for the site's own, still appears in Host.
+- A request that a browser marks as another site's (Origin, Sec-Fetch-Site) is refused. CORS is not supported.
 
-So the broker's own pages work, and a page of another port of this machine counts as another site's.
+So the broker's own pages work, and a page of another port of this machine counts as foreign.
 """
 
 import re
@@ -26,7 +24,7 @@ from broker.web.routes import BAD_REQUEST, FORBIDDEN, HttpError
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::\d{0,5})?")
-# A request has no more parameters than this.
+# The maximum number of parameters of a request.
 _PARAMETERS_MAX = 100
 
 
@@ -34,7 +32,7 @@ _PARAMETERS_MAX = 100
 class Target:
     segments: Sequence[str]
     query: Mapping[str, str]
-    authority: str | None  # of a target that is a whole URL
+    authority: str | None  # if the target is a whole URL
 
 
 def parse_target(text: bytes) -> Target:
@@ -66,7 +64,7 @@ def parse_query(text: str) -> Mapping[str, str]:
 
 
 def decoded(text: str) -> str:
-    """Percent-decoded. Raises HttpError for what is not UTF-8 then."""
+    """Percent-decoded. Raises HttpError if the result is not UTF-8."""
     if "%" not in text and text.isascii():
         return text
     try:
@@ -76,7 +74,7 @@ def decoded(text: str) -> str:
 
 
 def host_of(authority: str) -> str | None:
-    """The host of ``host:port`` in lower case, without brackets and a dot at the end; None if it is not written so."""
+    """The host of ``host:port`` in lower case, without brackets and a final dot; None if it has another form."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None
@@ -84,13 +82,13 @@ def host_of(authority: str) -> str | None:
 
 
 _ORIGIN = re.compile(r"https?://(.+)")
-# What a browser says of a request that the user has made, or that came from a page of this very origin.
+# Sec-Fetch-Site of a request that the user has made, or that came from a page of this origin.
 _OWN = ("same-origin", "none")
 
 
 def check(headers: Mapping[str, str], authority: str | None, local: str, allowed: Collection[str]) -> None:
-    """Raises HttpError. ``authority``: of a target that is a whole URL, which stands for Host. ``local``: the broker's address on
-    this connection. ``allowed``: hosts in lower case."""
+    """Raises HttpError. ``authority``: if the target is a whole URL, which replaces Host. ``local``: the broker's
+    address on this connection. ``allowed``: hosts in lower case."""
     named = headers.get("host") if authority is None else authority
     if named is not None:  # else it is HTTP/1.0, which no browser speaks
         host = host_of(named)

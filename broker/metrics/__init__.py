@@ -1,4 +1,5 @@
-"""What the broker measures: ``names`` declares every metric, ``registry`` holds those of one broker, ``text`` writes them."""
+"""The broker's metrics: ``names`` declares all of them, ``registry`` holds those of one broker and writes them as
+text."""
 
 from broker.metrics import names
 from broker.metrics.registry import (

@@ -1,13 +1,8 @@
-"""What is declared of a metric: its name, its kind, what it means, its labels, and of a histogram its ranges. Pure.
+"""The declaration of a metric, and two ways to read a figure that is expensive or that only makes sense over time.
 
-A figure that takes long to find is kept for a while, so that many who ask cost no more than one.
-
-Any thread may ask. One of them finds the figure out; those who ask meanwhile get the last one, or wait if there is none yet.
-
-The share of time that threads spent at something, over the last minute or so: from what each has spent altogether.
-
-There is no thread that measures at regular times: each reading remembers what it has found, and compares it with the oldest that
-is not too old. Any thread may read.
+`Metric` is pure. `Cached` keeps an expensive figure for a while, so that many readers cost no more than one. `Ratio` is
+the share of time that threads spent at something over the last minute or so. Any thread may read either; no thread of
+their own measures anything.
 
 Tests: tests/metrics/test_names.py.
 """
@@ -46,7 +41,7 @@ class Metric:
 
     @property
     def sample_name(self) -> str:
-        """As Prometheus knows it, in queries."""
+        """The name in Prometheus's queries."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
@@ -54,8 +49,10 @@ T = TypeVar("T")
 
 
 class Cached(Generic[T]):
+    """One reader computes the value; readers meanwhile get the previous value, or wait if there is none yet."""
+
     def __init__(self, find: Callable[[], T], monotonic: Callable[[], float], age_s: float) -> None:
-        """``age_s``: how old it may be, from when it was found."""
+        """``age_s``: how old the value may be, counted from when it was computed."""
         self._find = find
         self._monotonic = monotonic
         self._age_s = age_s
@@ -63,15 +60,15 @@ class Cached(Generic[T]):
         self._found: tuple[float, T] | None = None
 
     def get(self) -> T:
-        found = self._found
-        if found is not None and self._monotonic() - found[0] < self._age_s:
-            return found[1]
-        if not self._lock.acquire(blocking=found is None):
-            assert found is not None
-            return found[1]
+        cached = self._found
+        if cached is not None and self._monotonic() - cached[0] < self._age_s:
+            return cached[1]
+        if not self._lock.acquire(blocking=cached is None):
+            assert cached is not None
+            return cached[1]
         try:
             latest = self._found
-            if latest is None or latest is found:
+            if latest is None or latest is cached:
                 value = self._find()
                 latest = self._found = (self._monotonic(), value)
             return latest[1]
@@ -86,8 +83,10 @@ Spent = Mapping[object, float]
 
 
 class Ratio:
+    """Each reading is kept and compared with the oldest reading within the window."""
+
     def __init__(self, spent: Callable[[], Spent], monotonic: Callable[[], float], window_s: float) -> None:
-        """``spent``: how much time (s) each thread has spent altogether, by whatever identifies the thread."""
+        """``spent``: how much time (s) each thread has spent altogether; the keys identify threads."""
         self._spent = spent
         self._monotonic = monotonic
         self._window_s = window_s
@@ -95,7 +94,7 @@ class Ratio:
         self._readings: deque[tuple[float, Spent]] = deque([(monotonic(), spent())])
 
     def read(self) -> float:
-        """Of the threads that there are: 0 to 1. 0 where there are none."""
+        """The mean of the present threads: 0 to 1; 0 without threads."""
         with self._lock:
             now, spent = self._monotonic(), self._spent()
             readings = self._readings

@@ -1,14 +1,13 @@
-"""The names of all metrics, what they mean, and their labels: the one place where they are declared.
+"""The declarations of all metrics: their names, meanings and labels. Pure.
 
-Whoever counts takes the metric from here. docs/MONITORING.md lists them by generation, and tests/metrics/test_moving.py has a
-test for each of them.
+A counting module takes its metrics from here. docs/MONITORING.md lists them by section, and
+tests/metrics/test_moving.py has a test for each.
 
-Where Kafka's usual dashboards have a name for a figure (the JMX exporter's, or kafka_exporter's), it has that name; where
-Pulsar's have one, that. All others begin with ``broker_``. Units come last. Prometheus adds ``_total`` to the names of counters.
+A figure that Kafka's usual dashboards name (those of the JMX exporter or of kafka_exporter) has that name, and a figure
+that Pulsar's dashboards name has theirs. All other names begin with ``broker_``. Units come last. Prometheus adds
+``_total`` to the names of counters.
 
-Labels whose values clients choose are bounded: what is beyond the bound is summed under the value ``(other)``.
-
-Pure.
+Labels with values that clients choose are bounded: values beyond the bound are summed under ``(other)``.
 """
 
 from typing import Final

@@ -1,23 +1,17 @@
-"""Counters, gauges and histograms. Counting is one statement on an attribute: ``cell.value += 1``.
+"""Counters, gauges and histograms of one broker, and their text. Counting is one statement: ``cell.value += 1``.
 
 Each thread counts in cells of its own, which no other thread writes, and a reader sums the cells of the same labels. So no lock
 is needed, with the GIL or without it: a cell has one writer, and its value is replaced as a whole. Cells stay in their registry
-when their thread has ended, so that sums never go down.
+when their thread has ended, so that sums never go down. ``names.py`` declares the names of metrics and their meaning.
 
-What the metrics are called and what they mean is declared in ``names.py``.
+`render` writes a registry in Prometheus's text format, or in OpenMetrics if the client asks for it. prometheus-client
+writes the same, but takes three times as long and does not let other threads run meanwhile; `render` pauses between
+pieces.
 
-A registry as text: Prometheus's format, or OpenMetrics where the client asks for it. Pure but for the reading.
-
-prometheus-client writes the same, in three times as long, and all of it in one piece, while other threads get the interpreter by
-turns only. This one pauses.
-
-Series for the busiest of many things, such as topics, and one for all others together.
-
-Clients choose how many topics and groups there are, and every series costs memory here and at whoever stores it. So only some
-have series of their own. Who has one keeps it for as long as nobody else has become much busier, because series that come and go
-are of little use.
-
-Not for several threads at a time.
+`Chosen` and `BoundedCounter` bound the number of series. Clients choose how many topics and groups there are, and every
+series costs memory here and in whatever stores it. So only the busiest have series of their own, and one series sums
+the others. A thing keeps its series until another has become much busier, because series that come and go are of little
+use. These two are not thread-safe.
 """
 
 from bisect import bisect_left
@@ -54,7 +48,7 @@ class HistogramCell:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last one is for what lies above every bound
+        self.counts = [0] * (len(bounds) + 1)  # the last counts values above every bound
         self.sum: float = 0
 
     def observe(self, value: float) -> None:
@@ -115,7 +109,7 @@ class Histogram:
         return cell
 
     def read(self) -> dict[Labels, Ranges]:
-        """By label values."""
+        """The counts and sums, by label values."""
         totals: dict[Labels, Ranges] = {}
         for values, cell in list(self._cells):
             counts, total = totals.get(values, ([0] * len(cell.counts), 0))
@@ -173,7 +167,7 @@ class Registry:
         return {} if family is None else family.read()
 
     def ranges(self, metric: Metric) -> Mapping[Labels, Ranges]:
-        """The same of a histogram."""
+        """The counts and sums of a histogram, by label values; none if this broker does not have it."""
         family = self._families.get(metric.name)
         assert family is None or isinstance(family, Histogram | ReadHistogram), metric.name
         return {} if family is None else family.read()
@@ -186,12 +180,12 @@ _PIECE = 500
 
 
 def _nothing() -> None:
-    """What is done between two pieces, unless somebody says so."""
+    """The default of ``pause``."""
 
 
 def negotiate(accept: str) -> str:
-    """The content type for the value of a header Accept: OpenMetrics if it is named there, as Prometheus does, else the text
-    format, which everybody reads."""
+    """The content type for the value of an Accept header: OpenMetrics if the header names it, as Prometheus does, else
+    the text format, which every scraper reads."""
     for media_range in accept.split(","):
         name, *parameters = [part.strip().lower() for part in media_range.split(";")]
         version = next((each.partition("=")[2] for each in parameters if each.startswith("version=")), "1.0.0")
@@ -202,7 +196,7 @@ def negotiate(accept: str) -> str:
 
 
 def render(registry: Registry, content_type: str = PROMETHEUS, pause: Callable[[], None] = _nothing) -> bytes:
-    """All metrics that have a value. ``pause`` is called now and then, and may raise an exception to give up."""
+    """All metrics that have a value. ``pause`` is called every 500 samples, and may raise an exception to give up."""
     openmetrics = content_type == OPENMETRICS
     pieces: list[bytes] = []
     lines: list[str] = []
@@ -277,14 +271,14 @@ def _number(value: float) -> str:
     return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
 
 
-# How often (s) places are given to things that have become busier.
+# How often (s) series are given to things that have become busier.
 _REVIEW_S = 60.0
-# How much busier one must be than another whose place it takes.
+# How much busier a thing must be than the thing that loses its series to it.
 _BUSIER = 2.0
 
 
 class Chosen:
-    """Which things have series of their own: at most ``most``."""
+    """Chooses the things that have series of their own: at most ``most``."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -293,7 +287,7 @@ class Chosen:
         self._reviewed_at = float("-inf")
 
     def choose(self, totals: Mapping[str, float], now: float) -> frozenset[str]:
-        """``totals``: by thing, something that only goes up, such as bytes. ``now``: monotonic s."""
+        """``totals``: by thing, a total that only goes up, such as bytes. ``now``: monotonic s."""
         if len(totals) <= self._most:
             self.names = frozenset(totals)
             return self.names
@@ -316,16 +310,17 @@ class Chosen:
 
 
 class BoundedCounter:
-    """A counter by thing. The sum of the others never goes down, whoever gets or loses a series, and whatever is deleted."""
+    """A counter by thing. The sum of the others never goes down, whatever gains or loses a series or is deleted."""
 
     def __init__(self) -> None:
-        # By thing, how much of its total belongs to the series of all others; and of things that there are no more, altogether.
+        # By thing, how much of its total belongs to the series of the others; and the same for all deleted things
+        # together.
         self._hidden: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._gone = 0.0
 
     def split(self, totals: Mapping[str, float], chosen: frozenset[str]) -> dict[str, float]:
-        """By name: the total of each that was chosen, and what belongs to the others under ``OTHER``."""
+        """By name: the total of each chosen thing, and the sum of the others under ``OTHER``."""
         shown: dict[str, float] = {}
         for name, total in totals.items():
             last = self._last.get(name, 0.0)
@@ -346,7 +341,7 @@ class BoundedCounter:
 
 
 def summed(values: Mapping[str, float], chosen: frozenset[str]) -> dict[str, float]:
-    """The same for gauges."""
+    """By name: the gauge of each chosen thing, and the sum of the others under ``OTHER``."""
     shown: dict[str, float] = {}
     for name, value in values.items():
         key = name if name in chosen else OTHER

@@ -1,17 +1,17 @@
-"""How long requests take, by API, in the five parts that Kafka tells apart.
+"""How long requests take, by API, in the five parts that Kafka distinguishes.
 
 | part | from | to |
 |---|---|---|
-| queue | the processor was told that bytes are there | a thread begins to handle the request |
-| local | a thread begins to handle the request | it is answered, or waits for something |
-| wait | it waits for something (records, members of a group, an fsync) | its answer is there |
+| queue | the poller reported bytes to the processor | a thread begins to handle the request |
+| local | a thread begins to handle the request | the request is answered or parked |
+| wait | the request is parked (for records, members of a group, an fsync) | its answer is ready |
 | throttle | the answer to a client above its quota | the next request of that client may come |
 | send | the answer | the socket has taken all of it |
 
-Each processor measures for itself, and readers add the processors up. Requests that wait, or that a handler has, are all
-measured. The others are answered within microseconds, and measuring each would cost a good part of that. So these are all
-counted, but measured in some *steps* of the processor only, so that there are at most ``1 / GAP_S`` measured ones a second. Each
-stands for as many as were answered since the last such step. A broker with little to do measures every request.
+Each processor measures for itself, and readers sum the processors. All requests that are parked or go to a handler are
+measured. The others are answered within microseconds, and measuring each would cost a good part of that. They are all
+counted, but measured only in some *steps* of the processor, at most ``1 / GAP_S`` requests a second. Each measured
+request stands for as many as were answered since the last such step. A broker with little to do measures every request.
 
 Streams, whose frames are not answered one by one, have no times.
 
@@ -36,7 +36,7 @@ GAP_S: Final = 0.0005
 
 
 class Times:
-    """Of the requests of one API: by part, how many there are in each range, and the sum (s)."""
+    """The times of one API's requests: by part, the number of requests in each range, and the sum (s)."""
 
     __slots__ = ("counts", "sums")
 
@@ -52,14 +52,14 @@ class Times:
 
 
 class RequestTimes:
-    """Those of one processor, by the kind of the request. Only its thread writes; any thread may read."""
+    """The times of one processor's requests, by kind. Only its thread writes; any thread may read."""
 
     def __init__(self) -> None:
-        # Those that were answered at once, while their processor handled them, and those that were not.
+        # Requests that were answered while their processor handled them, and requests that were answered later.
         self.at_once: defaultdict[str, int] = defaultdict(int)
         self.later: defaultdict[str, int] = defaultdict(int)
         self.times: dict[str, Times] = {}
-        self._measured = 0  # of those that were answered at once, how many are measured or represented
+        self._measured = 0  # how many of ``at_once`` are measured or represented by a measured request
 
     def of(self, kind: str) -> Times:
         times = self.times.get(kind)
@@ -70,7 +70,7 @@ class RequestTimes:
     def answered_later(
         self, kind: str, received_at: float, taken_at: float, handled_at: float, now: float, count: int = 1
     ) -> None:
-        """One that was parked, or that a handler had; or several that were answered together."""
+        """A request that was parked or handled by a handler, or several that were answered together."""
         self.later[kind] += count
         times = self.times.get(kind) or self.of(kind)
         counts, sums = times.counts, times.sums
@@ -86,8 +86,8 @@ class RequestTimes:
         sums[WAIT] += wait * count
 
     def answered_at_once(self, measured: Sequence[Any], began: float, ended: float) -> None:
-        """All of one step, which has begun and ended then: in their order the kind of each, the time when its handling has begun,
-        and when it was answered."""
+        """The requests of one step, which lasted from ``began`` to ``ended``. ``measured`` has three values for each
+        request, in order: its kind, the time when its handling began, and the time when it was answered."""
         since = sum(self.at_once.values()) - self._measured
         number = len(measured) // 3
         weight = max(1, since // number)
@@ -177,7 +177,7 @@ class Measuring:
 
 
 def requests(tables: Iterable[RequestTimes]) -> dict[Labels, float]:
-    """How many were answered, by API."""
+    """How many requests were answered, by API."""
     sums: defaultdict[Labels, float] = defaultdict(float)
     for table in tables:
         for counts in (table.at_once, table.later):
@@ -187,20 +187,20 @@ def requests(tables: Iterable[RequestTimes]) -> dict[Labels, float]:
 
 
 def ranges(tables: Iterable[RequestTimes]) -> dict[Labels, Ranges]:
-    """Their times, by API and part."""
-    found: dict[str, Times] = {}
+    """The times of requests, by API and part."""
+    totals: dict[str, Times] = {}
     for table in tables:
         for kind, times in table.times.copy().items():
-            total = found.setdefault(kind, Times())
+            total = totals.setdefault(kind, Times())
             for part in range(len(PARTS)):
                 total.sums[part] += times.sums[part]
                 total.counts[part] = [a + b for a, b in zip(total.counts[part], times.counts[part], strict=True)]
-            # They did not wait. What was throttled is counted by itself.
+            # Requests that were answered at once did not wait. Throttled requests are counted separately.
             at_once = table.at_once.get(kind, 0)
             total.counts[WAIT][0] += at_once
             total.counts[THROTTLE][0] += at_once
     return {
         (kind, name): (times.counts[part], times.sums[part])
-        for kind, times in found.items()
+        for kind, times in totals.items()
         for part, name in enumerate(PARTS)
     }

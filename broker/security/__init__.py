@@ -1,1 +1,1 @@
-"""Who a client is, what it may do, and how much it may take. Every service asks; nothing here knows a protocol or a socket."""
+"""Authentication, authorization and quotas of clients, for all services. Knows no protocol and no socket."""

@@ -1,8 +1,8 @@
-"""ACLs as values: what is protected, what may be done with it, and one rule about it. The codes are those of Kafka's protocol.
+"""ACLs as values, and the interface of an authorizer. The codes are those of Kafka's protocol.
 
-Addresses of clients in one spelling, so that an ACL's host can be compared with the client's as a text. Pure.
-
-What a principal may do. Services ask an ``Authorizer``; without one, everybody may do everything.
+`canonical_host` brings addresses of clients into one spelling, so that an ACL's host can be compared with the client's
+as a text. Services ask an ``Authorizer`` for the rights of a principal; without an authorizer, everybody may do
+everything. Pure.
 
 Tests: tests/server/test_broker_server.py.
 """
@@ -18,8 +18,9 @@ from broker.security.principal import Principal
 
 
 def canonical_host(text: str) -> str:
-    """``0:0:0:0:0:0:0:1`` and ``::1`` are the same, and so are ``::ffff:10.0.0.1`` and ``10.0.0.1``, which a listener on ``::``
-    may report for a client of IPv4. What is not an address is returned as it is."""
+    """The spelling of an address that ACLs use. ``0:0:0:0:0:0:0:1`` and ``::1`` are the same, and so are
+    ``::ffff:10.0.0.1`` and ``10.0.0.1``, because a listener on ``::`` may report the former for an IPv4 client. Other
+    texts are returned unchanged."""
     if text == "*":
         return text
     try:
@@ -116,7 +117,7 @@ class Acl:
     """One rule: ``principal`` from ``host`` is allowed or denied ``operation`` on the resources that the pattern covers."""
 
     resource_type: ResourceType
-    name: str  # of the resource, or what its name begins with; "*" in a LITERAL pattern: every resource of the type
+    name: str  # the resource's name, or a prefix of it; "*" in a LITERAL pattern: every resource of the type
     pattern: PatternType  # LITERAL or PREFIXED
     principal: str  # such as "User:alice"; "User:*" is everybody
     host: str  # an address, or "*"
@@ -137,11 +138,12 @@ class Authorizer(Protocol):
         *,
         audited: bool = True,
     ) -> bool:
-        """Whether ``principal`` from the address ``host`` may do this.
+        """Whether ``principal`` from the address ``host`` has this right.
 
-        ``audited``: a denial is logged. False where the request did not name the resource, so that a denial only hides it.
+        ``audited``: a denial is logged. Pass False if the request did not name the resource, so that a denial only
+        hides it.
         """
 
     def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether there is any resource of this type for which the principal is allowed the operation (Kafka's
+        """Whether the principal is allowed the operation on any resource of this type (Kafka's
         authorizeByResourceType)."""

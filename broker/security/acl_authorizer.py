@@ -1,18 +1,17 @@
-"""The authorizer that asks ACLs, as Kafka's StandardAuthorizer does: super users may do everything; else the ACLs decide
-(``acl_rules.py``); and what no ACL covers is denied, or allowed with ``allow.everyone.if.no.acl.found``.
+"""The authorizer that uses ACLs, and the audit log of denials.
 
-Processors ask for every request, so answers are kept. They belong to the rules from which they were found: a change of ACLs
-replaces both in one assignment, and the next request of every connection is decided by the new ones. Any thread may ask.
-Changes are made by handlers, one after the other under a lock: first the catalogue, then the rules, then the reply. If the
-catalogue does not know whether a change has reached the disk, the ACLs concerned are remembered as doubtful, and the next
-change that names them is written whatever the rules in force say.
+`AclAuthorizer` works like Kafka's StandardAuthorizer: super users may do everything; otherwise the ACLs decide
+(``acl_rules.py``); a resource that no ACL covers is denied, or allowed with ``allow.everyone.if.no.acl.found``.
+Processors ask for every request, so answers are cached. They belong to the rules that they were computed from: a change
+of ACLs replaces both in one assignment, and the next request of every connection is decided by the new rules. Any
+thread may ask. Handlers make changes, one after the other under a lock: first the catalogue, then the rules, then the
+reply. If the catalogue does not know whether a change has reached the disk, the ACLs of the change are remembered as
+doubtful, and the next change that names them is written whatever the rules in force say.
 
-Denials: each is counted, and the first ones are logged. A client that is denied repeats its request several times a second,
-and a hostile one thinks of a new resource each time; neither may fill a disk with events.
-
-Of the same denial (who, from where, what, on which resource) one event a minute is logged, of one principal at most
-``_EVENTS_OF_PRINCIPAL`` a minute, and in all at most ``_EVENTS``. The next event of that principal says how many were not
-logged. Any thread.
+`Audit` counts every denial and logs some. A denied client repeats its request several times a second, and a hostile
+client names a new resource each time; neither may fill a disk with events. So the same denial (principal, host,
+operation, resource) is logged once a minute, denials of one principal at most ``_EVENTS_OF_PRINCIPAL`` times a minute,
+and all together at most ``_EVENTS`` times. The next event of that principal says how many were not logged. Any thread.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ log = get_logger("security")
 PERIOD_S: Final = 60.0
 _EVENTS_OF_PRINCIPAL: Final = 20
 _EVENTS: Final = 200
-# Principals whose unlogged denials are counted. Beyond that they are only in the metrics.
+# Principals whose unlogged denials are counted. Denials of further principals are only in the metrics.
 _PRINCIPALS_MAX: Final = 1000
 # Characters of a name in an event: a topic's longest name is 249.
 _TEXT_MAX: Final = 249
@@ -47,7 +46,7 @@ class Audit:
         self._clock = clock
         self._lock = Lock()
         self._counts: dict[Labels, int] = {}  # by operation and type of resource
-        # Of the present period.
+        # State of the present period.
         self._ends = 0.0  # Clock.monotonic() s
         self._logged: set[tuple[str, str, Operation, ResourceType, str]] = set()
         self._events_of: dict[str, int] = {}
@@ -55,7 +54,7 @@ class Audit:
         self._unlogged: dict[str, int] = {}
 
     def denied(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """A client was refused what it asked for."""
+        """Count a denial, and log it unless there were too many."""
         with self._lock:
             labels = operation.name.lower(), resource_type.name.lower()
             self._counts[labels] = self._counts.get(labels, 0) + 1
@@ -94,14 +93,15 @@ class Audit:
 
 
 def printable(text: str) -> str:
-    """The text without what could forge a line of a log or control a terminal, and not too long."""
+    """The text, shortened, without characters that could forge a line of a log or control a terminal."""
     shown = text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "..."
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
-# Answers that are kept of each kind, and the longest names (characters) of a resource for which one is kept: a topic's longest
-# name, and the second name of a subscription, which begins with that. About 400 bytes each. When there are more, all are
-# dropped: a client that asks for ever new names makes others pay 2-5 us again, not memory.
+# How many answers of each kind are cached, and the longest names (characters) of a resource whose answer is cached: a
+# topic's longest name, and the second name of a subscription, which begins with a topic's name. An answer takes about
+# 400 bytes. When the cache is full, it is cleared: a client that asks for ever new names costs others 2-5 us again, but
+# no memory.
 _ANSWERS_MAX: Final = 20_000
 _ANSWERED_NAME_MAX: Final = 249
 _ANSWERED_ALIAS_MAX: Final = 512
@@ -111,7 +111,7 @@ _SOME_NAME: Final = "hardcode"
 
 _BITS: Final = tuple(map(bit, Operation))
 
-# How many matches one request to delete may have, over all its filters: each filter returns all of its own.
+# How many matches one request to delete may have, over all its filters: each filter returns all of its matches.
 _MATCHES_MAX: Final = 1_000_000
 
 
@@ -121,12 +121,13 @@ class TooManyAcls(Refusal):
 
 @attrs.frozen(eq=False, slots=True)
 class _Answers:
-    """Rules, and what was found out from them."""
+    """Rules, and the answers that were computed from them."""
 
     rules: AclRules
     # By type and name of the principal, host, type and name of the resource: the bits of the operations that are allowed.
     of_resource: dict[tuple[str, str, str, ResourceType, str], int] = attrs.field(factory=dict)
-    # The same for a resource with another name, which follows: those that are allowed, and those that are not denied.
+    # The same for a resource with another name, which follows: the allowed operations, and those that are not
+    # denied.
     of_aliased: dict[tuple[str, str, str, ResourceType, str, str | None], tuple[int, int]] = attrs.field(factory=dict)
     # By type and name of the principal, host, operation and type of the resource.
     of_type: dict[tuple[str, str, str, Operation, ResourceType], bool] = attrs.field(factory=dict)
@@ -144,14 +145,15 @@ class AclAuthorizer:
         default: bool = False,
         acls_max: int = 1_000_000,
     ) -> None:
-        """``default``: what no ACL covers is allowed. Raises ConfigError for ACLs of a newer version of the broker."""
+        """``default``: a resource that no ACL covers is allowed. Raises ConfigError for ACLs of a newer version of the
+        broker."""
         self._catalogue = catalogue
         self._super_users = super_users
         self._acls_max = acls_max
         self._lock = Lock()  # guards changes
         self._doubtful: set[Acl] = set()
-        # Called after each change, before it is answered, on the thread that makes it: who has something open looks whether its
-        # clients may still have it. Must not block for long.
+        # Called after each change, before it is answered, on the thread that makes it: owners of open streams and
+        # consumers check their clients' rights again. Must not block for long.
         self.on_change: list[Callable[[], None]] = []
         self.audit = Audit(clock)
         self._answers = _Answers(no_rules(default).changed(map(_acl, catalogue.load_acls())))
@@ -200,8 +202,8 @@ class AclAuthorizer:
         granted: bool = False,
         audited: bool = True,
     ) -> bool:
-        """The same for a resource with another name: ACLs allow it by either, and none denies it by either. ``granted``: the
-        client may do it unless an ACL denies it."""
+        """The same for a resource with a second name: ACLs for either name allow the operation, and neither name is
+        denied it. ``granted``: the client has the right unless an ACL denies it."""
         answers = self._answers
         key = principal.type, principal.name, host, resource_type, name, alias
         bits = answers.of_aliased.get(key)
@@ -250,8 +252,8 @@ class AclAuthorizer:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def create(self, acls: Sequence[Acl]) -> list[Refusal | StorageError | None]:
-        """Add these; the result for each, in their order: None where the ACL is there now. Each is valid or refused by itself;
-        the valid ones are written all or none."""
+        """Add ACLs. The result for each, in order: None if the ACL exists now. An invalid ACL is refused without
+        affecting the others; the valid ACLs are written all or none."""
         results: list[Refusal | StorageError | None] = []
         added: dict[Acl, None] = {}
         with self._lock:
@@ -281,8 +283,8 @@ class AclAuthorizer:
     def delete(
         self, filters: Sequence[AclFilter], checkpoint: Callable[[], None] = lambda: None
     ) -> list[Sequence[Acl] | Refusal | StorageError]:
-        """Remove what matches; for each filter the ACLs that it matches, or why it was not carried out. All are removed or
-        none.
+        """Remove the matches of all filters, all or none. The result for each filter: the ACLs that it matches, or the
+        error.
 
         ``checkpoint`` is called from time to time; an exception from it ends the work before anything is removed.
         """
@@ -316,7 +318,7 @@ class AclAuthorizer:
         return results
 
     def _change(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
-        """Durable first, then in force. Called with the lock."""
+        """Write the change to the catalogue, then put it in force. Called with the lock."""
         concerned = {*added, *removed}
         if not concerned:
             return
@@ -356,5 +358,5 @@ def _acl(row: AclRow) -> Acl:
             Permission(row.permission),
         )
     except ValueError as error:
-        # To leave out a DENY that this version does not understand would open what it protects.
+        # Leaving out a DENY that this version does not know would open the resource that it protects.
         raise ConfigError(f"Start the version of the broker that has created the ACL {row}: {error}.") from error

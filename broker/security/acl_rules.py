@@ -1,21 +1,21 @@
-"""All ACLs at one moment, indexed so that a decision costs the same for ten of them and for a hundred thousand. Immutable: a
-change returns other rules, which share what has not changed.
+"""All ACLs at one moment, and filters over them. `AclRules` is indexed, so that a decision costs the same for ten ACLs
+and for a hundred thousand. It is immutable: a change returns new rules, which share the unchanged tables.
 
 The rules are those of Kafka's StandardAuthorizer. An ACL concerns a request if its principal is the client's or ``User:*``, its
 host the client's or ``*``, and its pattern covers the resource: its name, a prefix of its name, or ``*``. Then
 
 - a DENY of the operation, or of ALL, refuses the request, whatever else there is;
 - an ALLOW of the operation, of ALL, or of one that implies it (see ``_DESCRIBED_BY`` and ``_CONFIGS_DESCRIBED_BY``) grants it;
-- without either it is refused, or, where no ACL of anybody covers the resource, the default decides.
+- without either it is refused, or, if no ACL of any principal covers the resource, the default decides.
 
 The index leads from the type of the resource, the principal and the host to the names, and from a name to two sets of
-operations: those that are allowed and those that are denied, as bits, ``1 << Operation``. So a decision takes four look-ups
-(the principal or everybody, the host or any) for the name, for ``*`` and for each length that the prefixes of that principal
-have.
+operations, allowed and denied, as bits, ``1 << Operation``. So a decision takes four look-ups (the principal or
+everybody, the host or any) for the name, for ``*``, and for each length of that principal's prefixes.
 
 Any thread may read. A change copies the tables that it changes: those of one type of resource and of one principal.
 
-Which ACLs a request to describe or to delete means (Kafka's AclBindingFilter), and which ACLs can be created. Pure.
+`AclFilter` selects ACLs to describe or delete (Kafka's AclBindingFilter); `check_new` says which ACLs can be created.
+Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,11 +46,11 @@ def bit(operation: Operation) -> int:
 
 
 _ALL = bit(Operation.ALL)
-# As in Kafka. Only an ALLOW implies other operations: who may not write may still be allowed to describe.
+# As in Kafka. Only an ALLOW implies other operations: a client that may not write may still be allowed to describe.
 _DESCRIBED_BY = bit(Operation.READ) | bit(Operation.WRITE) | bit(Operation.DELETE) | bit(Operation.ALTER)
 _CONFIGS_DESCRIBED_BY = bit(Operation.ALTER_CONFIGS)
 
-# The bits of the operations that are allowed, and of those that are denied, as the ACLs name them.
+# The bits of the allowed operations, and of the denied operations, as the ACLs name them.
 Bits = tuple[int, int]
 _NO_BITS: Bits = (0, 0)
 Client = tuple[str, str]  # principal and host, as in an ACL
@@ -58,15 +58,15 @@ Client = tuple[str, str]  # principal and host, as in an ACL
 
 @attrs.frozen(slots=True)
 class _Names:
-    """What the ACLs of one principal and host say about the resources of one type."""
+    """The ACLs of one principal and host for the resources of one type."""
 
     literal: Mapping[str, Bits]
     prefixed: Mapping[str, Bits]
-    lengths: tuple[int, ...]  # those of the prefixes, ascending
-    allowed: int  # every operation that is allowed with any of them
+    lengths: tuple[int, ...]  # of the prefixes, ascending
+    allowed: int  # the union of all allowed operations
 
     def of(self, name: str) -> Bits:
-        """What is allowed and denied with this resource."""
+        """The operations that are allowed and denied for this resource."""
         allowed, denied = self.literal.get(name, _NO_BITS)
         more = self.literal.get(WILDCARD)
         if more is not None:
@@ -88,8 +88,8 @@ _NO_NAMES = _Names({}, {}, (), 0)
 
 @attrs.frozen(slots=True)
 class _Patterns:
-    """How many ACLs there are for each pattern of one type of resource, for all principals. Needed only where the default is
-    that what no ACL covers is allowed."""
+    """The number of ACLs for each pattern of one type of resource, of all principals. Needed only if the default is to
+    allow resources that no ACL covers."""
 
     literal: Mapping[str, int]
     prefixed: Mapping[str, int]
@@ -108,16 +108,17 @@ _NO_PATTERNS = _Patterns({}, {}, ())
 
 @attrs.frozen(slots=True)
 class AclRules:
-    """``changed`` adds and removes ACLs; ``decide`` and ``decide_any`` are the questions. Begin with ``no_rules``."""
+    """``changed`` adds and removes ACLs; ``decide``, ``decide_by`` and ``decide_any`` answer. Begin with
+    ``no_rules``."""
 
     clients: Mapping[ResourceType, Mapping[Client, _Names]]
-    patterns: Mapping[ResourceType, _Patterns] | None  # None: what no ACL covers is denied
-    count: int  # of the ACLs
+    patterns: Mapping[ResourceType, _Patterns] | None  # None: a resource that no ACL covers is denied
+    count: int  # the number of ACLs
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def decide(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
-        """The bits of all operations that the client may carry out on this resource."""
+        """The bits of all operations that the client is allowed on this resource."""
         allowed, denied = self._stated(principal, host, resource_type, name)
         if not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
             return EVERYTHING
@@ -126,8 +127,8 @@ class AclRules:
     def decide_by(
         self, principal: str, host: str, resource_type: ResourceType, name: str, alias: str | None
     ) -> tuple[int, int]:
-        """The bits of all operations that the client may carry out on a resource with another name, and of those that no ACL
-        denies. ACLs count by either name; the default is asked by the first one."""
+        """The bits of all operations that the client is allowed on a resource with a second name, and of the operations
+        that no ACL denies. ACLs of either name count; whether the default applies depends on the first name."""
         allowed, denied = self._stated(principal, host, resource_type, name)
         is_open = (
             not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name)
@@ -139,7 +140,7 @@ class AclRules:
         return (EVERYTHING if is_open else _with_implied(allowed)) & undenied, undenied
 
     def _stated(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Bits:
-        """What ACLs allow and deny by this name."""
+        """The operations that ACLs allow and deny for this name."""
         clients = self.clients.get(resource_type, {})
         allowed = denied = 0
         for client in _clients(principal, host):
@@ -151,28 +152,28 @@ class AclRules:
         return allowed, denied
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether some resource of this type exists, or could exist, for which ACLs allow the operation (KIP-679). As in Kafka
-        no operation implies another here, and the default is not asked."""
+        """Whether a resource of this type exists, or could exist, for which ACLs allow the operation (KIP-679). As in
+        Kafka, no operation implies another here, and the default does not count."""
         clients = self.clients.get(resource_type, {})
-        found = [clients[client] for client in _clients(principal, host) if client in clients]
+        tables = [clients[client] for client in _clients(principal, host) if client in clients]
         wanted = bit(operation) | _ALL
 
         def denied(name: str) -> bool:
-            return any(names.literal.get(name, _NO_BITS)[1] & wanted for names in found)
+            return any(names.literal.get(name, _NO_BITS)[1] & wanted for names in tables)
 
         def prefix_denied(name: str) -> bool:
             return any(
                 names.prefixed.get(name[:length], _NO_BITS)[1] & wanted
-                for names in found
+                for names in tables
                 for length in names.lengths
                 if length <= len(name)
             )
 
         if denied(WILDCARD):
             return False
-        if any(names.literal.get(WILDCARD, _NO_BITS)[0] & wanted for names in found):
+        if any(names.literal.get(WILDCARD, _NO_BITS)[0] & wanted for names in tables):
             return True
-        for names in found:
+        for names in tables:
             if not names.allowed & wanted:
                 continue
             for name, bits in names.literal.items():
@@ -197,7 +198,7 @@ class AclRules:
     def of_client(
         self, resource_type: ResourceType, principal: str, host: str, name: str | None = None
     ) -> Iterator[Acl]:
-        """The ACLs of exactly this principal and host, and, if it is given, of exactly this name."""
+        """The ACLs of exactly this principal and host, and, if ``name`` is not None, of exactly this name."""
         names = self.clients.get(resource_type, {}).get((principal, host), _NO_NAMES)
         for pattern, table in ((PatternType.LITERAL, names.literal), (PatternType.PREFIXED, names.prefixed)):
             if name is not None:
@@ -222,12 +223,12 @@ class AclRules:
 
 
 def no_rules(default: bool) -> AclRules:
-    """``default``: what no ACL covers is allowed."""
+    """``default``: a resource that no ACL covers is allowed."""
     return AclRules({}, {} if default else None, 0)
 
 
 class _Change:
-    """Rules in the making: each table is copied when it is first changed."""
+    """Builds new rules. Each table is copied when it is first changed."""
 
     def __init__(self, rules: AclRules) -> None:
         self._rules = rules
@@ -286,7 +287,7 @@ class _Change:
 
 
 def _clients(principal: str, host: str) -> tuple[Client, ...]:
-    """The principals and hosts of the ACLs that concern this client."""
+    """The principals and hosts of the ACLs that apply to this client."""
     return (principal, host), (principal, WILDCARD), (EVERYBODY, host), (EVERYBODY, WILDCARD)
 
 
@@ -310,18 +311,18 @@ def _lengths(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({len(name) for name in names}))
 
 
-# Characters of a resource's name, a principal or a host. Names of topics have up to 249; the distinguished names of
-# certificates are the longest principals. Kafka has no limit but that of its strings, 32 KiB.
+# The longest name of a resource, principal or host (characters). Names of topics have up to 249; the distinguished
+# names of certificates are the longest principals. Kafka's only limit is that of its strings, 32 KiB.
 TEXT_MAX = 1024
 
 
 class InvalidAcl(Refusal):
-    """An ACL or a filter that means nothing."""
+    """An ACL or a filter that is not valid."""
 
 
 @attrs.frozen(slots=True)
 class AclFilter:
-    """None, and ANY: every value. ``name`` with the pattern MATCH: every pattern that covers this resource."""
+    """None and ANY match every value. ``name`` with the pattern MATCH: every pattern that covers this resource."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -359,7 +360,7 @@ class AclFilter:
         return acl.name == WILDCARD
 
     def candidates(self, rules: AclRules) -> Iterator[Acl]:
-        """The ACLs among which those that match are."""
+        """A superset of the matching ACLs."""
         if self.resource_type is ResourceType.ANY or self.principal is None or self.host is None:
             return iter(rules)
         name = None if self.pattern is PatternType.MATCH else self.name
@@ -375,7 +376,7 @@ _WORDS = {
 
 
 def check_new(acl: Acl) -> None:
-    """Raises InvalidAcl for what cannot be created: the rules are Kafka's, with a limit to the lengths."""
+    """Raises InvalidAcl for an ACL that cannot be created. The rules are Kafka's, with a limit to the lengths."""
     if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
         raise InvalidAcl("Give the ACL the type of a resource.")
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:

@@ -1,7 +1,8 @@
-"""Makes certificates for development and tests: an authority, and what it signs. ECDSA P-256, which is the cheapest handshake.
+"""Makes certificates for development and tests: an authority, and the certificates that it signs. ECDSA P-256 has the
+cheapest handshake.
 
-Pure: the caller says what time it is and writes the files. ``cryptography`` does the rest. The keys are not protected by
-a password unless the caller asks for one, and there is no revocation: this is no substitute for an organisation's authority.
+Pure: the caller passes the time and writes the files; ``cryptography`` does the rest. A key has a password only if the
+caller passes one, and there is no revocation: this does not replace an organisation's authority.
 """
 
 import datetime
@@ -25,16 +26,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from broker.errors import ConfigError
 
-# X.520 allows no longer common name, and OpenSSL refuses one.
+# X.520 limits common names to this length, and OpenSSL refuses longer names.
 _NAME_MAX = 64
 _DAY = datetime.timedelta(days=1)
-# For clients whose clocks are behind.
+# Certificates are valid from an hour ago, for clients whose clocks are behind.
 _EARLIER = datetime.timedelta(hours=1)
 
 
 @attrs.frozen(eq=False)
 class Identity:
-    """A certificate and its key. ``authority`` None: it is an authority's own."""
+    """A certificate and its key. ``authority``: the signer's certificate; None for the authority itself."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = attrs.field(repr=False)
@@ -45,7 +46,7 @@ class Identity:
         return self.certificate.public_bytes(Encoding.PEM)
 
     def key_pem(self, password: str | None = None) -> bytes:
-        """PKCS#8."""
+        """The key as PKCS#8."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, _encryption(password))
 
     def pkcs12(self, name: str, password: str) -> bytes:
@@ -57,7 +58,7 @@ class Identity:
 
 
 def make_authority(name: str, now_s: float, days: int) -> Identity:
-    """An authority of our own. It may sign servers and clients, and no other authority."""
+    """A new authority. It may sign servers and clients, and no other authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(name)
     builder = _builder(subject, subject, key, key.public_key(), now_s, days)
@@ -87,7 +88,7 @@ def sign_server(authority: Identity, names: Iterable[str], now_s: float, days: i
 
 
 def sign_client(authority: Identity, name: str, now_s: float, days: int) -> Identity:
-    """Its subject is ``CN=name``, from which a broker makes the principal."""
+    """The subject is ``CN=name``, from which a broker derives the principal."""
     return _signed(authority, name, [ExtendedKeyUsageOID.CLIENT_AUTH], (), now_s, days)
 
 
@@ -118,7 +119,7 @@ def _builder(
     now_s: float,
     days: int,
 ) -> x509.CertificateBuilder:
-    # Python 3.13 accepts no certificate without the two key identifiers.
+    # Python 3.13 rejects certificates without the two key identifiers.
     now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
     return (
         x509.CertificateBuilder()

@@ -1,21 +1,19 @@
-"""All client quotas of a broker: which there are, and which one a client gets.
+"""All client quotas of a broker: their entities, which quota a client gets, and how much of it is used.
 
-They are kept in the catalogue. A change is durable before ``alter`` returns, and in force for the next request of every client.
-Any thread. No lock is taken for a client that has been seen since the last change.
+`ClientQuotas` keeps quotas in the catalogue. A change is durable before ``alter`` returns, and in force for the next
+request of every client. Any thread may call. No lock is taken for a client that was seen since the last change.
 
-What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
+`SensorTable` has a sensor, which is a token bucket, for each entity that shares a quota. Any thread may use a sensor;
+the owner guards the table, which is bounded. An idle sensor has the same state as a new sensor, so it may be forgotten
+at any time. A sensor that is not idle is never forgotten: otherwise a client could escape its debt by making up client
+ids until its sensor has to go. When the table is full of sensors in use, further entities share a sensor for each user
+and quota.
 
-Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
-say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could escape
-its debt by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
-share one for each user and quota.
+An `Entity` is a user, a client id, a user with a client id, or an IP address; each name may also be the default, which
+stands for all names without a quota of their own. An entity of the first three kinds is a pair of names here, either of
+which may be ABSENT.
 
-Whom a quota is for: values, their text in the catalogue, and which quota of several a client gets. Pure.
-
-An entity is a user, a client id, a user with a client id, or an IP address; each name may also be the default, which stands for
-all that have no quota of their own. An entity of the first three kinds is a pair of names here, of which one may be ABSENT.
-
-Of all entities that match a client, the first of this order counts (Kafka's), for each kind of quota by itself:
+Of all entities that match a client, the first in this order counts (Kafka's), separately for each kind of quota:
 
 | precedence | user | client id | shared by |
 |---|---|---|---|
@@ -28,7 +26,8 @@ Of all entities that match a client, the first of this order counts (Kafka's), f
 | 7 | - | its own | the connections of all users with this client id |
 | 8 | - | default | the connections of all users with this client id |
 
-A client that sends no client id, or an empty one, gets the quotas of the default. (In Kafka it gets none of 2, 5 and 8.)
+A client that sends no client id, or an empty client id, gets the quotas of the default. (In Kafka it gets none of 2, 5
+and 8.)
 
 Tests: tests/security/test_entities.py.
 """
@@ -52,12 +51,12 @@ DEFAULT: Final = ""  # no name is empty
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
-# The name of a user and of a client id, each of them ABSENT, DEFAULT or a name.
+# The names of a user and of a client id, each of them ABSENT, DEFAULT or a name.
 Pair = tuple[str | None, str | None]
 
 
 class Kind(StrEnum):
-    """What is limited, as Kafka calls it."""
+    """The limited resource, by its name in Kafka."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -72,7 +71,7 @@ OF_ADDRESSES: Final = (Kind.CONNECTION,)
 
 @attrs.frozen(slots=True)
 class Entity:
-    """Whom a quota is for. Either ``ip`` or at least one of the others is not ABSENT."""
+    """The subject of a quota. Either ``ip`` or at least one of the others is not ABSENT."""
 
     user: str | None = ABSENT
     client_id: str | None = ABSENT
@@ -84,17 +83,18 @@ class Entity:
 
     @property
     def names(self) -> Mapping[str, str | None]:
-        """By type, as in Kafka's requests, where null is the default."""
+        """The names by type, as in Kafka's requests, where null is the default."""
         both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return {kind: name or None for kind, name in both if name is not ABSENT}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What can be limited for it."""
+        """The kinds of quota that the entity can have."""
         return OF_CLIENTS if self.ip is ABSENT else OF_ADDRESSES
 
     def __str__(self) -> str:
-        """The text in the catalogue: names are percent-encoded, as Kafka does, so none of them contains ``=``, ``,`` or ``<``."""
+        """The text in the catalogue. Names are percent-encoded as in Kafka, so they do not contain ``=``, ``,`` or
+        ``<``."""
         return ",".join(f"{kind}={_encoded(name) if name else '<default>'}" for kind, name in self.names.items())
 
 
@@ -115,11 +115,11 @@ def _encoded(name: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    return re.sub(rb"%(..)", lambda found: bytes.fromhex(found[1].decode()), text.encode()).decode()
+    return re.sub(rb"%(..)", lambda match: bytes.fromhex(match[1].decode()), text.encode()).decode()
 
 
 def precedence(user: str, client_id: str) -> Iterator[tuple[Pair, Pair]]:
-    """The entities that match a client, the first that has a quota counts; and with each, who shares what is recorded."""
+    """The entities that match a client, in order of precedence, and for each the pair that shares the sensor."""
     own = user, client_id
     yield own, own
     yield (user, DEFAULT), own
@@ -131,22 +131,23 @@ def precedence(user: str, client_id: str) -> Iterator[tuple[Pair, Pair]]:
     yield (ABSENT, DEFAULT), (ABSENT, client_id)
 
 
-# Sensors in the table. One takes about 500 bytes, and looking whether all are idle takes 10 ms.
+# Sensors in the table. A sensor takes about 500 bytes, and checking whether all are idle takes 10 ms.
 SENSORS_MAX = 20_000
-# The share of the whole windows that a client may be ahead of its quota, or fetch at once. Over all of them (10 s) it gets so
-# much more than its quota at most. Kafka's is 1.
+# The share of the whole windows that a client may be ahead of its quota, or fetch at once. Over all windows (10 s) it
+# exceeds its quota by at most this share. Kafka's is 1.
 _AHEAD = 0.02
-# Users whose further entities share a sensor of the user's own; those of all further users share one.
+# Users whose further entities share a sensor of the user; the entities of all further users share one sensor.
 CROWDS_MAX = 1_000
-# Seconds between two looks for idle sensors in a full table.
+# Seconds between two searches for idle sensors in a full table.
 _SWEEP_EVERY_S = 5.0
-# Longer names (characters) are kept as digests.
+# Names longer than this (characters) are kept as digests.
 NAME_MAX = 250
 
 
 @attrs.frozen
 class Windows:
-    """Kafka's settings: over how many windows of which length (s) rates are measured. The last one has only begun."""
+    """Kafka's settings: the number of windows over which rates are measured, and their length (s). The last window has
+    only begun."""
 
     count: int = 11
     length_s: float = 1.0
@@ -155,7 +156,7 @@ class Windows:
 
     @property
     def ahead_s(self) -> float:
-        """What the quota allows in this time may be used at once."""
+        """A client may use the quota of this time (s) at once."""
         return _AHEAD * (self.count - 1) * self.length_s
 
     @property
@@ -164,25 +165,26 @@ class Windows:
 
     @property
     def request_debt_s(self) -> float:
-        """Longer ago, the time that requests took is forgotten. Their throttle times are short, so it would never end."""
+        """Request time that was used longer ago (s) is forgotten. Its throttle times are short, so a debt would never
+        end."""
         return self.count * self.length_s
 
 
 class SensorTable:
-    """The sensors by who shares them. Not guarded."""
+    """The sensors, by the entities that share them. Not thread-safe."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._sensors: dict[tuple[Kind, Pair], TokenBucket] = {}
-        # Of entities for which there is no room.
+        # Sensors of entities for which the table has no room.
         self._crowds: dict[tuple[Kind, str | None, float], TokenBucket] = {}
-        self._sweep_at = 0.0  # Clock.monotonic() s before which looking for idle ones again is not worth its time
+        self._sweep_at = 0.0  # Clock.monotonic() s before which another search for idle sensors is not worthwhile
 
     def __len__(self) -> int:
         return len(self._sensors) + len(self._crowds)
 
     def sensor(self, kind: Kind, pair: Pair, quota: float, now: float) -> TokenBucket:
-        """The sensor of those who share this quota (see ``entities.precedence``)."""
+        """The sensor of the clients that share this quota (see ``precedence``)."""
         key = kind, (shortened(pair[0]), shortened(pair[1]))
         sensor = self._sensors.get(key)
         if sensor is None:
@@ -194,7 +196,7 @@ class SensorTable:
         return sensor
 
     def sweep(self, now: float) -> None:
-        """Forget the idle ones."""
+        """Forget idle sensors."""
         self._sensors = {key: sensor for key, sensor in self._sensors.items() if not sensor.idle(now)}
         self._crowds = {crowd: sensor for crowd, sensor in self._crowds.items() if not sensor.idle(now)}
         self._sweep_at = now + _SWEEP_EVERY_S
@@ -216,18 +218,18 @@ class SensorTable:
 
 
 def shortened(name: str | None) -> str | None:
-    """A name that takes little memory, whatever a client sends."""
+    """The name, or a digest of it that takes little memory, whatever a client sends."""
     if name is None or len(name) <= NAME_MAX:
         return name
     return f"{name[:32]}...{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-# Clients whose quotas have been looked up. When there are more, they are looked up again (5 us).
+# Clients whose quotas have been looked up. When there are more, all are looked up again (5 us each).
 _CLIENTS_MAX = 20_000
 
 
 class Meter:
-    """One quota of a client, and what was used of it, perhaps by other clients that share it."""
+    """One quota of a client, and the sensor of its use, perhaps shared with other clients."""
 
     __slots__ = ("_take", "kind", "quota", "sensor")
 
@@ -238,21 +240,21 @@ class Meter:
         self._take = sensor.take
 
     def take(self, count: float, now: float) -> float:
-        """Count it. How long (s) the client is to be throttled."""
+        """Count a use. Returns how long (s) the client is to be throttled."""
         return self._take(count, self.quota, now)
 
     def throttle_s(self, now: float) -> float:
-        """How long the client is to be throttled."""
+        """How long (s) the client is to be throttled."""
         return self._take(0, self.quota, now)
 
     def take_unless_in_debt(self, count: float, now: float) -> float:
-        """Count it, unless the client is to be throttled."""
+        """Count a use, unless the client is to be throttled. Returns how long (s)."""
         return self.sensor.take_unless_in_debt(count, self.quota, now)
 
 
 @attrs.frozen(slots=True, eq=False)
 class Meters:
-    """The quotas of one client; None where it has none."""
+    """The quotas of one client; None for a kind without a quota."""
 
     produce: Meter | None = None
     fetch: Meter | None = None
@@ -275,12 +277,12 @@ class ClientQuotas:
         self._lock = Lock()  # guards everything below; never held while anything waits
         self._sensors = SensorTable(windows)
         self._quotas: dict[Entity, Mapping[Kind, float]] = {}
-        # The same by kind.
+        # The same quotas by kind.
         self._limits: dict[Kind, dict[Pair, float]] = {kind: {} for kind in OF_CLIENTS}
         self._addresses: dict[str, float] = {}
         self.limits_clients = False  # whether any client has a quota; asked for every frame
         self._seen: dict[Pair, Meters] = {}
-        self.throttled: Callable[[], int] = lambda: 0  # how many connections are throttled; set by who throttles them
+        self.throttled: Callable[[], int] = lambda: 0  # how many connections are throttled; set by the network
         # How often clients were throttled, and for how many seconds; guarded by the lock.
         self._throttles: dict[tuple[str, ...], float] = {}
         self._throttled_s: dict[tuple[str, ...], float] = {}
@@ -292,27 +294,27 @@ class ClientQuotas:
         metrics.gauge(names.QUOTA_SENSORS, lambda: {(): self.sensors})
 
     def load(self) -> None:
-        """Read the catalogue. Before anything else."""
+        """Read the catalogue. Call this first."""
         for entity, key, value in self._catalogue.load_quotas():
             self._put(parse_entity(entity), Kind(key), value)
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def limits(self, kind: Kind) -> bool:
-        """Whether any client has such a quota."""
+        """Whether any client has a quota of this kind."""
         return bool(self._limits[kind])
 
     def least(self, kind: Kind) -> float | None:
-        """The smallest quota of that kind that a client has; None: none has one."""
+        """The smallest quota of this kind; None without quotas."""
         return min(self._limits[kind].copy().values(), default=None)
 
     def meters(self, user: str, client_id: str) -> Meters:
-        """The quotas of this client. For every request: not to be kept, as quotas change."""
+        """The quotas of this client. Call it for every request and do not keep the result, because quotas change."""
         return self._seen.get((user, client_id)) or self._look_up(user, client_id)
 
     def take(self, kind: Kind, user: str, count: float, now: float) -> float:
-        """Count what a client without a client id has used. How long (s) it is to be throttled: for the time of its requests one
-        window at most. The throttle is in the metrics."""
+        """Count a use by a client without a client id. Returns how long (s) it is to be throttled: for the time of its
+        requests one window at most. The throttle is counted in the metrics."""
         meter: Meter | None = getattr(self.meters(user, ""), _FIELDS[kind])
         if meter is None:
             return 0.0
@@ -324,7 +326,7 @@ class ClientQuotas:
         return throttle_s
 
     def connection_rate(self, address: str) -> float | None:
-        """How many connections a second this address may open; None: as many as it likes."""
+        """The number of connections a second that this address may open; None: unlimited."""
         addresses = self._addresses
         if not addresses:
             return None
@@ -338,11 +340,11 @@ class ClientQuotas:
 
     @property
     def sensors(self) -> int:
-        """How many there are."""
+        """The number of sensors."""
         return len(self._sensors)
 
     def count_throttle(self, kind: Kind, throttle_s: float) -> None:
-        """For the metrics."""
+        """Count a throttle in the metrics."""
         with self._lock:
             self._throttles[kind,] = self._throttles.get((kind,), 0) + 1
             self._throttled_s[kind,] = self._throttled_s.get((kind,), 0) + throttle_s
@@ -350,7 +352,7 @@ class ClientQuotas:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def alter(self, changes: Iterable[tuple[Entity, Kind, float | None]]) -> None:
-        """Set these quotas, or remove those whose value is None. Raises StorageError: then none of it has happened."""
+        """Set these quotas, or remove those whose value is None. On StorageError nothing has changed."""
         changes = list(changes)
         if not changes:
             return
@@ -366,7 +368,7 @@ class ClientQuotas:
     def _put(self, entity: Entity, kind: Kind, value: float | None) -> None:
         limits: dict[Any, float] = self._addresses if entity.ip is not None else self._limits[kind]
         name = entity.pair if entity.ip is None else entity.ip
-        # Replaced, because `entries` reads them without a lock.
+        # The mapping is replaced, because `entries` reads it without a lock.
         quotas = {its: other for its, other in self._quotas.get(entity, {}).items() if its is not kind}
         if value is None:
             limits.pop(name, None)
@@ -381,16 +383,16 @@ class ClientQuotas:
     def _look_up(self, user: str, client_id: str) -> Meters:
         now = self._clock.monotonic()
         with self._lock:
-            found = {}
+            fields = {}
             for kind, limits in self._limits.items():
                 if limits:
                     for pair, shared_by in precedence(user, client_id):
                         quota = limits.get(pair)
                         if quota is not None:
                             sensor = self._sensors.sensor(kind, shared_by, quota, now)
-                            found[_FIELDS[kind]] = Meter(kind, quota, sensor)
+                            fields[_FIELDS[kind]] = Meter(kind, quota, sensor)
                             break
-            meters = Meters(**found) if found else UNLIMITED
+            meters = Meters(**fields) if fields else UNLIMITED
             if len(self._seen) >= _CLIENTS_MAX:
                 self._seen = {}
             if len(user) <= NAME_MAX and len(client_id) <= NAME_MAX:

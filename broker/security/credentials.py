@@ -1,4 +1,4 @@
-"""SCRAM credentials: what the broker knows about passwords. From them a password cannot be computed.
+"""SCRAM credentials: what the broker stores instead of passwords. A password cannot be computed from them.
 
 ``Credentials`` is a copy in memory of the catalogue's table. Any thread may ask; a change waits for the catalogue.
 ``make_row`` also serves programs that change the table of a broker that is not running.
@@ -14,11 +14,12 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from protocol.sasl.scram import HASHES, USER_MAX_BYTES, salted_bytes, salted_password, stored_keys
 
-# The fewest and the most iterations of Kafka's. More would only serve to keep clients, and with PLAIN the broker, busy.
+# Kafka's limits of the number of iterations. More would only keep clients, and with PLAIN the broker, busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 DEFAULT_ITERATIONS = 4096
 MECHANISMS = tuple(sorted(HASHES))
-# Bytes of a salt that a client may give, which is sent to everybody who names the user. Kafka's clients use 20 to 64.
+# Bytes of a salt that a client may give. The salt is sent to every client that names the user. Kafka's clients use 20
+# to 64.
 SALT_MAX_BYTES = 1024
 _SALT_BYTES = 32
 # The name under which the catalogue keeps the secret from which the salts of unknown users are derived.
@@ -32,7 +33,8 @@ class UnacceptableCredential(Refusal):
 def make_row(
     user: str, mechanism: str, password: str, entropy: Entropy, iterations: int = DEFAULT_ITERATIONS
 ) -> CredentialRow:
-    """What to store for a password, as `kafka-configs --add-config SCRAM-SHA-512=[password=...]` does it. Raises ConfigError.
+    """The row for a password, as `kafka-configs --add-config SCRAM-SHA-512=[password=...]` makes it. Raises
+    ConfigError.
 
     ``catalogue.alter_credentials([row], [])`` stores it, also in the data directory of a broker that is not running.
     """
@@ -51,7 +53,7 @@ def make_row(
 
 
 def row_of(user: str, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> CredentialRow:
-    """What to store for a salted password that the client has computed."""
+    """The row for a salted password that the client has computed."""
     return CredentialRow(user, mechanism, salt, *stored_keys(mechanism, salted), iterations)
 
 
@@ -85,7 +87,8 @@ _USUAL = DEFAULT_ITERATIONS, _SALT_BYTES
 
 
 class Credentials:
-    """``find`` answers for every user: a credential of an unknown one has a salt that stays the same and keys that nobody has.
+    """``find`` answers for every user: the credential of an unknown user has a constant salt and keys that match no
+    password.
 
     The answer and the time that it takes do not tell whether a user exists, except for users with other iterations or another
     length of the salt than most.
@@ -98,10 +101,10 @@ class Credentials:
         # By mechanism: how many credentials have these iterations and a salt of this length.
         self._kinds: dict[str, Counter[tuple[int, int]]] = {mechanism: Counter() for mechanism in MECHANISMS}
         self._usual = dict.fromkeys(MECHANISMS, _USUAL)
-        self._usual_mechanism = MECHANISMS[0]  # of most users, as `find_any` chooses it
+        self._usual_mechanism = MECHANISMS[0]  # the mechanism of most users, as `find_any` chooses it
         self._secret = b""
         self._lock = Lock()  # for changes
-        # By user and mechanism: those of which nobody knows whether the catalogue has what is in force.
+        # By user and mechanism: credentials of which it is unknown whether the catalogue has the same as is in force.
         self._doubtful: set[tuple[str, str]] = set()
 
     def open(self, with_logins: bool) -> None:
@@ -118,25 +121,25 @@ class Credentials:
             self._secret = bytes.fromhex(secret)
 
     def of_user(self, user: str) -> Mapping[str, int]:
-        """Iterations by mechanism. Empty for an unknown user."""
-        found = ((mechanism, rows.get(user)) for mechanism, rows in self._rows.items())
-        return {mechanism: row.iterations for mechanism, row in found if row is not None}
+        """The user's iterations by mechanism. Empty for an unknown user."""
+        rows_of_user = ((mechanism, rows.get(user)) for mechanism, rows in self._rows.items())
+        return {mechanism: row.iterations for mechanism, row in rows_of_user if row is not None}
 
     def may_be_stored(self, user: str, mechanism: str) -> bool:
-        """Whether the next start may find such a credential: then it can be deleted."""
+        """Whether the next start may read such a credential: then it can be deleted."""
         return user in self._rows[mechanism] or (user, mechanism) in self._doubtful
 
     def users(self) -> list[str]:
-        """Everybody who has a credential, in order."""
+        """All users with a credential, sorted."""
         return sorted({user for rows in self._rows.values() for user in rows.copy()})
 
     def find(self, user: str, mechanism: str) -> tuple[CredentialRow, bool]:
-        """The credential, and whether it is a real one."""
+        """The credential, and whether it is real."""
         row = self._rows[mechanism].get(user)
         return (row, True) if row is not None else (self._invented(user, mechanism), False)
 
     def find_any(self, user: str) -> tuple[CredentialRow, bool]:
-        """A credential of any mechanism: the one that costs least to compare with a password."""
+        """A credential of any mechanism: the cheapest to compare with a password."""
         for mechanism in MECHANISMS:  # SHA-256 first, which takes less than half of the time
             row = self._rows[mechanism].get(user)
             if row is not None:
@@ -144,10 +147,11 @@ class Credentials:
         return self._invented(user, self._usual_mechanism), False
 
     def alter(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
-        """Delete those of (user, mechanism), then insert or replace these, durably: all of it or nothing. Raises StorageError.
+        """Delete the credentials ``deleted`` (user, mechanism), then insert or replace ``put``, durably: all or none.
+        Raises StorageError.
 
-        Logins from now on see it. Connections that have logged in stay, as in Kafka. After UnknownOutcome the next start finds
-        either; to delete the credential makes sure that it does not come back.
+        Later logins use them. Connections that have logged in stay, as in Kafka. After UnknownOutcome the next start
+        may read either state; deleting the credential makes sure that it does not come back.
         """
         put, deleted = list(put), list(deleted)
         concerned = {*deleted, *((row.user, row.mechanism) for row in put)}
@@ -177,11 +181,12 @@ class Credentials:
             self._kinds[mechanism][row.iterations, len(row.salt)] -= 1
 
     def _find_usual(self) -> None:
-        """The kind of most credentials. Those of unknown users look like it."""
+        """Find the most frequent kind of credential. Invented credentials of unknown users look like it."""
         for mechanism, kinds in self._kinds.items():
             for kind in [kind for kind, count in kinds.items() if not count]:
                 del kinds[kind]
-            # Of several the largest, whatever the order of the changes: it must be the same after a restart.
+            # Of equally frequent kinds the largest, whatever the order of the changes: it must be the same after a
+            # restart.
             self._usual[mechanism] = max(kinds, key=lambda kind: (kinds[kind], kind), default=_USUAL)
 
         seen: set[str] = set()
@@ -196,9 +201,9 @@ class Credentials:
         iterations, salt_bytes = self._usual[mechanism]
         name = user.encode()
 
-        def drawn(what: bytes, size: int) -> bytes:
+        def drawn(purpose: bytes, size: int) -> bytes:
             blocks = range(-(-size // 64))
-            label = what + mechanism.encode()
+            label = purpose + mechanism.encode()
             parts = (hmac.digest(self._secret, label + bytes([block]) + name, "sha512") for block in blocks)
             return b"".join(parts)[:size]
 

@@ -1,6 +1,6 @@
-"""Key stores and trust stores: bytes of a file, PEM or PKCS#12, become certificates and a key. Pure.
+"""Key stores and trust stores: parses PEM or PKCS#12 into certificates and a key. Pure.
 
-Errors are ``ValueError`` with one sentence, which never has the content of a store or a password in it.
+Errors are ``ValueError`` with one sentence, which never contains the content of a store or a password.
 """
 
 import re
@@ -25,7 +25,8 @@ _JKS = b"\xfe\xed\xfe\xed"
 
 @attrs.frozen(eq=False)
 class KeyStore:
-    """A key, its certificate, and those of the authorities below the root, from the next one upwards."""
+    """A key, its certificate, and the certificates of the authorities above it, without the root, in ascending
+    order."""
 
     key: PrivateKeyTypes = attrs.field(repr=False)
     certificates: Sequence[x509.Certificate]
@@ -48,7 +49,8 @@ def as_pem(certificates: Sequence[x509.Certificate]) -> str:
 
 
 def read_key_store(data: bytes, password: str | None, key_password: str | None) -> KeyStore:
-    """``password``: of a PKCS#12 file. ``key_password``: of the key in a PEM file, and of a PKCS#12 file that has no other."""
+    """``password``: of a PKCS#12 file. ``key_password``: of the key in a PEM file, and of a PKCS#12 file without
+    ``password``."""
     if _is_pem(data):
         return _checked(*_from_pem(data, key_password))
     key, certificate, others = _from_pkcs12(data, password or key_password)
@@ -58,15 +60,15 @@ def read_key_store(data: bytes, password: str | None, key_password: str | None) 
 
 
 def read_trust_store(data: bytes, password: str | None) -> list[x509.Certificate]:
-    """The certificates of a store. At least one."""
+    """The certificates of a store, at least one."""
     if _is_pem(data):
-        found = _certificates(data)
+        certificates = _certificates(data)
     else:
         _, certificate, others = _from_pkcs12(data, password)
-        found = [*([certificate] if certificate is not None else []), *others]
-    if not found:
+        certificates = [*([certificate] if certificate is not None else []), *others]
+    if not certificates:
         raise ValueError("has no certificates")
-    return found
+    return certificates
 
 
 def _is_pem(data: bytes) -> bool:
@@ -116,7 +118,8 @@ def _from_pkcs12(
 
 
 def _checked(key: PrivateKeyTypes, certificates: list[x509.Certificate]) -> KeyStore:
-    """The certificate of the key first, and those above it in order, wherever they stand in the store."""
+    """The key store with the key's certificate first and the chain above it in order, whatever their order in the
+    file."""
     public = _public(key)
     own = next((each for each in certificates if _public(each) == public), None)
     if own is None:

@@ -1,16 +1,16 @@
-"""Principals: who a client is. A value; ``str()`` is the form that ACLs and super.users use, such as ``User:alice``.
+"""Principals, and how they are derived from certificates. Pure.
 
-The subject of a certificate as text, exactly as Java's ``X500Principal.getName()`` writes it, because ACLs are made of it.
+A `Principal` is a value; ``str()`` is the form in ACLs and super.users, such as ``User:alice``.
 
-That is RFC 2253 with Java's choices: the last part comes first; nine keywords, and for every other attribute its number and the
-hexadecimal DER of its value; ``=`` and ``#`` are escaped wherever they stand, and other characters are not.
+`java_name` writes the subject of a certificate exactly as Java's ``X500Principal.getName()``, because ACLs contain it.
+That is RFC 2253 with Java's choices: the last part comes first; there are nine keywords, and every other attribute is
+its number and the hexadecimal DER of its value; ``=`` and ``#`` are always escaped, and other characters are not.
 
-``ssl.principal.mapping.rules``: how the subject of a certificate becomes the name of a principal. Kafka's SslPrincipalMapper.
-
-A rule is ``DEFAULT`` or ``RULE:pattern/replacement/`` with an optional ``L`` or ``U`` after it. The first whose pattern matches
-the whole subject is taken; ``$1`` in the replacement is what the first group has matched. Patterns are Python's regular
-expressions, which are Java's in all that such rules use. They are the operator's; the subject is a client's, so its length is
-bounded.
+``ssl.principal.mapping.rules`` turn the subject of a certificate into the name of a principal, like Kafka's
+SslPrincipalMapper. A rule is ``DEFAULT`` or ``RULE:pattern/replacement/`` with an optional ``L`` or ``U`` after it. The
+first rule whose pattern matches the whole subject counts; ``$1`` in the replacement is the match of the first group.
+Patterns are Python's regular expressions, which agree with Java's in all that such rules use. They come from the
+operator, but the subject comes from a client, so its length is bounded.
 """
 
 import re
@@ -35,7 +35,7 @@ class Principal:
         return f"{self.type}:{self.name}"
 
 
-# A client of a listener that does not ask who it is.
+# A client of a listener without authentication.
 ANONYMOUS = Principal(USER, "ANONYMOUS")
 
 
@@ -88,7 +88,7 @@ def _escaped(text: str) -> str:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Tag, content and whole bytes of each element. ``der`` is well-formed: `cryptography` has written it."""
+    """Tag, content and whole bytes of each element. ``der`` is well-formed, because `cryptography` has written it."""
     position = 0
     while position < len(der):
         begin, tag, length = position, der[position], der[position + 1]
@@ -113,7 +113,7 @@ def _dotted(number: bytes) -> str:
     return ".".join(map(str, (first, arcs[0] - 40 * first, *arcs[1:])))
 
 
-# Characters of a subject. A pattern of the operator's may take time that grows with a power of the length.
+# The longest subject (characters): matching the operator's pattern may take time that grows with a power of the length.
 SUBJECT_MAX = 1024
 
 _PIECE = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
@@ -123,19 +123,19 @@ _REPLACEMENT = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 
 
 class NoRuleMatches(Exception):
-    """The client gets no name, and no access."""
+    """No rule matches the client's certificate, so the client is refused."""
 
 
 @attrs.frozen
 class Rule:
-    """``pattern`` None: DEFAULT."""
+    """``pattern``: None for DEFAULT."""
 
     pattern: "re.Pattern[str] | None" = None
     replacement: str = ""
     case: str = ""  # L, U, or nothing
 
     def apply(self, subject: str) -> str | None:
-        """None if it does not match."""
+        """The name; None if the rule does not match."""
         if self.pattern is None:
             return subject
         if not self.pattern.fullmatch(subject):
@@ -146,28 +146,28 @@ class Rule:
     def _expand(self, match: "re.Match[str]") -> str:
         groups = self.pattern.groups if self.pattern is not None else 0
 
-        def one(part: "re.Match[str]") -> str:
+        def expanded(part: "re.Match[str]") -> str:
             if part[2] is None:
                 return part[1]
             digits = part[2]
-            used = len(digits)  # as many digits as make a group that there is; the rest is text
+            used = len(digits)  # as many digits as name an existing group; the rest is text
             while used > 1 and int(digits[:used]) > groups:
                 used -= 1
             if int(digits[:used]) > groups:
                 return f"${digits}"
             return (match[int(digits[:used])] or "") + digits[used:]
 
-        return _REPLACEMENT.sub(one, self.replacement)
+        return _REPLACEMENT.sub(expanded, self.replacement)
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
     """Raises ConfigError."""
     rules = []
-    for found in _SPLITTER.finditer(text.strip()):
-        match = _PARSER.match(found[1])
-        if match is None or match.end() != len(found[1]):
+    for piece in _SPLITTER.finditer(text.strip()):
+        match = _PARSER.match(piece[1])
+        if match is None or match.end() != len(piece[1]):
             raise ConfigError(
-                f"Correct ssl_principal_mapping_rules at {found[1]!r}: a rule is DEFAULT or RULE:pattern/replacement/ with "
+                f"Correct ssl_principal_mapping_rules at {piece[1]!r}: a rule is DEFAULT or RULE:pattern/replacement/ with "
                 "L, U or nothing after it."
             )
         if match[1] is not None:

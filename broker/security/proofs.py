@@ -1,16 +1,16 @@
-"""Who a client is that proves it with one message: CONNECT and AUTH_RESPONSE of Pulsar's protocol, and the header Authorization.
+"""Authentication with one message: Pulsar's CONNECT and AUTH_RESPONSE, and HTTP's Authorization header.
 
-On listeners with ``+sasl`` every client has to say who it is; on others nobody is asked, and what a client says all the same is
-passed over, as Pulsar does. The methods, by the names that clients use:
+On listeners with ``+sasl`` every client has to authenticate; on other listeners a client's proof is ignored, as in
+Pulsar. The methods, by the names that clients use:
 
 | method | proof |
 |---|---|
 | token | a JWT: signed with ``pulsar_token_secret_key`` (HS256, HS384, HS512), or one that OAUTHBEARER accepts |
 | basic | ``user:password``, compared with the stored credential as PLAIN does |
-| tls | the certificate, which the handshake has checked |
+| tls | the certificate, which the handshake has verified |
 | any other, or none | none: such a client is ``pulsar_anonymous_user`` if that is set, and is refused otherwise |
 
-A token or a password takes up to some milliseconds, so ``authenticate`` runs on a handler.
+Checking a token or a password takes up to some milliseconds, so ``authenticate`` runs on a handler.
 
 Tests: tests/security/test_proofs.py.
 """
@@ -32,9 +32,9 @@ from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExc
 
 TOKEN, BASIC, TLS = "token", "basic", "tls"
 _ALGORITHMS: Final = ("HS256", "HS384", "HS512")
-# As for OAUTHBEARER: HTTP servers take as much in a header.
+# As for OAUTHBEARER: HTTP servers accept headers of this size.
 _PROOF_MAX_BYTES = 16 * 1024
-# RFC 7518: a key for HS256 has as many bytes as the hash.
+# RFC 7518: a key for HS256 has at least as many bytes as the hash.
 _KEY_MIN_BYTES = 32
 _KEY_MAX_BYTES = 64 * 1024
 _KEY_TIMEOUT_S = 5.0
@@ -42,14 +42,14 @@ _KEY_TIMEOUT_S = 5.0
 
 @attrs.frozen
 class SecretTokens:
-    """Tokens that are signed with a secret key. ``exp`` and ``nbf`` count if they are there; Pulsar's own tokens have
-    neither."""
+    """Verifies tokens that are signed with a secret key. ``exp`` and ``nbf`` are optional, as in Pulsar's own
+    tokens."""
 
     key: bytes = attrs.field(repr=False)
     clock: Clock
 
     def identify(self, token: bytes) -> Identity:
-        """Raises AuthenticationFailed; nothing of the token is in it."""
+        """Raises AuthenticationFailed, without quoting the token."""
         import jwt  # takes 0.1 s, and most brokers have no such key
 
         try:
@@ -89,20 +89,20 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 
 @attrs.frozen
 class Authentication:
-    """That of one listener. ``exchanges`` None: nobody is asked."""
+    """The authentication of one listener. ``exchanges``: None if clients are not authenticated."""
 
     exchanges: Mapping[str, NewExchange] | None = None
     tokens: SecretTokens | None = None
     anonymous: Principal | None = None
     delay_s: float = 0.0  # before a failure is answered
-    max_reauth_ms: int = 0  # a proof is not valid for longer; 0: for as long as it says
+    max_reauth_ms: int = 0  # the longest time that a proof is valid; 0: unlimited
 
     @property
     def asks(self) -> bool:
         return self.exchanges is not None
 
     def authenticate(self, method: str, proof: bytes, certified: Principal) -> Identity:
-        """Who the client is. ``certified`` is who its certificate says. Raises AuthenticationFailed."""
+        """The client's identity. ``certified``: the principal of its certificate. Raises AuthenticationFailed."""
         if self.exchanges is None:
             return Identity(certified)
         if len(proof) > _PROOF_MAX_BYTES:
@@ -111,7 +111,7 @@ class Authentication:
             return self._of_token(proof)
         if method == BASIC and PLAIN in self.exchanges:
             return self._of_password(proof)
-        # A certificate is a proof, whatever else a client says.
+        # A certificate is a proof, whatever method a client names.
         if certified != ANONYMOUS:
             return Identity(certified)
         if self.anonymous is not None:
@@ -138,7 +138,7 @@ class Authentication:
         return identity
 
     def valid_for_ms(self, identity: Identity, now_ms: int) -> int | None:
-        """How long; None: without an end."""
+        """How long (ms) the identity is valid; None: without an end."""
         ends = [] if identity.expires_ms is None else [max(identity.expires_ms - now_ms, 0)]
         if self.max_reauth_ms and self.asks:
             ends.append(self.max_reauth_ms)
@@ -148,7 +148,8 @@ class Authentication:
 def open_authentication(
     config: BrokerConfig, listener: Listener, exchanges: Mapping[str, NewExchange] | None, clock: Clock
 ) -> Authentication:
-    """That of a listener whose mechanisms are ``exchanges``. Raises ConfigError for a key that cannot be read."""
+    """The authentication of a listener with the mechanisms ``exchanges``. Raises ConfigError if a key cannot be
+    read."""
     config = for_listener(config, listener.name)
     if not listener.sasl:
         return Authentication()
@@ -165,7 +166,7 @@ def open_authentication(
 
 
 def _secret_key(text: str) -> bytes:
-    """The key of a setting: in base64, or the bytes of a file. Raises ConfigError."""
+    """The key of a setting: base64, or the URL of a file. Raises ConfigError."""
     try:
         if text.startswith("file:"):
             key = read_url(text, _KEY_TIMEOUT_S, _KEY_MAX_BYTES)

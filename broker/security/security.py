@@ -1,9 +1,8 @@
-"""The security of one broker, for all its services: made by the server, before the services.
+"""The security of one broker, for all its services: the server makes it before the services.
 
-Which software connected clients say they are (KIP-511), and how many connections each has.
-
-The names are the clients' own words, so the table is bounded: of software beyond ``KINDS_MAX`` kinds only the number of
-connections is known. Any thread may call; a client says it once for each connection.
+`ClientSoftware` counts connections by the software that clients name (KIP-511). Clients choose the names, so the table
+is bounded: beyond ``KINDS_MAX`` kinds, only the number of connections is known. Any thread may call; a client names its
+software once for each connection.
 """
 
 import re
@@ -44,7 +43,7 @@ OTHER = Software("other", "")
 
 
 def is_valid(name: str, version: str) -> bool:
-    """Whether Kafka takes it."""
+    """Whether Kafka accepts the name and version."""
     return _VALID.fullmatch(name) is not None and _VALID.fullmatch(version) is not None
 
 
@@ -54,7 +53,7 @@ class ClientSoftware:
         self._connections: dict[Software, int] = {}
 
     def enter(self, name: str, version: str) -> Software:
-        """A connection has said this. Give what is returned to ``leave`` when the connection is closed."""
+        """A client has named its software. Pass the result to ``leave`` when the connection is closed."""
         software = Software(name, version)
         if len(name) > _LENGTH_MAX or len(version) > _LENGTH_MAX:
             software = OTHER
@@ -82,7 +81,8 @@ class ClientSoftware:
 
 @attrs.define(eq=False)
 class Security:
-    """``authorizer`` None: everybody may do everything. ``mechanisms``: of each listener where clients log in, by its name."""
+    """``authorizer``: None if everybody may do everything. ``mechanisms``: of each listener with logins, by its
+    name."""
 
     credentials: Credentials
     quotas: ClientQuotas
@@ -101,7 +101,7 @@ class Security:
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:
-    """Load what the catalogue has. Raises ConfigError for settings that cannot be carried out."""
+    """Load the catalogue's rows. Raises ConfigError for settings that cannot be put in force."""
     control = [config.control_listener] if config.control_listener else []
     with_logins = [listener for listener in (*config.listeners, *control) if listener.sasl]
     credentials = Credentials(catalogue, runtime.entropy)
@@ -126,7 +126,7 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
 
 
 def _authorizer(config: BrokerConfig, catalogue: Catalogue, clock: Clock) -> AclAuthorizer | None:
-    # Checked in either case: a name that is misspelled now would be missed on the day that ACLs are switched on.
+    # Checked without an authorizer, too: otherwise a misspelled name would be noticed only when ACLs are switched on.
     try:
         super_users = frozenset(
             str(parse_principal(text.strip())) for text in config.super_users.split(";") if text.strip()

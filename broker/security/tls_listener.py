@@ -1,11 +1,10 @@
-"""TLS of one listener: its certificates as they are now, and who the clients are that show one.
+"""TLS of a listener: its present certificates, and the principals of clients with certificates.
 
 Any thread may call any method. ``wrap`` and ``principal`` are for processors and never wait; ``reload`` reads files and is for
 other threads. A reload that fails changes nothing.
 
-The TLS of all listeners, and the thread that looks every few seconds whether their certificates have changed.
-
-It compares the content of the files, which are small, because times and sizes can stay the same.
+`CertificateWatcher` is the thread that checks every few seconds whether certificates of any listener have changed. It
+compares the content of the files, which are small, because times and sizes can stay the same.
 """
 
 import datetime
@@ -33,14 +32,14 @@ from broker.security.principal import ANONYMOUS, USER, Principal, java_name, map
 log = get_logger("security")
 T = TypeVar("T")
 
-# No store is larger. Those of all public authorities together take 250 KB.
+# No store is larger: the certificates of all public authorities together take 250 KB.
 _FILE_MAX_BYTES = 4 * 1024 * 1024
 _WARN_BEFORE = datetime.timedelta(days=14)
 
 
 @attrs.frozen(repr=False)
 class _Sources:
-    """What the settings and the files that they name have. None: not set."""
+    """The content of the settings and of the files that they name. None: not set."""
 
     store: bytes | None
     chain: bytes | None
@@ -51,7 +50,7 @@ class _Sources:
 
 @attrs.frozen(eq=False)
 class _Loaded:
-    """What was made of them."""
+    """The result of loading the sources."""
 
     sources: _Sources
     context: TlsContext
@@ -59,7 +58,7 @@ class _Loaded:
 
 
 class TlsListener:
-    """``config``: as this listener has it (`for_listener`)."""
+    """``config``: with the listener's own settings (`for_listener`)."""
 
     def __init__(self, name: str, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
         """Reads the files. Raises ConfigError."""
@@ -71,7 +70,7 @@ class TlsListener:
         self._lock = Lock()  # one reload at a time
         self._config = config
         self._rules = parse_rules(config.ssl_principal_mapping_rules)
-        self._complaint = ""  # why the last reload has failed
+        self._complaint = ""  # the error of the last reload
         try:
             self._loaded = _load(config, self._read(config))
         except ValueError as error:
@@ -81,11 +80,11 @@ class TlsListener:
     # -- for processors ---------------------------------------------------------------------------------------------------
 
     def wrap(self, socket: Socket) -> TlsSocket:
-        """A new connection, with the certificates as they are now."""
+        """Wrap a new connection, with the present certificates."""
         return TlsSocket(socket, self._loaded.context)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Who shows this certificate (DER, verified). NoRuleMatches or ValueError: nobody who may come in."""
+        """The principal of this certificate (DER, verified). NoRuleMatches or ValueError: the client is refused."""
         if certificate is None:
             return ANONYMOUS
         return Principal(USER, map_subject(self._rules, java_name(x509.load_der_x509_certificate(certificate).subject)))
@@ -98,8 +97,8 @@ class TlsListener:
         return self._loaded.certificate.not_valid_after_utc.timestamp()
 
     def reload(self, config: BrokerConfig | None = None, *, at_start: bool = False) -> str | None:
-        """Take what the files have now, and ``config`` if the settings have changed. New connections get it. Returns why this
-        is not possible; then everything stays as it is. ``at_start``: no client has seen the certificate that is replaced."""
+        """Load the files again, with ``config`` if the settings have changed, for new connections. Returns the error,
+        if any; then nothing has changed. ``at_start``: no client has seen the certificate that is replaced."""
         with self._lock:
             new = config or self._config
             try:
@@ -119,7 +118,7 @@ class TlsListener:
         return None
 
     def check(self, config: BrokerConfig) -> str | None:
-        """Why ``reload`` would not take this; None: it would. Changes nothing."""
+        """The error that ``reload`` would return; None: it would succeed. Changes nothing."""
         try:
             parse_rules(config.ssl_principal_mapping_rules)
             self._replacement(config, self._read(config))
@@ -134,7 +133,7 @@ class TlsListener:
         return loaded
 
     def _complain(self, reason: str) -> str:
-        """Once for each reason, because the files are looked at every few seconds."""
+        """Log each reason once, because the files are read every few seconds."""
         if reason != self._complaint:
             self._complaint = reason
             self.failed_reloads += 1
@@ -166,7 +165,7 @@ class TlsListener:
         )
 
     def _text(self, setting: str, value: str | None) -> bytes | None:
-        """PEM, or what the file of that name has."""
+        """PEM, or the content of the file of that name."""
         if value is None or "-----BEGIN " in value:
             return None if value is None else value.encode()
         return self._file(setting, value.strip(), secret=True)
@@ -218,15 +217,15 @@ def _key_store(config: BrokerConfig, sources: _Sources) -> KeyStore:
     return _about("the key store", read_key_store, data, config.ssl_keystore_password, config.ssl_key_password)
 
 
-def _about(what: str, read: Callable[..., T], *arguments: object) -> T:
+def _about(subject: str, read: Callable[..., T], *arguments: object) -> T:
     try:
         return read(*arguments)
     except ValueError as error:
-        raise ValueError(f"{what} {error}") from None
+        raise ValueError(f"{subject} {error}") from None
 
 
 def _check_replacement(config: BrokerConfig, old: x509.Certificate, new: x509.Certificate) -> None:
-    """Kafka's rules: clients know the broker by its names, so a file of another broker is more likely than new names."""
+    """Kafka's rules: clients know the broker by its names, so another broker's file is more likely than new names."""
     if old.subject != new.subject and not config.ssl_allow_dn_changes:
         raise ValueError(
             f"the new certificate is for {java_name(new.subject)} and the old one for {java_name(old.subject)}: "
@@ -247,23 +246,23 @@ def _names(certificate: x509.Certificate) -> set[str]:
     return {str(name.value) for name in names}
 
 
-# How often (s) the files are read. Tools that renew certificates do so days before the old ones expire.
+# How often (s) the files are read. Tools renew certificates days before the old certificates expire.
 _EVERY_S = 5.0
 
 
 def open_tls(config: BrokerConfig, listeners: Sequence[Listener], runtime: Runtime) -> Mapping[str, TlsListener]:
-    """By the names of the listeners that have TLS. Raises ConfigError."""
+    """The TLS of listeners that have it, by their names. Raises ConfigError."""
     return {
-        each.name: TlsListener(each.name, tls_config(config, each), runtime.disk, runtime.clock)
-        for each in listeners
-        if each.ssl
+        listener.name: TlsListener(listener.name, tls_config(config, listener), runtime.disk, runtime.clock)
+        for listener in listeners
+        if listener.ssl
     }
 
 
 def tls_config(config: BrokerConfig, listener: Listener) -> BrokerConfig:
-    """The configuration of the listener's TLS. As in Kafka (KIP-684), a listener where clients log in asks for certificates only
-    if that was set for this listener, because the broker's setting is for those that have no other way to know their clients.
-    A certificate does not name the client there, so no rule has to match it.
+    """The configuration of the listener's TLS. As in Kafka (KIP-684), a listener with logins asks for certificates only
+    if that was set for this listener, because the broker's setting is for listeners that cannot authenticate their
+    clients otherwise. A certificate does not name the client there, so no rule has to match it.
     """
     of_listener = for_listener(config, listener.name)
     if listener.sasl:
@@ -275,13 +274,17 @@ def tls_config(config: BrokerConfig, listener: Listener) -> BrokerConfig:
 
 
 def register_tls_metrics(metrics: Registry, listeners: Collection[TlsListener]) -> None:
-    metrics.gauge(names.TLS_CERTIFICATE_EXPIRY, lambda: {(each.name,): each.expires_s for each in listeners})
-    metrics.read_counter(names.TLS_RELOADS, lambda: {(each.name,): each.reloads for each in listeners})
-    metrics.read_counter(names.TLS_FAILED_RELOADS, lambda: {(each.name,): each.failed_reloads for each in listeners})
+    metrics.gauge(
+        names.TLS_CERTIFICATE_EXPIRY, lambda: {(listener.name,): listener.expires_s for listener in listeners}
+    )
+    metrics.read_counter(names.TLS_RELOADS, lambda: {(listener.name,): listener.reloads for listener in listeners})
+    metrics.read_counter(
+        names.TLS_FAILED_RELOADS, lambda: {(listener.name,): listener.failed_reloads for listener in listeners}
+    )
 
 
 class CertificateWatcher:
-    """The body of the thread."""
+    """The body of the thread ``certificate-watcher``."""
 
     def __init__(self, listeners: Collection[TlsListener], every_s: float = _EVERY_S) -> None:
         self._listeners = listeners
@@ -296,5 +299,5 @@ class CertificateWatcher:
         return woken
 
     def wakeup(self) -> None:
-        """Look now."""
+        """Check now."""
         self._woken.set()

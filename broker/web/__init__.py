@@ -1,1 +1,1 @@
-"""What services say over HTTP: routes, who calls, and the history of figures. Knows no protocol."""
+"""The interface between services and HTTP: routes, callers, and the history of figures. Knows no protocol."""

@@ -1,18 +1,19 @@
-"""Who calls over HTTP, and what that client may do: for the routes of all services.
+"""Authentication, authorization and quotas of HTTP clients, for the routes of all services. Runs on handlers.
 
-Where a ``+sasl`` listener asks clients who they are, so does HTTP, and the first such listener says what counts: a certificate of
-the http:// listener, a token (``Authorization: Bearer``), or a user with a password (``Authorization: Basic``). Otherwise the
-client is who its certificate says, or ANONYMOUS. Health checks ask nobody.
+If a ``+sasl`` listener exists, HTTP authenticates clients, too, and the first such listener decides what is accepted: a
+certificate of the http:// listener, a token (``Authorization: Bearer``), or a user with a password (``Authorization:
+Basic``). Otherwise the principal comes from the client's certificate, or is ANONYMOUS. Health checks need no
+authentication.
 
-Over HTTP without TLS, everybody who can listen to the network sees a password or a token. From other machines only those are
-taken there that a ``+sasl`` listener without TLS takes from them as well, unless ``http_allow_unencrypted_logins`` is set. A
-listener that takes SCRAM only does not want to be sent passwords. HTTP has no SCRAM, so a password is taken from clients on this
-machine and over TLS all the same.
+Over HTTP without TLS, anybody on the network can read a password or a token. So from other machines HTTP without TLS
+accepts only credentials that a ``+sasl`` listener without TLS accepts as well, unless ``http_allow_unencrypted_logins``
+is set. A listener that takes only SCRAM does not want passwords on the wire; since HTTP has no SCRAM, clients on this
+machine and over TLS may still send a password.
 
-Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
+Every request is authenticated anew. A failure is answered after a delay, like a failed login of the protocols.
 
-What a client uses counts for the quotas that its user has in all protocols: records for consumer_byte_rate, and the time of
-handling for request_percentage. While there is a debt of the former, records are refused (429); after a request that leaves a
+A client's use counts for the quotas that its user has in all protocols: records for consumer_byte_rate, the time of
+handling for request_percentage. While there is a debt of the former, records are refused (429). If a request leaves a
 debt of the latter, its answer is delayed, for one window at most.
 
 Tests: tests/web/test_callers.py, tests/pulsar/admin/test_rights.py, tests/http/api/test_rights.py.
@@ -42,7 +43,7 @@ from broker.web.routes import FORBIDDEN, TOO_MANY, UNAUTHORIZED, Answer, Call, H
 log = get_logger("http")
 
 _failures = EventLimit()
-_RETRY_AFTER_MAX_S = 3600  # a tiny quota throttles for ever
+_RETRY_AFTER_MAX_S = 3600  # a tiny quota throttles without end
 _UNENCRYPTED = (
     "Without TLS, passwords and tokens are accepted from the broker's own machine only. Use an http+ssl:// listener, or set "
     "http_allow_unencrypted_logins."
@@ -51,7 +52,8 @@ _UNENCRYPTED = (
 
 @attrs.frozen(eq=False)
 class Callers:
-    """``authentication`` None: nobody is asked. ``private``: the one for clients on this machine and over TLS."""
+    """``authentication``: None if clients are not authenticated. ``private``: for clients on this machine and over
+    TLS."""
 
     authentication: Authentication | None
     private: Authentication | None
@@ -63,7 +65,7 @@ class Callers:
     realm: str = "broker"
 
     def protected(self, route: Route) -> Route:
-        """The same route for clients that have proved who they are, and within their quotas. It must be a blocking one: a proof
+        """The same route for authenticated clients within their quotas. It must be a blocking route: authentication
         takes milliseconds."""
         assert route.blocking
         handler = partial(self._metered, route)
@@ -93,7 +95,7 @@ class Callers:
         return attrs.evolve(answer, delay_s=max(answer.delay_s, self._count_time(user, began)))
 
     def _count_time(self, user: str, began: float) -> float:
-        """How long (s) the answer is to be delayed."""
+        """The delay (s) of the answer."""
         now = self.clock.monotonic()
         return self.quotas.take(Kind.REQUEST, user, (now - began) * 100, now)
 
@@ -113,9 +115,10 @@ class Callers:
         assert authentication.exchanges is not None
         basic = PLAIN in authentication.exchanges
         if not (basic or OAUTHBEARER in authentication.exchanges or authentication.tokens):
-            # A client that is asked to prove who it is would send a password that everybody can read.
+            # A client that was asked to authenticate would send a password that anybody can read.
             return json_answer({"reason": _UNENCRYPTED}, FORBIDDEN)
-        # At a script's request for Basic a browser asks its user by itself; the broker's page does that better.
+        # A browser reacts to Basic by asking its user, even if a script has sent the request; the broker's page asks
+        # better.
         is_script = "x-requested-with" in call.headers
         names = ("Bearer", "Basic") if basic and not is_script else ("Bearer",)
         schemes = tuple(("www-authenticate", f'{name} realm="{self.realm}"') for name in names)
@@ -149,19 +152,19 @@ class Callers:
     def require(self, call: Call, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Raises HttpError (403)."""
         if not self.may(call, operation, kind, name, audited=True):
-            what = "the cluster" if kind is ResourceType.CLUSTER else f"the {kind.name.lower()} {name[:300]}"
-            raise HttpError(FORBIDDEN, f"Not authorized to {operation.name.lower()} {what}.")
+            resource = "the cluster" if kind is ResourceType.CLUSTER else f"the {kind.name.lower()} {name[:300]}"
+            raise HttpError(FORBIDDEN, f"Not authorized to {operation.name.lower()} {resource}.")
 
 
 def open_callers(
     config: BrokerConfig, listeners: Sequence[Listener], security: Security, clock: Clock, realm: str = "broker"
 ) -> Callers:
-    """``listeners``: those whose rules may count. Raises ConfigError."""
-    asking = next((each for each in listeners if each.sasl), None)
+    """``listeners``: those that may decide what is accepted. Raises ConfigError."""
+    login = next((each for each in listeners if each.sasl), None)
     authentication = private = None
-    if asking is not None:
-        exchanges = security.mechanisms[asking.name]
-        authentication = private = open_authentication(config, asking, exchanges, clock)
+    if login is not None:
+        exchanges = security.mechanisms[login.name]
+        authentication = private = open_authentication(config, login, exchanges, clock)
         if PLAIN not in exchanges and any(name != OAUTHBEARER for name in exchanges):
             passwords: dict[str, NewExchange] = {**exchanges, PLAIN: partial(PlainExchange, security.credentials)}
             private = attrs.evolve(authentication, exchanges=passwords)
@@ -178,18 +181,20 @@ def open_callers(
 def _without_what_tls_protects(
     authentication: Authentication, listeners: Sequence[Listener], security: Security
 ) -> Authentication:
-    """Only with what listeners without TLS accept from other machines already."""
-    open_ones = [each for each in listeners if each.sasl and not each.ssl and not is_loopback(each.host)]
-    accepted = {mechanism for each in open_ones for mechanism in security.mechanisms[each.name]}
+    """The same, reduced to credentials that listeners without TLS accept from other machines already."""
+    plaintext = [
+        listener for listener in listeners if listener.sasl and not listener.ssl and not is_loopback(listener.host)
+    ]
+    accepted = {mechanism for listener in plaintext for mechanism in security.mechanisms[listener.name]}
     return attrs.evolve(
         authentication,
         exchanges={name: made for name, made in (authentication.exchanges or {}).items() if name in accepted},
-        tokens=authentication.tokens if any(each.scheme == "pulsar" for each in open_ones) else None,
+        tokens=authentication.tokens if any(listener.scheme == "pulsar" for listener in plaintext) else None,
     )
 
 
 def _proof(header: str) -> tuple[str, bytes]:
-    """The method, by its name in Pulsar's protocol, and the proof. Raises AuthenticationFailed, without a word of the header."""
+    """The method, by its name in Pulsar's protocol, and the proof. Raises AuthenticationFailed, without quoting it."""
     scheme, _, rest = header.strip().partition(" ")
     if scheme.lower() == "bearer":
         return TOKEN, rest.strip().encode("latin-1")

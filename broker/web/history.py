@@ -1,15 +1,14 @@
-"""An hour of figures in memory: a value every 5 s for ten minutes, and one every 20 s for the hour.
+"""An hour of figures in memory, and the figures that services contribute to it.
 
-Every figure is a *series*. Those of the whole broker are always kept; of the others, for example of topics, each kind has a
-number of places, which the busiest get: a new series takes the place of the one that has had the least to show lately. A series
-takes 2.4 KB, so all of them together take at most 5 MB, whatever the number of topics and groups.
+`History` keeps a value every 5 s for ten minutes, and a mean every 20 s for the hour. Every figure is a *series*.
+Series of the whole broker are always kept. For the others, for example those of topics, each kind has a number of
+places, which the busiest get: a new series takes the place of the series that had the lowest values lately. A series
+takes 2.4 KB, so all of them together take at most 5 MB, whatever the number of topics and groups. The sampler's thread
+writes, any thread reads; the lock is held only to copy some arrays.
 
-The sampler's thread writes, any thread reads; the lock is held for the copy of some arrays.
-
-What services tell the HTTP service of themselves as numbers: for the overview, for rates and for the history.
-
-A service adds its figures while it is put together. The sampler of the HTTP service (`broker/http/assembly.py`) reads them every
-5 s on its own thread, computes rates, and keeps the history; without an http:// listener nobody reads anything.
+`Figures` collects numbers from services for the overview, for rates and for the history. A service adds its figures
+while it is assembled. The sampler of the HTTP service (`broker/http/assembly.py`) reads them every 5 s on its own
+thread, computes rates, and writes the history; without an http:// listener nothing is read.
 
 Tests: tests/web/test_history.py,
 tests/web/test_history_figures.py.
@@ -30,12 +29,12 @@ FINE: Final = 120  # samples: ten minutes
 _PER_COARSE: Final = 4
 COARSE_STEP_S: Final = STEP_S * _PER_COARSE
 COARSE: Final = 180  # an hour
-# Series of one kind, beside those of the whole broker.
+# The number of series of one kind, besides those of the whole broker.
 KIND_MAX: Final = 400
-# The whole broker's: kept from their first sample on.
+# The kind of the whole broker's series, which are kept from their first sample on.
 WHOLE: Final = ""
 _WHOLE_MAX = 100
-# What a series had to show counts for less by this factor with each sample: half of it after three minutes.
+# Each sample multiplies the score of a series by this factor, so that it halves in three minutes.
 _FADING = 0.98
 
 
@@ -49,7 +48,7 @@ class _Series:
 
 @attrs.frozen
 class Extract:
-    """``series``: by name, values from ``start_ms`` on, every ``step_s``; None where there is none."""
+    """``series``: by name, values from ``start_ms`` on, every ``step_s``; None where a value is missing."""
 
     step_s: int
     start_ms: int
@@ -61,7 +60,7 @@ class History:
         self._kind_max = kind_max
         self._lock = Lock()
         self._series: dict[str, _Series] = {}
-        self._counts: dict[str, int] = {}  # of series, by kind
+        self._counts: dict[str, int] = {}  # the number of series, by kind
         self._first = 0  # the number of the first sample
         self._next = 0  # the number of the next sample: wall clock in steps
         # The sums of the present coarse step.
@@ -71,7 +70,7 @@ class History:
         return len(self._series)
 
     def record(self, now_ms: int, values: Mapping[str, tuple[str, float]]) -> None:
-        """A sample: (kind, value) by the name of the series. One within the same step as the one before is left out."""
+        """Add a sample: (kind, value) by the name of the series. A second sample within the same step is dropped."""
         number = now_ms // (STEP_S * 1000)
         with self._lock:
             if not self._next:
@@ -110,7 +109,8 @@ class History:
                 series.coarse[coarse_place] = (total + value) / (count + 1)
 
     def _admit(self, values: Mapping[str, tuple[str, float]]) -> None:
-        """Give the new series places. The busiest come first, and each takes a free place or that of a less busy one."""
+        """Give the new series places. The busiest come first, and each takes a free place or that of a less busy
+        series."""
         new: dict[str, list[tuple[float, str]]] = {}
         for name, (kind, value) in values.items():
             if name not in self._series:
@@ -141,12 +141,12 @@ class History:
         """The values of the last sample."""
         with self._lock:
             place = (self._next - 1) % FINE
-            found = {name: self._series[name].fine[place] for name in names if name in self._series}
-        return {name: None if isnan(value) else round(value, 3) for name, value in found.items()}
+            latest = {name: self._series[name].fine[place] for name in names if name in self._series}
+        return {name: None if isnan(value) else round(value, 3) for name, value in latest.items()}
 
     def read(self, names: Iterable[str], since_ms: int) -> Extract:
-        """The samples since then, every 5 s if that is at most ten minutes ago, else every 20 s. Without the series that are not
-        kept."""
+        """The samples since ``since_ms``, every 5 s if that is at most ten minutes ago, else every 20 s. Series that
+        are not kept are left out."""
         with self._lock:
             end = self._next
             wanted = max(self._first, since_ms // (STEP_S * 1000))
@@ -157,22 +157,22 @@ class History:
             first = min(max(wanted // per, last - length + 1), last + 1)
             if not end:
                 first, last = 0, -1
-            found = {}
+            extracted = {}
             for name in names:
                 series = self._series.get(name)
                 if series is not None:
                     ring = series.fine if is_fine else series.coarse
-                    found[name] = [ring[number % length] for number in range(first, last + 1)]
+                    extracted[name] = [ring[number % length] for number in range(first, last + 1)]
         shown = {
             name: [None if isnan(value) else round(value, 3) for value in ring_values]
-            for name, ring_values in found.items()
+            for name, ring_values in extracted.items()
         }
         return Extract(STEP_S * per, first * STEP_S * per * 1000, shown)
 
 
 class Field(NamedTuple):
-    """What is known of each thing of a kind: ``Field("topic", "messages_in", counter=True)``. Its series are called
-    ``kind:thing:name``."""
+    """A figure that exists for each thing of a kind: ``Field("topic", "messages_in", counter=True)``. Its series are
+    called ``kind:thing:name``."""
 
     kind: str
     name: str
@@ -189,27 +189,27 @@ def series_name(field: Field, thing: str) -> str:
 
 @attrs.define(eq=False)
 class Figures:
-    """Filled on the thread that starts the broker, before the first request. ``health``: each says in a short sentence why the
-    broker is not as it should be."""
+    """Filled on the thread that starts the broker, before the first request. ``health``: each function returns short
+    sentences that say why the broker is not healthy."""
 
     whole: dict[str, Callable[[], float]] = attrs.Factory(dict)  # of the whole broker: gauges
     counters: dict[str, Callable[[], float]] = attrs.Factory(dict)  # of the whole broker: shown as rates per second
     sources: list[Read] = attrs.Factory(list)
     health: list[Callable[[], list[str]]] = attrs.Factory(list)
-    # What another service has on a topic, by its name in Kafka: for the view of the topic.
+    # The subscriptions that another service has on a topic, by its name in Kafka: for the view of the topic.
     subscriptions: Callable[[str], list[dict[str, Any]]] = lambda _topic: []
     history: History = attrs.Factory(History)
-    # What the sampler has found last; replaced as a whole.
+    # The results of the last sample; replaced as a whole.
     values: Mapping[str, float] = attrs.Factory(dict)  # of the whole broker: gauges and rates
     reasons: tuple[str, ...] = ()  # why it is not healthy
     _rates: Mapping[Field, Mapping[str, float]] = attrs.Factory(dict)
-    # The counters of the sample before, and when it was taken (monotonic, s).
+    # The counters of the previous sample, and when it was taken (monotonic, s).
     _before: Mapping[str, float] = attrs.Factory(dict)
     _before_of: Mapping[Field, Mapping[str, float]] = attrs.Factory(dict)
     _sampled_at: float | None = None
 
     def rate(self, field: Field, thing: str) -> float:
-        """Of a counter, per second, over the last sample."""
+        """The rate of a counter (1/s) over the last sample."""
         rates = self._rates.get(field)
         return 0.0 if rates is None else rates.get(thing, 0.0)
 
@@ -237,7 +237,7 @@ class Figures:
             shown = rates.get(field, {}) if field.counter else by_thing
             kind = f"{field.kind}:{field.name}"
             recorded |= {series_name(field, thing): (kind, value) for thing, value in shown.items()}
-            if field.counter:  # of what was not counted, the rate is 0 for as long as the thing is there
+            if field.counter:  # a counter that did not grow has the rate 0 while its thing exists
                 for name in self.history.names(kind):
                     if name not in recorded and name[len(field.kind) + 1 : -len(field.name) - 1] in by_thing:
                         recorded[name] = kind, 0.0
@@ -252,7 +252,7 @@ class Figures:
 def _rates(
     present: Mapping[str, float], before: Mapping[str, float], elapsed_s: float, *, keep_zero: bool = False
 ) -> dict[str, float]:
-    """What was counted since, per second; without those of which nothing was."""
+    """How much each counter has grown per second; without counters that did not grow, unless ``keep_zero``."""
     rates = {}
     for name, value in present.items():
         counted = max(0.0, value - before.get(name, 0.0))

@@ -1,18 +1,17 @@
-"""What a part of the broker answers over HTTP: the interface between an ``http://`` listener and the services that have routes.
+"""Routes: the interface between an ``http://`` listener and the services that answer over HTTP. Pure.
 
-A service adds its routes to `Surroundings.routes` while it is put together. The HTTP service opens last and serves all of them,
-so that neither knows the other. A handler is called with a `Call` and returns an `Answer`, or raises:
+A service adds its routes to `Surroundings.routes` while it is assembled. The HTTP service opens last and serves all of
+them, so that neither knows the other. A handler is called with a `Call` and returns an `Answer`, or raises:
 
 - ``HttpError``: the client is at fault;
-- ``StorageError``: the machine is, and the status is 500.
+- ``StorageError``: the machine is at fault, and the status is 500.
 
 A *blocking* route runs on a handler, usually of the admin lane. Any other runs on the connection's processor and must be done
 within microseconds. A GET must not change anything: any web page can make a browser send one.
 
-The parameters that all lists of the HTTP API have: ``limit``, ``after``, and others that are numbers. Pure.
-
-A list is sorted by name and given in pages: ``next`` is the name to pass as ``after`` for the page that follows; null at the end.
-``filter`` leaves only the names that contain it, in upper or lower case.
+Lists of the HTTP API share the parameters ``limit``, ``after`` and ``filter``. A list is sorted by name and given in
+pages: ``next`` is the name to pass as ``after`` for the following page, and null at the end. ``filter`` keeps only
+names that contain it, in upper or lower case.
 
 Tests: tests/web/test_routes.py,
 tests/web/test_routes_pages.py.
@@ -39,7 +38,7 @@ UNPROCESSABLE, TOO_MANY, UNAVAILABLE = 422, 429, 503
 
 
 class HttpError(Refusal):
-    """The request is refused with this status, and the client is told the reason, after ``delay_s``."""
+    """Refuses the request with this status and tells the client the reason, after ``delay_s``."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,7 +51,7 @@ class EventStream(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Nobody reads it any more: the source forgets it."""
+        """True once no client reads the stream: the source forgets it."""
 
     def send(self, event: str, data: str) -> bool:
         """``data`` is JSON. False if the event was skipped, because the client does not read."""
@@ -62,10 +61,12 @@ class EventStream(Protocol):
 
 @attrs.frozen
 class Answer:
-    """A response. ``headers``: besides those about the body and the connection, names in lower case.
+    """A response. ``headers``: those that the service adds, besides those about body and connection, names in lower
+    case.
 
-    With ``stream`` it goes on with server-sent events: the callable is given the stream once the response has begun, on the
-    connection's processor, which it must not keep. ``watcher``: whose stream it is."""
+    With ``stream`` the response goes on with server-sent events: the callable is given the stream once the response has
+    begun, on the connection's processor, which it must not keep busy. ``watcher``: the principal that reads the
+    stream."""
 
     status: int = 200
     body: bytes = b""
@@ -74,7 +75,7 @@ class Answer:
     delay_s: float = 0.0  # before it is sent, so that guessing is slow, and for quotas
     stream: Callable[[EventStream], None] | None = None
     watcher: Principal = ANONYMOUS
-    of_cluster: bool = False  # a stream for those who may describe the cluster
+    of_cluster: bool = False  # a stream that needs the right to describe the cluster
 
 
 NO_CONTENT = Answer(204)
@@ -94,27 +95,27 @@ def _refuse_constant(text: str) -> None:
 
 @attrs.frozen
 class Call:
-    """One request, as the handler of its route sees it."""
+    """One request, as its route's handler gets it."""
 
     method: str
-    names: Mapping[str, str]  # what stands in the path for the pattern's {names}, decoded
-    query: Mapping[str, str]  # decoded; of a name that stands there twice, the last
-    headers: Mapping[str, str]  # names in lower case; the values of a name that stands there twice are joined by ", "
+    names: Mapping[str, str]  # the segments of the path for the pattern's {names}, decoded
+    query: Mapping[str, str]  # decoded; the last value of a repeated name
+    headers: Mapping[str, str]  # names in lower case; the values of a repeated name are joined by ", "
     body: bytes
     peer: Peer
     principal: Principal
     received_at: float  # Clock.monotonic(), s
-    work: Work  # raises Abandoned from its checkpoint when nobody waits for the answer any more
+    work: Work  # raises Abandoned from its checkpoint when the client has gone
 
     def json(self) -> Any:
-        """The body as JSON. Raises HttpError if it is none."""
+        """The body as JSON. Raises HttpError if it is not JSON."""
         try:
             return json.loads(self.body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise HttpError(BAD_REQUEST, "The body is not JSON.") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A parameter of the query that is true or false. Raises HttpError if it is something else."""
+        """A parameter that is ``true`` or ``false``. Raises HttpError for other values."""
         text = self.query.get(name, "").lower()
         if text not in ("", "true", "false"):
             raise HttpError(BAD_REQUEST, f"Set the parameter {name} to true or false.")
@@ -134,7 +135,7 @@ class Route:
 
 
 class Routes:
-    """Those of the whole broker. Filled on the thread that starts it, before the first request."""
+    """The routes of the whole broker. Filled on the thread that starts it, before the first request."""
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Route] = {}
@@ -157,7 +158,7 @@ _DIGITS_MAX = 19
 def number_of(
     call: Call, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1
 ) -> int | None:
-    """A whole number of the query. Raises HttpError."""
+    """A parameter that is a whole number. Raises HttpError."""
     text = call.query.get(name, "")
     if not text:
         return default
@@ -168,14 +169,14 @@ def number_of(
 
 
 def limit_of(call: Call, default: int = LIMIT, most: int = LIMIT_MAX) -> int:
-    """How many items the page may have. Raises HttpError."""
+    """The maximum number of items of the page. Raises HttpError."""
     limit = number_of(call, "limit", default, least=1, most=most)
     assert limit is not None
     return limit
 
 
 def page_of(call: Call, names: Iterable[str]) -> tuple[list[str], str | None]:
-    """The names of the page, and what ``next`` says. Raises HttpError."""
+    """The names of the page, and the value of ``next``. Raises HttpError."""
     after, part, limit = call.query.get("after", ""), call.query.get("filter", "").lower(), limit_of(call)
     wanted = (name for name in call.work.each(names) if name > after and part in name.lower())
     page = heapq.nsmallest(limit + 1, wanted)

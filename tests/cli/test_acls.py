@@ -17,10 +17,10 @@ ALICE = "User:alice"
 
 
 def short(rules: list[Acl]) -> set[tuple[str, str, str]]:
-    return {(one.resource_type.name, one.name, one.operation.name) for one in rules}
+    return {(acl.resource_type.name, acl.name, acl.operation.name) for acl in rules}
 
 
-def test_each_principal_host_resource_and_operation_is_a_rule_of_its_own() -> None:
+def test_each_combination_of_options_is_an_acl() -> None:
     rules = Selection(
         resources=((TOPIC, "a"), (GROUP, "g")),
         pattern=PatternType.PREFIXED,
@@ -42,12 +42,12 @@ def test_each_principal_host_resource_and_operation_is_a_rule_of_its_own() -> No
     assert len(expected) == len(rules)
 
 
-def test_without_operation_all_of_them_are_meant_and_the_cluster_is_literal() -> None:
+def test_default_is_all_operations_and_literal_cluster() -> None:
     rule = Selection(resources=((CLUSTER, CLUSTER_NAME),), pattern=PatternType.PREFIXED, allowed=(ALICE,)).rules()
     assert [Acl(CLUSTER, CLUSTER_NAME, PatternType.LITERAL, ALICE, "*", Operation.ALL, Permission.ALLOW)] == rule
 
 
-def test_what_producers_and_consumers_need_is_kafka_s() -> None:
+def test_producer_and_consumer_rights_are_kafka_s() -> None:
     both = Selection(
         resources=((TOPIC, "t"), (GROUP, "g"), (ID, "i")),
         allowed=(ALICE,),
@@ -87,7 +87,7 @@ def test_what_producers_and_consumers_need_is_kafka_s() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(selection: Selection, said: str) -> None:
+def test_nonsense_is_refused_in_one_sentence(selection: Selection, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         selection.rules()
 
@@ -106,7 +106,7 @@ def test_operations_are_written_in_any_way(operation: Operation) -> None:
         assert operation is parse_operation(text)
 
 
-def test_other_operations_are_refused_and_every_type_has_some() -> None:
+def test_unsupported_operations_are_refused_for_every_type() -> None:
     for text in ("", "Any", "Unknown", "Reed"):
         with pytest.raises(ConfigError, match="There is no operation"):
             parse_operation(text)

@@ -14,19 +14,19 @@ from tests.cli.conftest import Run
 
 def test_all_three_are_measured_and_nothing_stays(run: Run) -> None:
     result = run("bench", "--seconds", "0.2", "--record-size", "50", "-z", "lz4", "-p", "2", "--output", "json")
-    found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert ["produce", "consume", "end-to-end"] == [one["test"] for one in found]
-    for one in found:
-        assert "own client" in one["client"]
-        assert one["records"] > 0
-        assert one["requests"] > 0
-        latency = one["latency_ms"]
+    results = [json.loads(line) for line in result.stdout.splitlines()]
+    assert ["produce", "consume", "end-to-end"] == [measured["test"] for measured in results]
+    for measured in results:
+        assert "own client" in measured["client"]
+        assert measured["records"] > 0
+        assert measured["requests"] > 0
+        latency = measured["latency_ms"]
         assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
-    assert found[0]["records"] * 50 == found[0]["bytes"]
+    assert results[0]["records"] * 50 == results[0]["bytes"]
     assert b"broker-bench" not in run("topics", "list").stdout
 
 
-def test_an_existing_topic_is_written_to_at_a_rate_and_stays(run: Run, topic: str) -> None:
+def test_existing_topic_is_written_at_rate_and_kept(run: Run, topic: str) -> None:
     run("topics", "create", topic)
     arguments = ("--topic", topic, "--seconds", "0.5", "--rate", "1000", "--batch-size", "1k", "--acks", "1")
     (line,) = run("bench", "produce", *arguments).stdout.decode().splitlines()
@@ -41,7 +41,7 @@ def test_an_existing_topic_is_written_to_at_a_rate_and_stays(run: Run, topic: st
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_it_ends_when_it_is_told_to_or_has_sent_enough(session_broker: Broker, topic: str, acks: str) -> None:
+def test_run_ends_on_request_or_after_enough(session_broker: Broker, topic: str, acks: str) -> None:
     config = ClientConfig.from_properties({"bootstrap.servers": session_broker.bootstrap_servers})
     with Cluster(config) as cluster:
         cluster.make_topics([topic])
@@ -51,12 +51,12 @@ def test_it_ends_when_it_is_told_to_or_has_sent_enough(session_broker: Broker, t
 
 
 @given(st.lists(st.floats(0, 10), min_size=1).map(sorted), st.floats(0.1, 100))
-def test_a_percentile_is_the_smallest_that_so_many_do_not_exceed(latencies: list[float], percent: float) -> None:
+def test_percentile_is_the_smallest_latency_not_exceeded(latencies: list[float], percent: float) -> None:
     value = Measured("produce", 1, 1, 1.0, latencies).percentile_ms(percent)
     assert value is not None
-    assert value / 1000 in [one * 1000 / 1000 for one in latencies]
-    assert sum(one * 1000 <= value for one in latencies) >= len(latencies) * percent / 100 - 1e-9
+    assert value / 1000 in [latency * 1000 / 1000 for latency in latencies]
+    assert sum(latency * 1000 <= value for latency in latencies) >= len(latencies) * percent / 100 - 1e-9
 
 
-def test_without_latencies_there_is_no_percentile() -> None:
+def test_percentile_needs_latencies() -> None:
     assert Measured("produce", 1, 1, 1.0, []).percentile_ms(50) is None

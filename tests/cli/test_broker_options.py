@@ -28,12 +28,12 @@ def gate(tmp_path: Path) -> Iterator[SaslGate]:
     files = certificates.server().write(tmp_path / "server")
     context.load_cert_chain(files.both)
     with (
-        SaslGate({"alice": PASSWORD}, context) as one,
-        Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{one.port}",)) as running,
+        SaslGate({"alice": PASSWORD}, context) as opened,
+        Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{opened.port}",)) as running,
     ):
-        one.forward_to(running.server.listeners["kafka"])
+        opened.forward_to(running.server.listeners["kafka"])
         running.server.kafka.logs.create_topic("orders", 1, {})
-        yield one
+        yield opened
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ key.serializer=org.apache.kafka.common.serialization.StringSerializer
 
 
 @pytest.mark.parametrize("name", ["sasl.password", "sasl.jaas.config", " ssl.key.password", "sasl.oauthbearer.token"])
-def test_a_secret_is_not_taken_from_the_command_line_nor_repeated(run_alone: Run, name: str) -> None:
+def test_secret_argument_is_refused_and_not_repeated(run_alone: Run, name: str) -> None:
     failed = run_alone("topics", "list", "-X", f"{name}=hunter2", fails=2)
     assert f"Put {name.strip()} into a file and name that with --client-config".encode() in failed.stderr
     assert b"hunter2" not in failed.stderr + failed.stdout
@@ -86,9 +86,7 @@ def test_an_option_takes_precedence_over_the_file(run_alone: Run, settings: Path
     assert b"No broker answers at localhost:1" in elsewhere
 
 
-def test_a_wrong_password_and_an_unknown_authority_are_named_and_no_secret_is_shown(
-    run_alone: Run, settings: Path, gate: SaslGate
-) -> None:
+def test_login_and_authority_errors_show_no_secret(run_alone: Run, settings: Path, gate: SaslGate) -> None:
     wrong = settings.with_name("wrong.properties")
     wrong.write_text(settings.read_text().replace(PASSWORD, "wrong-one"))
     for command in (("topics", "list"), ("consume", "orders"), ("health", f"localhost:{gate.port}")):
@@ -103,14 +101,14 @@ def test_a_wrong_password_and_an_unknown_authority_are_named_and_no_secret_is_sh
     assert b"ssl.truststore.location" in said
 
 
-def test_tls_where_there_is_none_and_none_where_there_is(run_alone: Run, run: Run, ca: Path, gate: SaslGate) -> None:
+def test_tls_mismatch_is_explained_both_ways(run_alone: Run, run: Run, ca: Path, gate: SaslGate) -> None:
     said = run_alone("topics", "list", "-b", f"localhost:{gate.port}", fails=1).stderr
     assert b"is a listener with TLS: set security.protocol to SSL or SASL_SSL" in said
     said = run("topics", "list", "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={ca}", fails=1).stderr
     assert b"No TLS connection" in said or b"security.protocol" in said
 
 
-def test_what_has_no_effect_is_refused_and_a_missing_password_is_asked_for(run_alone: Run, tmp_path: Path) -> None:
+def test_useless_settings_are_refused_and_passwords_asked_for(run_alone: Run, tmp_path: Path) -> None:
     for arguments, said in (
         (["-X", "security.protcol=SSL"], b"security.protocol"),
         (["-X", "acks=1"], b"it has no effect here"),

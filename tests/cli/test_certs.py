@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.cli.conftest import Run, Serving
 
 
-def test_one_command_makes_all_that_a_broker_and_its_clients_need(run_alone: Run, tmp_path: Path) -> None:
+def test_one_command_makes_all_certificates_and_properties(run_alone: Run, tmp_path: Path) -> None:
     certs = tmp_path / "certs"
     said = run_alone("certs", str(certs), "--client", "alice", "--host", "broker.example").stdout.decode()
     assert "broker.example" in said
@@ -37,7 +37,7 @@ def test_one_command_makes_all_that_a_broker_and_its_clients_need(run_alone: Run
     } == set(lines)
 
 
-def test_what_was_made_is_told_as_objects(run_alone: Run, tmp_path: Path) -> None:
+def test_made_files_are_listed_as_json(run_alone: Run, tmp_path: Path) -> None:
     said = run_alone("certs", str(tmp_path / "certs"), "--host", "broker.example", "--output", "json").stdout
     names = {Path(made["file"]).name: made["names"] for made in map(json.loads, said.splitlines())}
     assert {"ca.key", "ca.crt", "server.pem", "client.properties"} == set(names)
@@ -86,7 +86,7 @@ def test_key_stores_have_the_password_of_the_file(run_alone: Run, tmp_path: Path
     assert pkcs12.load_key_and_certificates(data, "s3cret-Ä".encode())[0] is not None
 
 
-def test_a_password_comes_from_a_file_or_the_environment_only(run_alone: Run, tmp_path: Path) -> None:
+def test_password_comes_from_file_or_environment_only(run_alone: Run, tmp_path: Path) -> None:
     refused = run_alone("certs", str(tmp_path / "c"), "--pkcs12", fails=2).stderr
     assert b"BROKER_CERTS_PASSWORD" in refused
     for name, content in (("empty", b"\nsecret"), ("binary", b"\xff\xfe"), ("large", b"secret" * 20_000)):
@@ -102,7 +102,7 @@ def test_a_directory_that_cannot_be_made_is_named(run_alone: Run, tmp_path: Path
     assert b"Not a directory" in said
 
 
-def test_the_two_lines_that_it_prints_give_a_broker_with_tls_and_a_client(
+def test_printed_commands_run_tls_broker_and_client(
     run_alone: Run, serve: Callable[..., Serving], tmp_path: Path
 ) -> None:
     certs = tmp_path / "certs"

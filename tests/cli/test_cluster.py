@@ -14,15 +14,15 @@ from tests.cli.conftest import Run
 def test_the_cluster_is_described(session_broker: Broker, run: Run) -> None:
     address = session_broker.bootstrap_servers
     (line,) = run("cluster", "describe", "--output", "json").stdout.splitlines()
-    found = json.loads(line)
-    assert 22 == len(found["cluster_id"])
-    assert 1 == found["controller"]
-    (one,) = found["brokers"]
-    assert (1, address, False) == (one["id"], f"{one['host']}:{one['port']}", one["fenced"])
-    assert [f"PLAINTEXT://{address}"] == one["listeners"]
-    assert 0 < one["usable_bytes"] <= one["total_bytes"]
+    described = json.loads(line)
+    assert 22 == len(described["cluster_id"])
+    assert 1 == described["controller"]
+    (own,) = described["brokers"]
+    assert (1, address, False) == (own["id"], f"{own['host']}:{own['port']}", own["fenced"])
+    assert [f"PLAINTEXT://{address}"] == own["listeners"]
+    assert 0 < own["usable_bytes"] <= own["total_bytes"]
     heading, row = run("cluster", "describe").stdout.decode().splitlines()
-    assert f"cluster {found['cluster_id']}, controller 1, 1 broker" == heading
+    assert f"cluster {described['cluster_id']}, controller 1, 1 broker" == heading
     assert row.startswith(f"1\t{address}\t-\tup\tPLAINTEXT://{address}\t")
 
 
@@ -42,8 +42,8 @@ def test_older_brokers_tell_less(session_broker: Broker, missing: ApiKey) -> Non
     with Cluster(ClientConfig.from_properties(properties)) as cluster:
         connection = cluster.routing.any_connection()
         del connection.ranges[missing]
-        found = describe_cluster(cluster.routing)
-        assert [1] == [one.id for one in found.brokers]
-        assert 1 == found.controller
+        described = describe_cluster(cluster.routing)
+        assert [1] == [node.id for node in described.brokers]
+        assert 1 == described.controller
         connection.ranges[ApiKey.API_VERSIONS] = (0, 2)
         assert [] == features(connection)

@@ -37,7 +37,7 @@ def test_commands_and_options_are_completed() -> None:
     assert ["--to-earliest"] == completed("broker groups reset-offsets g --to-e")
 
 
-def test_names_of_topics_and_groups_come_from_the_broker(session_broker: Broker, run: Run, topic: str) -> None:
+def test_topic_and_group_names_come_from_broker(session_broker: Broker, run: Run, topic: str) -> None:
     run("topics", "create", topic)
     address = session_broker.bootstrap_servers
     commit(session_broker, f"g-{topic}", {(topic, 0): 0})
@@ -53,7 +53,7 @@ def test_names_of_topics_and_groups_come_from_the_broker(session_broker: Broker,
     assert [f"g-{topic}"] == completed(f"broker groups delete g-{topic[:-1]}", BROKER_BOOTSTRAP_SERVERS=address)
 
 
-def test_without_a_broker_or_without_a_password_nothing_is_suggested(tmp_path: Path) -> None:
+def test_nothing_is_suggested_without_broker_or_password(tmp_path: Path) -> None:
     assert [] == completed("broker topics describe -b localhost:1 x")
     assert [] == completed("broker topics describe -b not:a:port x")
     (tmp_path / "client.properties").write_text("security.protocol=SASL_PLAINTEXT\nsasl.username=alice\n")

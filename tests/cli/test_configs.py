@@ -28,7 +28,7 @@ def lines(result: Any) -> list[str]:
     return result.stdout.decode().splitlines()  # type: ignore[no-any-return]
 
 
-def test_settings_of_a_topic_are_set_shown_and_deleted(run_alone: Run, configs: Any, address: str) -> None:
+def test_topic_settings_are_set_shown_and_deleted(run_alone: Run, configs: Any, address: str) -> None:
     run_alone("topics", "create", "orders", "-b", address)
     assert [] == lines(configs("get", "--topic", "orders"))
     done = configs("set", "--topic", "orders", "retention.ms=3600000", "cleanup.policy=compact,delete")
@@ -41,14 +41,14 @@ def test_settings_of_a_topic_are_set_shown_and_deleted(run_alone: Run, configs: 
         configs("get", "--topic", "orders", "max.message.bytes")
     )
     assert 20 < len(lines(configs("get", "--topic", "orders", "--all")))
-    (one,) = lines(configs("get", "--topic", "orders", "retention.ms", "--documentation", "--output", "json"))
-    assert ["name", "value", "default", "source", "documentation"] == list(json.loads(one))
-    assert json.loads(one)["documentation"]
+    (line,) = lines(configs("get", "--topic", "orders", "retention.ms", "--documentation", "--output", "json"))
+    assert ["name", "value", "default", "source", "documentation"] == list(json.loads(line))
+    assert json.loads(line)["documentation"]
     configs("delete", "--topic", "orders", "retention.ms", "cleanup.policy")
     assert [] == lines(configs("get", "--topic", "orders"))
 
 
-def test_settings_of_the_broker_are_set_while_it_runs(configs: Any) -> None:
+def test_broker_settings_are_set_while_it_runs(configs: Any) -> None:
     assert "num.partitions\t3\t1\tfile" in lines(configs("get"))
     configs("set", "log.retention.ms=5000")
     configs("set", "--all-brokers", "message.max.bytes=2000000")
@@ -110,7 +110,9 @@ def test_a_dry_run_changes_nothing(configs: Any) -> None:
         (["set", "--user", "alice", "byte_rate=1"], 2, b"There is no quota 'byte_rate'"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(configs: Any, arguments: list[str], status: int, said: bytes) -> None:
+def test_impossible_changes_are_refused_in_one_sentence(
+    configs: Any, arguments: list[str], status: int, said: bytes
+) -> None:
     stderr = configs(*arguments, fails=status).stderr
     assert said in stderr
     assert status == 2 or 1 == stderr.count(b"\n")

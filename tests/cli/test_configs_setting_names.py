@@ -23,16 +23,16 @@ OF_TOPIC = {"retention.ms", "max.message.bytes", "cleanup.policy"}
         ("retention.msec", OF_TOPIC, None),
     ],
 )
-def test_each_name_is_understood_as_what_the_broker_has(written: str, known: set[str], meant: Name | None) -> None:
+def test_each_name_is_understood_as_broker_s_setting(written: str, known: set[str], meant: Name | None) -> None:
     assert meant == understand(written, known)
 
 
-def test_values_are_converted_but_not_those_that_mean_never() -> None:
+def test_values_are_converted_except_never() -> None:
     assert "18000000" == Name("log.retention.ms", 3_600_000).convert("5")
     assert "-1" == Name("log.retention.ms", 3_600_000).convert("-1")
     assert "x" == Name("log.retention.ms", 3_600_000).convert("x")
 
 
-def test_what_was_perhaps_meant() -> None:
+def test_hint_names_the_nearest_setting() -> None:
     assert "did you mean retention.ms?" == hint("retention.msec", OF_TOPIC)
     assert "lists all settings" in hint("xyzzy", OF_TOPIC)

@@ -9,7 +9,7 @@ def lines(output: bytes) -> list[str]:
     return output.decode().splitlines()
 
 
-def test_what_was_printed_is_not_printed_again(run: Run, topic: str) -> None:
+def test_printed_records_are_not_printed_again(run: Run, topic: str) -> None:
     run("produce", topic, stdin=b"one\ntwo\nthree\n")
     group = f"workers-{topic}"
     assert ["one", "two"] == lines(run("consume", topic, "-G", group, "--from-beginning", "-n", "2").stdout)
@@ -26,6 +26,6 @@ def test_a_new_group_begins_at_the_end(run: Run, topic: str) -> None:
 
 
 @pytest.mark.parametrize("other", [("--group", "g"), ("--partition", "0"), ("--offset", "1"), ("--from-time", "-1m")])
-def test_options_that_do_not_go_with_it_are_refused(run: Run, topic: str, other: tuple[str, str]) -> None:
+def test_incompatible_options_are_refused(run: Run, topic: str, other: tuple[str, str]) -> None:
     result = run("consume", topic, "--share-group", "workers", *other, fails=2)
     assert "With --share-group, the group determines partitions and offsets" in result.stderr.decode()

@@ -23,7 +23,7 @@ def test_nothing_changes_without_execute(run: Run, topic: str, group: str) -> No
 
 
 def committed(run: Run, group: str) -> list[int]:
-    return [one["committed"] for one in objects(run("groups", "describe", group, "--output", "json"))]
+    return [partition["committed"] for partition in objects(run("groups", "describe", group, "--output", "json"))]
 
 
 @pytest.mark.usefixtures("read_some")
@@ -48,8 +48,8 @@ def test_every_way_to_say_where(
     how = [word.replace("TOPIC", topic).replace("FILE", str(tmp_path / "plan.csv")) for word in how]
     run("groups", "reset-offsets", group, *how, "--execute")
     with Cluster(config(session_broker)) as cluster:
-        found = cluster.committed(group)
-    assert offsets == [found[topic, 0].offset, found[topic, 1].offset]
+        positions = cluster.committed(group)
+    assert offsets == [positions[topic, 0].offset, positions[topic, 1].offset]
 
 
 def test_a_group_with_members_is_refused(session_broker: Broker, run: Run, topic: str, group: str) -> None:
@@ -70,7 +70,7 @@ def test_a_group_with_members_is_refused(session_broker: Broker, run: Run, topic
         assert b"stop its consumers" in run("groups", "delete-offsets", group, "--topic", topic, fails=1).stderr
 
 
-def test_a_group_that_does_not_exist_yet_can_be_given_offsets(run: Run, topic: str, group: str) -> None:
+def test_new_group_can_be_given_offsets(run: Run, topic: str, group: str) -> None:
     run("topics", "create", topic)
     run("produce", topic, stdin=b"one\ntwo\n")
     run("groups", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute")
@@ -104,7 +104,7 @@ def test_a_group_and_single_offsets_are_deleted(session_broker: Broker, run: Run
         (["--topic", "t", "--to-latest", "--execute", "--dry-run"], b"either --execute or --dry-run"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(run_alone: Run, arguments: list[str], said: bytes) -> None:
+def test_nonsense_is_refused_in_one_sentence(run_alone: Run, arguments: list[str], said: bytes) -> None:
     assert said in run_alone("groups", "reset-offsets", "g", *arguments, fails=2).stderr
 
 

@@ -71,7 +71,7 @@ def member(broker: Broker, group: str, topic: str) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("read_some")
-def test_a_group_is_listed_and_its_lag_is_shown_by_partition(run: Run, topic: str, group: str) -> None:
+def test_group_is_listed_with_lag_by_partition(run: Run, topic: str, group: str) -> None:
     assert f"{group}\tclassic\tEmpty\t" in lines(run("groups", "list"))
     assert [f"{group}\tclassic\tEmpty\t"] == [
         line for line in lines(run("groups", "list", "--state", "empty")) if group in line
@@ -102,7 +102,7 @@ def test_json_has_an_object_a_partition(run: Run, topic: str, group: str) -> Non
         **nobody,
     } == first
     assert (5, 0, 0.0) == (second["committed"], second["lag"], second["lag_s"])
-    listed = [one for one in objects(run("groups", "list", "--output", "json")) if one["group"] == group]
+    listed = [listing for listing in objects(run("groups", "list", "--output", "json")) if listing["group"] == group]
     assert [{"group": group, "type": "classic", "state": "Empty", "protocol": ""}] == listed
     (state,) = objects(run("groups", "describe", group, "--state", "--output", "json"))
     assert ("Empty", 0) == (state["state"], state["members"])
@@ -118,15 +118,13 @@ def test_members_and_partitions_without_a_commit_are_shown(
         assert [(f"{topic}\t{number}\t-\t0\t-\t-", "reader") for number in (0, 1)] == [
             ("\t".join(row.split("\t")[:6]), row.split("\t")[7]) for row in rows
         ]
-        (one,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
-        assert [{"topic": topic, "partitions": [0, 1]}] == one["assignment"]
+        (described,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
+        assert [{"topic": topic, "partitions": [0, 1]}] == described["assignment"]
         assert f"{topic}:0,1" in run("groups", "describe", group, "--members").stdout.decode()
-        assert {(topic, 0), (topic, 1)} == {(one.topic, one.partition) for one in consumer.assignment()}
+        assert {(topic, 0), (topic, 1)} == {(assigned.topic, assigned.partition) for assigned in consumer.assignment()}
 
 
-def test_a_group_of_the_newer_protocol_is_handled_like_the_others(
-    session_broker: Broker, run: Run, topic: str, group: str
-) -> None:
+def test_newer_protocol_group_is_handled_like_others(session_broker: Broker, run: Run, topic: str, group: str) -> None:
     run("topics", "create", topic, "-p", "2")
     consumer = Consumer(
         {"bootstrap.servers": session_broker.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
@@ -139,8 +137,8 @@ def test_a_group_of_the_newer_protocol_is_handled_like_the_others(
         heading, *rows = lines(run("groups", "describe", group))
         assert f"{group}: " in heading and "1 member, uniform" in heading
         assert len(rows) == 2
-        (one,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
-        assert [{"topic": topic, "partitions": [0, 1]}] == one["assignment"]
+        (described,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
+        assert [{"topic": topic, "partitions": [0, 1]}] == described["assignment"]
         run("groups", "delete", group, fails=1)
     finally:
         consumer.close()

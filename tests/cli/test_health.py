@@ -25,28 +25,28 @@ def look(broker: Broker, least_free_percent: float = 0.0) -> deep_health.Finding
 
 def test_a_healthy_broker_has_no_problems(own: Broker, run: Run) -> None:
     own.server.kafka.logs.create_topic("orders", 3)
-    found = look(own)
-    assert ([], 1, 3) == (found.problems, found.topics, found.partitions)
-    assert f"{own.bootstrap_servers} answers" in deep_health.check(found, own.bootstrap_servers)
+    findings = look(own)
+    assert ([], 1, 3) == (findings.problems, findings.topics, findings.partitions)
+    assert f"{own.bootstrap_servers} answers" in deep_health.check(findings, own.bootstrap_servers)
     said = run("health", "--deep", "--least-free", "0", "--output", "json", own.bootstrap_servers).stdout
     assert json.loads(said)["healthy"] is True
 
 
-def test_partitions_that_are_offline_are_named_with_the_reason(own: Broker, run: Run) -> None:
+def test_offline_partitions_are_named_with_the_reason(own: Broker, run: Run) -> None:
     logs = own.server.kafka.logs
     logs.create_topic("orders", 3)
     for number in (1, 2):
         log = logs.get("orders", number)
         assert log is not None
         log.go_offline("the disk is broken")
-    found = look(own)
-    assert ["orders-1", "orders-2"] == [problem.split()[0] for problem in found.problems]
-    assert all("the disk is broken" in problem for problem in found.problems)
+    findings = look(own)
+    assert ["orders-1", "orders-2"] == [problem.split()[0] for problem in findings.problems]
+    assert all("the disk is broken" in problem for problem in findings.problems)
     said = run("health", "--deep", "--least-free", "0", own.bootstrap_servers, fails=1).stderr.decode()
     assert "orders-1 is offline" in said
 
 
-def test_it_is_seen_that_all_partitions_are_offline(own: Broker) -> None:
+def test_all_partitions_offline_is_noticed(own: Broker) -> None:
     logs = own.server.kafka.logs
     logs.create_topic("orders", 1)
     log = logs.get("orders", 0)
@@ -55,21 +55,21 @@ def test_it_is_seen_that_all_partitions_are_offline(own: Broker) -> None:
     assert ["orders-0"] == [problem.split()[0] for problem in look(own).problems]
 
 
-def test_a_disk_that_is_nearly_full_is_a_problem(own: Broker) -> None:
+def test_nearly_full_disk_is_a_problem(own: Broker) -> None:
     with pytest.raises(BrokerError, match=r"% of its disk free .* less than 100 %"):
         deep_health.check(look(own, 100), own.bootstrap_servers)
 
 
-def test_a_listener_that_accepts_nothing_is_a_problem_only_at_the_address_that_was_asked() -> None:
-    found = deep_health.Findings()
-    deep_health._look_at_listener(found, "kafka://127.0.0.1:1", ("127.0.0.1", 9092), 5)
-    assert "does not accept connections at 127.0.0.1:1" in found.problems[0]
-    found = deep_health.Findings()
-    deep_health._look_at_listener(found, "kafka://127.0.0.2:1", ("127.0.0.1", 9092), 5)
-    assert ([], 1) == (found.problems, len(found.notes))
+def test_closed_listener_matters_only_at_the_asked_address() -> None:
+    findings = deep_health.Findings()
+    deep_health._look_at_listener(findings, "kafka://127.0.0.1:1", ("127.0.0.1", 9092), 5)
+    assert "does not accept connections at 127.0.0.1:1" in findings.problems[0]
+    findings = deep_health.Findings()
+    deep_health._look_at_listener(findings, "kafka://127.0.0.2:1", ("127.0.0.1", 9092), 5)
+    assert ([], 1) == (findings.problems, len(findings.notes))
 
 
-def test_the_address_may_be_given_as_for_all_other_commands(own: Broker, run_alone: Run) -> None:
+def test_address_may_be_given_with_the_usual_option(own: Broker, run_alone: Run) -> None:
     said = run_alone("health", "-b", own.bootstrap_servers, "--output", "json").stdout
     assert (own.bootstrap_servers, True) == tuple(map(json.loads(said).get, ("address", "healthy")))
     twice = run_alone("health", own.bootstrap_servers, "-b", own.bootstrap_servers, fails=2).stderr

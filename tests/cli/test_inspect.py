@@ -91,7 +91,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
         path.write_bytes(content)
 
 
-def test_an_offset_that_goes_back_or_too_far_is_found(tmp_path: Path) -> None:
+def test_offset_going_back_or_too_far_is_reported(tmp_path: Path) -> None:
     path, positions = write_segment(tmp_path)
     patch(path, positions[5], struct.pack(">q", 114))
     assert f"corrupt at {positions[5]}: offset 114 where 115 or more was expected" in problems(path)
@@ -102,16 +102,16 @@ def test_an_offset_that_goes_back_or_too_far_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [1, 20, 60, 61, 70])
 def test_a_torn_tail_is_found(path: Path, lost: int) -> None:
     path.write_bytes(path.read_bytes()[:-lost])
-    found = check_segment(str(path))
-    assert 9 == found.batches
-    assert 1 == len([problem for problem in found.problems if problem.startswith("torn tail")])
+    segment = check_segment(str(path))
+    assert 9 == segment.batches
+    assert 1 == len([problem for problem in segment.problems if problem.startswith("torn tail")])
 
 
 def test_batches_behind_a_corrupt_one_are_still_read(tmp_path: Path) -> None:
     path, positions = write_segment(tmp_path)
     patch(path, positions[4] + 65, b"\xff\xff")
-    found = check_segment(str(path))
-    assert (9, 1) == (found.batches, len([problem for problem in found.problems if "checksum" in problem]))
+    segment = check_segment(str(path))
+    assert (9, 1) == (segment.batches, len([problem for problem in segment.problems if "checksum" in problem]))
 
 
 def test_a_batch_that_stands_twice_is_found(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_batch_that_stands_twice_is_found(tmp_path: Path) -> None:
     assert ["offset 127 where 130 or more was expected" in problem for problem in problems(path)] == [True]
 
 
-def test_records_that_are_not_as_the_header_says_are_found_when_records_are_read(tmp_path: Path) -> None:
+def test_records_contradicting_header_are_reported_with_records_option(tmp_path: Path) -> None:
     path, _ = write_segment(tmp_path)
     batch = build_batch([(b"k", b"v", [], 1), (b"k", b"v", [], 2)], base_offset=130, offsets=[130, 130])
     path.write_bytes(path.read_bytes() + batch)
@@ -144,7 +144,7 @@ def test_an_offset_index_that_misleads_is_found(path: Path, entry: bytes, words:
     assert any(words in problem for problem in problems(path)), problems(path)
 
 
-def test_an_index_entry_that_points_past_its_offset_is_found(tmp_path: Path) -> None:
+def test_index_entry_past_its_offset_is_reported(tmp_path: Path) -> None:
     path, positions = write_segment(tmp_path)
     path.with_suffix(".index").write_bytes(struct.pack(">ii", 8, positions[5]))
     assert ["offset index: offset 108 points past itself, at the batch of 115"] == problems(path)
@@ -168,8 +168,8 @@ def test_a_batch_longer_than_the_window_is_read(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020}.log"
     small, large = ([(None, bytes(size), [], 1)] for size in (10, 6 * 1024 * 1024))
     path.write_bytes(build_batch(small) + build_batch(large, base_offset=1) + build_batch(small, base_offset=2))
-    found = check_segment(str(path))
-    assert ([], 3) == (found.problems, found.batches)
+    segment = check_segment(str(path))
+    assert ([], 3) == (segment.problems, segment.batches)
 
 
 def test_the_command_shows_segments_batches_and_records(run_alone: Run, tmp_path: Path) -> None:
@@ -185,11 +185,12 @@ def test_the_command_shows_segments_batches_and_records(run_alone: Run, tmp_path
     assert '{"offset": 129, "time": "2023-11-14T22:13:29.002Z", "key": "key", "value": "value 129"' in records
 
 
-def test_entries_are_shown_as_such_and_their_messages_as_records(run_alone: Run, tmp_path: Path) -> None:
+def test_entries_are_shown_with_messages_as_records(run_alone: Run, tmp_path: Path) -> None:
     partition = tmp_path / "orders-0"
     partition.mkdir()
     body = b"".join(
-        len(one).to_bytes(4, "big") + one + value for one, value in [(b"\x18\x01", b"a"), (b"\x18\x02", b"bc")]
+        len(metadata).to_bytes(4, "big") + metadata + value
+        for metadata, value in [(b"\x18\x01", b"a"), (b"\x18\x02", b"bc")]
     )
     stored = write_stored_part(
         MessageMetadata(
@@ -222,14 +223,14 @@ def test_the_command_fails_when_anything_is_wrong(run_alone: Run, tmp_path: Path
     assert "broker: Of 1 segments 1 cannot be trusted." == told[-1]
 
 
-def test_the_command_says_when_there_is_nothing_to_inspect(run_alone: Run, tmp_path: Path) -> None:
+def test_command_reports_missing_segments(run_alone: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("no segment")
     assert b"no segment files" in run_alone("inspect", str(tmp_path), fails=1).stderr
     assert b"not a segment file" in run_alone("inspect", str(tmp_path / "notes.log"), fails=1).stderr
     assert b"does not exist" in run_alone("inspect", str(tmp_path / "nowhere"), fails=2).stderr
 
 
-def test_a_log_that_a_broker_has_written_is_sound(run: Run, topic: str, session_broker: Broker) -> None:
+def test_log_written_by_a_broker_is_sound(run: Run, topic: str, session_broker: Broker) -> None:
     text = b"".join(b"%d\n" % number for number in range(20_000))
     run("produce", topic, "--acks", "1", stdin=text)
     directory = Path(session_broker.data_dir) / f"{topic}-0"

@@ -24,14 +24,14 @@ def test_each_service_is_recognized(addresses: dict[str, str], service: str) -> 
     assert service == service_at(host, int(port))
 
 
-def test_who_says_nothing_or_does_not_listen_is_nobody_we_know() -> None:
+def test_silent_or_absent_service_is_unknown() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert service_at("127.0.0.1", port) is None
     assert service_at("127.0.0.1", port) is None
 
 
-def test_tls_is_recognized_by_its_alert_and_strangers_are_not_pulsar() -> None:
+def test_tls_alert_is_recognized_strangers_are_unknown() -> None:
     assert "tls" == kind_of(b"\x15\x03\x03\x00\x02", False)
     assert kind_of(b"\0\0\0\x05\0", False) is None
     assert kind_of(b"SSH-2", True) is None
@@ -48,7 +48,7 @@ def test_a_kafka_command_says_whose_port_it_is(
 
 
 @pytest.mark.parametrize("service", ["kafka", "shuffle", "pulsar"])
-def test_a_command_of_the_http_listener_does_so_too(run_alone: Run, addresses: dict[str, str], service: str) -> None:
+def test_http_listener_s_command_does_the_same(run_alone: Run, addresses: dict[str, str], service: str) -> None:
     said = run_alone("subscriptions", "list", "-a", f"http://{addresses[service]}", fails=1).stderr.decode()
     assert (
         f"is a {service}:// listener, and this command needs an http:// one: give its address with --admin-url." in said

@@ -18,7 +18,7 @@ from tests.cli.conftest import Run
 def mock() -> Iterator[str]:
     """The addresses of a cluster with the topic `orders`, of whose ten records the group `billing` has committed one."""
     producer = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "unused"})
-    addresses = ",".join(f"{one.host}:{one.port}" for one in producer.list_topics(timeout=30).brokers.values())
+    addresses = ",".join(f"{node.host}:{node.port}" for node in producer.list_topics(timeout=30).brokers.values())
     for _ in range(10):
         producer.produce("orders", b"value", partition=1)
     producer.flush(30)
@@ -50,16 +50,16 @@ def objects(result: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_topics_of_a_cluster_are_described_without_what_it_does_not_tell(on_mock: Any) -> None:
+def test_topics_are_described_without_unavailable_fields(on_mock: Any) -> None:
     assert b"orders\t4\n" == on_mock("topics", "list").stdout
     (orders,) = objects(on_mock("topics", "describe", "orders", "--output", "json"))
     assert orders["settings"] is None
-    assert [0, 10, 0, 0] == [one["end_offset"] for one in orders["partitions"]]
-    assert {one["leader"] for one in orders["partitions"]} <= {1, 2, 3}  # the mock draws them
-    assert [None] * 4 == [one["bytes"] for one in orders["partitions"]]
+    assert [0, 10, 0, 0] == [partition["end_offset"] for partition in orders["partitions"]]
+    assert {partition["leader"] for partition in orders["partitions"]} <= {1, 2, 3}  # the mock draws them
+    assert [None] * 4 == [partition["bytes"] for partition in orders["partitions"]]
 
 
-def test_new_offsets_are_planned_where_groups_cannot_be_described(on_mock: Any) -> None:
+def test_offsets_are_planned_without_describing_groups(on_mock: Any) -> None:
     how = ("groups", "reset-offsets", "billing", "--topic", "orders:1", "--to-offset", "4")
     assert b"orders\t1\t1\t4\n" == on_mock(*how).stdout
     # The mock keeps a group as it is after its last member has left.
@@ -68,12 +68,12 @@ def test_new_offsets_are_planned_where_groups_cannot_be_described(on_mock: Any) 
 
 def test_the_cluster_and_its_rates_are_shown(on_mock: Any) -> None:
     (cluster,) = objects(on_mock("cluster", "describe", "--output", "json"))
-    assert [1, 2, 3] == [one["id"] for one in cluster["brokers"]]
-    assert [None] * 3 == [one["usable_bytes"] for one in cluster["brokers"]]
+    assert [1, 2, 3] == [node["id"] for node in cluster["brokers"]]
+    assert [None] * 3 == [node["usable_bytes"] for node in cluster["brokers"]]
     assert b"topic\torders\t4\t0\t0.0\t10\t-\n" == on_mock("top", "--interval", "0.2").stdout
 
 
-def test_what_a_broker_does_not_serve_is_one_sentence(on_mock: Any) -> None:
+def test_unserved_api_is_reported_in_one_sentence(on_mock: Any) -> None:
     for command in (
         ["groups", "list"],
         ["configs", "get", "--topic", "orders"],
@@ -102,7 +102,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         yield broker.bootstrap_servers, broker.address("kafka+sasl"), settings  # type: ignore[misc]
 
 
-def test_who_may_do_little_sees_little_and_is_told_why(run_alone: Run, guarded: tuple[str, str, Path]) -> None:
+def test_user_with_few_rights_is_told_why(run_alone: Run, guarded: tuple[str, str, Path]) -> None:
     admin, bobs, settings = guarded
     run_alone("topics", "create", "open", "closed", "-b", admin)
     run_alone("acls", "add", "--allow-principal", "User:bob", "--operation", "Describe", "--topic", "open", "-b", admin)

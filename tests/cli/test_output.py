@@ -26,7 +26,7 @@ def printed(environment: dict[str, str], as_json: bool = False) -> str:
     return result.stdout.decode()
 
 
-def test_without_a_terminal_rows_are_lines_with_tabs() -> None:
+def test_rows_without_a_terminal_have_tabs() -> None:
     assert "a[b]\t1\nc\t-\n" == printed({})
 
 
@@ -35,7 +35,7 @@ def test_json_has_the_columns_names() -> None:
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_force_color_formats_and_no_color_takes_the_colours_away(more: dict[str, str], coloured: bool) -> None:
+def test_force_color_formats_and_no_color_removes_colours(more: dict[str, str], coloured: bool) -> None:
     text = printed({"FORCE_COLOR": "1", "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **more})
     assert "end offset" in text
     assert "a[b]" in text
@@ -49,7 +49,7 @@ def is_visible(text: str) -> bool:
     return all(line.isprintable() for line in text.removesuffix("\n").split("\n"))
 
 
-def test_what_a_terminal_would_take_for_a_command_is_written_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(["name", "number"], [(HOSTILE, 1), (HOSTILE, 2)], False)
     out = capsys.readouterr().out
     assert out.count("\n") == 2
@@ -71,7 +71,7 @@ def test_json_has_escapes_and_stays_the_same_value(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("formatted", [True, False])
-def test_names_that_clients_choose_cannot_forge_what_commands_print(
+def test_client_chosen_names_cannot_forge_output(
     session_broker: Broker, run: Run, environment: dict[str, str], formatted: bool
 ) -> None:
     """Groups and transactional ids may have any name."""

@@ -29,7 +29,7 @@ def test_lines_go_in_and_come_out(run: Run, topic: str) -> None:
     assert "one\n\nthree, with ünïcode\nno newline at the end\n" == run("consume", topic).stdout.decode()
 
 
-def test_bytes_that_are_no_text_come_out_as_they_went_in(run: Run, topic: str) -> None:
+def test_bytes_that_are_no_text_are_preserved(run: Run, topic: str) -> None:
     every = bytes(value for value in range(256) if value != 10)
     run("produce", topic, stdin=every + b"\n")
     assert every + b"\n" == run("consume", topic).stdout
@@ -157,7 +157,7 @@ def test_a_line_that_is_not_taken_is_named(run: Run, topic: str) -> None:
     assert b"small\n" == run("consume", topic).stdout
 
 
-def test_a_line_that_is_not_taken_is_named_in_the_middle_of_a_file(run: Run, topic: str, tmp_path: Path) -> None:
+def test_refused_line_in_a_file_is_named(run: Run, topic: str, tmp_path: Path) -> None:
     run("topics", "create", topic, "-c", "max.message.bytes=1000")
     lines = [b"%d" % number for number in range(5000)]
     lines[3210] = b"x" * 2000
@@ -174,11 +174,11 @@ def test_a_line_without_a_key_is_named(run: Run, topic: str) -> None:
     assert b"Line 1 is empty" in run("produce", topic, "-Z", stdin=b"\n", fails=1).stderr
 
 
-def test_who_looks_for_offsets_in_a_topic_is_told_where_they_are(run: Run) -> None:
+def test_kafka_s_internal_topics_are_explained(run: Run) -> None:
     assert b"`broker groups`" in run("consume", "__consumer_offsets", fails=1).stderr
 
 
-def test_topics_and_partitions_that_are_not_there_are_named(run: Run, topic: str) -> None:
+def test_missing_topics_and_partitions_are_named(run: Run, topic: str) -> None:
     assert f"There is no topic '{topic}'" in run("consume", topic, fails=1).stderr.decode()
     run("topics", "create", topic, "-p", "2")
     assert b"no partition 2: it has 0 to 1" in run("consume", topic, "-p", "2", fails=1).stderr
@@ -191,7 +191,7 @@ def test_many_lines_arrive_in_order(run: Run, topic: str, tmp_path: Path) -> Non
     assert text == run("consume", topic).stdout
 
 
-def test_a_file_and_a_terminal_get_a_progress_bar(topic: str, environment: dict[str, str], tmp_path: Path) -> None:
+def test_file_input_on_terminal_gets_progress_bar(topic: str, environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"".join(b"%d\n" % number for number in range(50_000)))
     control, terminal = pty.openpty()
     with (tmp_path / "lines").open("rb") as source:
@@ -274,14 +274,14 @@ def test_records_without_keys_go_to_all_partitions(run: Run, topic: str) -> None
     assert {b"0", b"1", b"2"} == set(places)
 
 
-def test_the_beginning_can_be_named_as_in_kafkas_tool(run: Run, topic: str) -> None:
+def test_beginning_has_kafka_s_option_name(run: Run, topic: str) -> None:
     run("produce", topic, stdin=b"one\n")
     assert b"one\n" == run("consume", topic, "--from-beginning").stdout
     assert b"one\n" == run("consume", topic, "--from-beginning", "--group", topic).stdout
     assert b"only one" in run("consume", topic, "--from-beginning", "-o", "end", fails=2).stderr
 
 
-def test_a_file_can_be_named_and_the_count_be_json(run: Run, topic: str, tmp_path: Path) -> None:
+def test_file_argument_with_count_as_json(run: Run, topic: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntwo")
     result = run("produce", topic, str(tmp_path / "lines"), "--output", "json")
     assert ({"topic": topic, "records": 2, "bytes": 8}, b"") == (json.loads(result.stdout), result.stderr)
@@ -289,7 +289,7 @@ def test_a_file_can_be_named_and_the_count_be_json(run: Run, topic: str, tmp_pat
     assert b"No such file" in run("produce", topic, str(tmp_path / "none"), fails=2).stderr
 
 
-def test_a_bad_line_of_json_is_named_and_those_before_it_are_stored(run: Run, topic: str) -> None:
+def test_bad_json_line_is_named_and_earlier_stored(run: Run, topic: str) -> None:
     told = run("produce", topic, "--json", stdin=b'{"value": "1"}\n{"value": "2"}\n{"key": "3"}\n', fails=1).stderr
     assert b'Line 3 cannot be read: it has no "value"' in told
     assert b"Lines that are stored: 2 of the 2" in told
@@ -298,7 +298,7 @@ def test_a_bad_line_of_json_is_named_and_those_before_it_are_stored(run: Run, to
     assert b"Line 1 names partition 5" in told
 
 
-def test_a_broker_that_dies_in_the_middle_leaves_a_count(
+def test_broker_dying_meanwhile_leaves_a_count(
     run_alone: Run, topic: str, serve: Callable[..., Serving], environment: dict[str, str]
 ) -> None:
     serving = serve()

@@ -41,7 +41,7 @@ def test_quotas_are_set_listed_and_removed(run_alone: Run, address: str) -> None
     assert 1 == len(run("list"))
 
 
-def test_what_makes_no_sense_is_one_sentence(run_alone: Run) -> None:
+def test_nonsense_is_refused_in_one_sentence(run_alone: Run) -> None:
     for arguments, said in (
         (["set", "producer_byte_rate=1"], b"Say whose quotas"),
         (["set", "--user", "a", "byte_rate=1"], b"There is no quota 'byte_rate'"),

@@ -41,7 +41,7 @@ def test_other_values_are_sent_as_json(value: object, sent: str) -> None:
     assert sent.encode() == parse_record(json.dumps({"value": value}).encode()).value
 
 
-def test_headers_may_be_an_object_and_the_time_a_text() -> None:
+def test_headers_may_be_object_and_time_text() -> None:
     record = parse_record(b'{"value": "x", "headers": {"a": "1", "b": null}, "time": "1970-01-01T00:00:01Z"}')
     assert ([(b"a", b"1"), (b"b", None)], 1000) == (record.headers, record.timestamp_ms)
     assert parse_record(b'{"value": "x", "timestamp": -1}').timestamp_ms is None
@@ -69,7 +69,7 @@ def test_headers_may_be_an_object_and_the_time_a_text() -> None:
         (b'{"value": "", "headers": [[null, "a"]]}', "no name"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said(line: bytes, why: str) -> None:
+def test_bad_line_is_explained(line: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_record(line)
 

@@ -22,7 +22,7 @@ def test_whole_lines_are_values() -> None:
     )
 
 
-def test_what_the_command_line_says_of_every_record() -> None:
+def test_command_line_options_apply_to_every_record() -> None:
     common = Common(b"k", [(b"a", b"1")], tombstones=True)
     records = whole_lines(common)([b"one", b""], 5).records
     assert ([b"one", None], [b"k", b"k"]) == (records.values, records.keys)

@@ -41,19 +41,19 @@ def test_every_line_comes_once_and_in_order(pieces: list[bytes]) -> None:
 
 def test_many_lines_come_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_input, "_CHUNK_BYTES", 1000)
-    found = chunks_of([b"%04d\n" % number for number in range(2000)])
-    assert [b"%04d" % number for number in range(2000)] == [line for chunk in found for line in chunk]
-    assert 3 < len(found)
+    chunks = chunks_of([b"%04d\n" % number for number in range(2000)])
+    assert [b"%04d" % number for number in range(2000)] == [line for chunk in chunks for line in chunk]
+    assert 3 < len(chunks)
 
 
-def test_a_line_that_no_record_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_longer_than_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_input, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(record_input, "_LINE_BYTES_MAX", 1000)
     with pytest.raises(BrokerError, match="more than 1000 bytes"):
         chunks_of([b"x" * 100] * 11)
 
 
-def test_what_was_read_before_an_interrupt_is_not_lost() -> None:
+def test_lines_read_before_an_interrupt_are_kept() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"one\ntwo\nhalf")
     source = LineSource(reader)

@@ -50,9 +50,7 @@ def test_the_ready_file_says_where_clients_can_connect(serve: Serve) -> None:
     admin.close()
 
 
-def test_a_unit_hears_when_it_is_ready_and_when_it_stops(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_is_notified_of_start_and_stop(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(30)
@@ -106,7 +104,7 @@ def test_topics_are_there_after_a_restart(serve: Serve) -> None:
         assert 0 == end(serving)[0]
 
 
-def test_settings_come_from_the_file_and_from_the_command_line(serve: Serve, tmp_path: Path) -> None:
+def test_settings_come_from_file_and_command_line(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "broker.toml").write_text('node_id = 5\ncluster_id = "from-the-file"\nlogging_level = "error"')
     serving = serve("--config", str(tmp_path / "broker.toml"), "--set", "node_id=7")
     address = json.loads(serving.ready_file.read_text())["listeners"]["kafka"]
@@ -117,7 +115,7 @@ def test_settings_come_from_the_file_and_from_the_command_line(serve: Serve, tmp
     assert (0, "") == end(serving)
 
 
-def test_a_wrong_setting_is_refused_with_what_to_change(serve: Serve) -> None:
+def test_wrong_setting_is_refused_with_remedy(serve: Serve) -> None:
     assert "did you mean 'network_threads'" in refusal(serve("--set", "network_thread=3", wait=False))
 
 
@@ -129,24 +127,24 @@ def test_a_listener_that_no_service_speaks_is_refused(serve: Serve) -> None:
     assert "kafka://" in refusal(serve("--listener", "carrier-pigeon://127.0.0.1:1", wait=False))
 
 
-def test_a_ready_file_that_cannot_be_written_is_refused(serve: Serve) -> None:
+def test_unwritable_ready_file_is_refused(serve: Serve) -> None:
     assert "--ready-file" in refusal(serve("--ready-file", "/nowhere/ready.json", wait=False))
 
 
-def test_an_older_ready_file_is_gone_before_the_start(serve: Serve, tmp_path: Path) -> None:
+def test_older_ready_file_is_removed_before_the_start(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "ready-0.json").write_text("left by a broker that was killed")
     serving = serve("--listener", "carrier-pigeon://127.0.0.1:1", wait=False)
     refusal(serving)
     assert not serving.ready_file.exists()
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(serve: Serve) -> None:
+def test_second_broker_on_same_directory_is_refused(serve: Serve) -> None:
     first = serve()
     assert "data" in refusal(serve(wait=False))
     assert first.process.poll() is None
 
 
-def test_a_port_in_use_is_refused_and_a_range_goes_on_to_the_next(serve: Serve) -> None:
+def test_used_port_is_refused_but_range_goes_on(serve: Serve) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -172,7 +170,7 @@ def test_health_asks_a_running_broker(run: Run, environment: dict[str, str]) -> 
     assert b"Kafka APIs" in run("health", environment["BROKER_BOOTSTRAP_SERVERS"]).stdout
 
 
-def test_health_asks_for_tls_where_a_listener_hangs_up(run: Run) -> None:
+def test_health_suggests_tls_if_listener_hangs_up(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def hang_up() -> None:
@@ -196,7 +194,7 @@ def test_health_fails_where_nothing_or_something_else_answers(run: Run) -> None:
     assert b"host:port" in run("health", "localhost", fails=2).stderr
 
 
-def test_serving_does_not_load_what_only_other_commands_need() -> None:
+def test_serving_does_not_load_other_commands_modules() -> None:
     code = (
         "import sys, broker.cli.main, broker.cli.serve, broker.server;"
         "sys.exit(' '.join({'kafka', 'rich', 'prometheus_client', 'structlog', 'asyncio'} & set(sys.modules)))"
@@ -206,7 +204,7 @@ def test_serving_does_not_load_what_only_other_commands_need() -> None:
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_garbage_is_not_looked_for_during_the_start_and_is_afterwards(tmp_path: Path, starts: bool) -> None:
+def test_garbage_collection_is_off_only_during_start(tmp_path: Path, starts: bool) -> None:
     directory = tmp_path / "data"
     if not starts:
         directory.write_text("no directory")
@@ -232,7 +230,7 @@ print(seen, gc.isenabled(), gc.get_freeze_count() > 0)
     assert f"[False] True {starts}" == result.stdout.strip(), result.stderr
 
 
-def test_help_names_every_command_and_a_mistyped_one_is_corrected(run: Run) -> None:
+def test_help_lists_commands_and_suggests_for_typos(run: Run) -> None:
     shown = run("--help").stdout.decode()
     for command in ("serve", "topics", "produce", "consume", "inspect", "health"):
         assert f"  {command} " in shown
@@ -240,7 +238,7 @@ def test_help_names_every_command_and_a_mistyped_one_is_corrected(run: Run) -> N
     assert run("--version").stdout.startswith(b"reactor-broker ")
 
 
-def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
+def test_terminal_shows_the_next_commands(tmp_path: Path) -> None:
     control, terminal = pty.openpty()
     listeners = ["--listener", "kafka://127.0.0.1:0", "--listener", "http://127.0.0.1:0"]
     process = subprocess.Popen(
@@ -264,7 +262,7 @@ def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_an_error_and_closed_output_is_none() -> None:
+def test_unwritable_output_is_error_but_closed_is_not() -> None:
     def ended(redirected: str) -> subprocess.CompletedProcess[bytes]:
         line = f"{shlex.join(command_line('shuffle', 'id', 'orders'))} {redirected}"
         return subprocess.run(["bash", "-c", line], capture_output=True, check=False, timeout=60)

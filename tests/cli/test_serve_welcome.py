@@ -27,7 +27,7 @@ def test_another_port_is_in_the_command() -> None:
     assert "produce greetings -b 10.0.0.1:9092\n" in screen("1", [Address("kafka", "10.0.0.1:9092")], "d", "broker")
 
 
-def test_what_a_client_must_bring_is_said() -> None:
+def test_welcome_names_tls_and_logins() -> None:
     shown = screen("1", [Address("kafka", "a:1", True, True), Address("pulsar", "b:2", True)], "d", "broker")
     assert "a:1 (with TLS and a login)" in shown
     assert "b:2 (with TLS)" in shown
@@ -35,7 +35,7 @@ def test_what_a_client_must_bring_is_said() -> None:
     assert "https://a:1/" in screen("1", [Address("http", "a:1", True)], "d", "broker")
 
 
-def test_the_program_is_named_as_it_can_be_called() -> None:
+def test_program_is_named_as_it_is_called() -> None:
     def programs(*names: str) -> "type[bool]":
         return names.__contains__  # type: ignore[return-value]
 

@@ -53,10 +53,10 @@ def share_group(session_broker: Broker, run: Run, topic: str, group: str) -> str
 
 
 def starts(run: Run, group: str) -> list[int]:
-    return [one["committed"] for one in objects(run("groups", "describe", group, "--output", "json"))]
+    return [partition["committed"] for partition in objects(run("groups", "describe", group, "--output", "json"))]
 
 
-def test_a_share_group_is_listed_and_shown_with_its_start_offsets(run: Run, topic: str, share_group: str) -> None:
+def test_share_group_is_shown_with_start_offsets(run: Run, topic: str, share_group: str) -> None:
     assert f"{share_group}\tshare\tEmpty\tshare" in lines(run("groups", "list"))
     heading, first, second = lines(run("groups", "describe", share_group))
     assert heading.startswith(f"{share_group}: Empty, 0 members, simple, coordinator 127.0.0.1:")
@@ -83,7 +83,7 @@ def test_its_members_are_shown(session_broker: Broker, run: Run, topic: str, sha
         (["--from-file", "FILE"], [4, 0]),
     ],
 )
-def test_it_is_set_to_other_offsets(
+def test_share_group_is_set_to_other_offsets(
     run: Run, topic: str, share_group: str, tmp_path: Path, how: list[str], expected: list[int]
 ) -> None:
     (tmp_path / "plan.csv").write_text(f"{topic},0,4\n")

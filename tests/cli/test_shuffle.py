@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_a_blocking_partition_comes_back_as_the_files_it_was_made_from(
+def test_blocking_partition_is_read_back_as_files(
     run_alone: Run, address: str, partition: ResultPartitionID, files: list[Path], tmp_path: Path
 ) -> None:
     names = [str(path) for path in files]
@@ -72,7 +72,7 @@ def test_standard_input_may_be_written(
     assert b"from a pipe" == (tmp_path / "0").read_bytes()
 
 
-def test_a_failed_producer_has_an_exit_status_of_its_own(
+def test_failed_producer_has_its_own_exit_status(
     run_alone: Run, address: str, partition: ResultPartitionID, tmp_path: Path
 ) -> None:
     writer = ShuffleWriter(address, partition, 1)
@@ -125,9 +125,7 @@ def test_a_data_set_is_released_as_a_whole(run_alone: Run, address: str, files: 
         (("write", "h:1", "00" * 60, "--generation", "3.0", "-"), 2, b"release of Flink"),
     ],
 )
-def test_what_is_not_taken_gets_a_sentence(
-    run_alone: Run, arguments: tuple[str, ...], status: int, said: bytes
-) -> None:
+def test_refusals_are_one_sentence(run_alone: Run, arguments: tuple[str, ...], status: int, said: bytes) -> None:
     assert said in run_alone("shuffle", *arguments, fails=status).stderr
 
 
@@ -142,9 +140,7 @@ def test_a_partition_can_have_a_plain_name(run_alone: Run, address: str, files: 
     assert b"" == run_alone("shuffle", "list", address, "--prefix", digits.decode()).stdout
 
 
-def test_the_address_may_be_an_option_and_the_output_objects(
-    run_alone: Run, address: str, files: list[Path], tmp_path: Path
-) -> None:
+def test_address_may_be_option_and_output_json(run_alone: Run, address: str, files: list[Path], tmp_path: Path) -> None:
     name, place = f"shop/{os.urandom(4).hex()}", ("-b", address, "--output", "json")
     written = json.loads(run_alone("shuffle", "write", *place, name, "--type", "blocking", str(files[1])).stdout)
     assert (1, 1, 10) == (written["subpartitions"], written["buffers"], written["bytes"])

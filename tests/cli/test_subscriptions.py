@@ -44,7 +44,7 @@ def listed(run: Run, url: str, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_a_broker_without_a_pulsar_listener_is_said_to_have_none(run_alone: Run) -> None:
+def test_missing_pulsar_listener_is_reported(run_alone: Run) -> None:
     with Broker(listeners=("http://127.0.0.1:0",)) as running:
         failed = run_alone("subscriptions", "list", "-a", f"http://{running.address('http')}", fails=1)
     assert b"does not serve Pulsar. Start the broker with a pulsar:// listener, too." in failed.stderr
@@ -120,9 +120,7 @@ def test_a_partitioned_topic_counts_as_one(run_alone: Run, broker: Broker, url: 
         (["reset", "t", "s", "--to-message", "3"], 2, b"LEDGER:ENTRY"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(
-    run_alone: Run, url: str, arguments: list[str], status: int, words: bytes
-) -> None:
+def test_errors_are_one_sentence(run_alone: Run, url: str, arguments: list[str], status: int, words: bytes) -> None:
     where = [] if "-a" in arguments else ["-a", url]
     assert words in run_alone("subscriptions", *arguments, *where, fails=status).stderr
 

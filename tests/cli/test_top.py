@@ -27,46 +27,46 @@ def sample(at_s: float, ends: dict[tuple[str, int], int], committed: dict[str, d
 def test_rates_are_those_between_two_samples() -> None:
     before = sample(10.0, {("a", 0): 100, ("a", 1): 0, ("b", 0): 7}, {"g": {("a", 0): 20}})
     now = sample(12.0, {("a", 0): 140, ("a", 1): 20, ("b", 0): 7, ("c", 0): 4}, {"g": {("a", 0): 80}})
-    found = view(before, now)
+    shown = view(before, now)
     assert [("a", 30.0, 160, 60), ("c", 2.0, 4, None), ("b", 0.0, 7, None)] == [
-        (one.topic, one.rate, one.records, one.lag) for one in found.topics
+        (line.topic, line.rate, line.records, line.lag) for line in shown.topics
     ]
-    (g,) = found.groups
+    (g,) = shown.groups
     # It gains 30 - 20 records/s on the partition that it reads.
     assert ("g", "Stable", 1, 60, 30.0, 6.0) == (g.group, g.state, g.topics, g.lag, g.rate, g.left_s)
-    assert 32.0 == found.rate
+    assert 32.0 == shown.rate
 
 
 def test_the_first_sample_has_lags_and_no_rates() -> None:
-    found = view(None, sample(10.0, {("a", 0): 100}, {"g": {("a", 0): 20}}))
-    assert [(None, 80)] == [(one.rate, one.lag) for one in found.topics]
-    assert [(80, None, None)] == [(one.lag, one.rate, one.left_s) for one in found.groups]
-    assert found.rate is None
+    shown = view(None, sample(10.0, {("a", 0): 100}, {"g": {("a", 0): 20}}))
+    assert [(None, 80)] == [(line.rate, line.lag) for line in shown.topics]
+    assert [(80, None, None)] == [(line.lag, line.rate, line.left_s) for line in shown.groups]
+    assert shown.rate is None
 
 
-def test_what_goes_back_has_no_rate_below_zero() -> None:
+def test_rate_is_never_negative() -> None:
     before = sample(0.0, {("a", 0): 100}, {"g": {("a", 0): 90}})
     now = sample(1.0, {("a", 0): 10}, {"g": {("a", 0): 0}})
-    found = view(before, now)
-    assert [10.0] == [one.rate for one in found.topics]  # made again, with ten records
-    assert [(10, 0.0, None)] == [(one.lag, one.rate, one.left_s) for one in found.groups]
+    shown = view(before, now)
+    assert [10.0] == [line.rate for line in shown.topics]  # made again, with ten records
+    assert [(10, 0.0, None)] == [(line.lag, line.rate, line.left_s) for line in shown.groups]
 
 
-def test_offline_partitions_and_groups_that_were_not_asked_are_counted() -> None:
+def test_offline_partitions_and_hidden_groups_are_counted() -> None:
     now = Sample(0.0, {("a", 0): 1}, frozenset({("a", 1)}), {"g": "Empty", "h": "Empty"}, {"g": {("a", 1): 5}})
-    found = view(None, now)
-    assert [(2, 1)] == [(one.partitions, one.offline) for one in found.topics]
-    assert [("g", 0)] == [(one.group, one.lag) for one in found.groups]
-    assert 1 == found.hidden
+    shown = view(None, now)
+    assert [(2, 1)] == [(line.partitions, line.offline) for line in shown.topics]
+    assert [("g", 0)] == [(line.group, line.lag) for line in shown.groups]
+    assert 1 == shown.hidden
 
 
 @pytest.mark.usefixtures("read_some")
-def test_without_a_terminal_one_sample_is_printed(run: Run, topic: str, group: str) -> None:
+def test_one_sample_is_printed_without_a_terminal(run: Run, topic: str, group: str) -> None:
     lines = run("top", "--interval", "0.2").stdout.decode().splitlines()
     assert f"topic\t{topic}\t2\t0\t0.0\t10\t3" in lines
     assert f"group\t{group}\tEmpty\t1\t3\t0.0\t-" in lines
-    found = [json.loads(line) for line in run("top", "-i", "0.2", "--output", "json").stdout.splitlines()]
-    (one,) = [one for one in found if one.get("group") == group]
+    printed = [json.loads(line) for line in run("top", "-i", "0.2", "--output", "json").stdout.splitlines()]
+    (one,) = [one for one in printed if one.get("group") == group]
     assert (3, 0.0, None) == (one["lag"], one["rate"], one["left_s"])
 
 
@@ -81,7 +81,7 @@ def test_rates_of_requests_come_from_the_http_listener(run_alone: Run) -> None:
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
-def test_the_screen_is_left_with_q_or_ctrl_c(run_alone: Run, topic: str, key: bytes) -> None:
+def test_screen_ends_with_q_or_ctrl_c(run_alone: Run, topic: str, key: bytes) -> None:
     # A broker of its own: with the topics of other tests, this one might not fit on the screen.
     with Broker() as broker:
         run_alone("topics", "create", topic, "-b", broker.bootstrap_servers)
@@ -138,7 +138,7 @@ def on_a_terminal(arguments: list[str], enough: Callable[[bytes], bool], key: by
     return shown
 
 
-def test_without_a_terminal_ctrl_c_before_the_sample_is_an_interrupt() -> None:
+def test_ctrl_c_without_a_terminal_is_an_interrupt() -> None:
     with Broker() as broker:
         process = subprocess.Popen(
             command_line("top", "-i", "600", "-b", broker.bootstrap_servers),
@@ -149,7 +149,7 @@ def test_without_a_terminal_ctrl_c_before_the_sample_is_an_interrupt() -> None:
         with process:
             try:
                 processors = broker.server.sockets.processors
-                wait_for(lambda: any(each.kind for one in processors for each in one.connections.copy()))
+                wait_for(lambda: any(each.kind for processor in processors for each in processor.connections.copy()))
                 process.send_signal(signal.SIGINT)
                 _, said = process.communicate(timeout=60)
             finally:

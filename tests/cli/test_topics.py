@@ -23,7 +23,7 @@ def test_a_topic_is_created_listed_described_and_deleted(run: Run, topic: str) -
     assert topic not in run("topics", "list").stdout.decode()
 
 
-def test_several_topics_at_once_succeed_and_fail_one_by_one(run: Run, topic: str) -> None:
+def test_several_topics_succeed_and_fail_separately(run: Run, topic: str) -> None:
     run("topics", "create", topic)
     result = run("topics", "create", topic, f"{topic}-b", fails=1)
     assert f"created {topic}-b\n" == result.stdout.decode()
@@ -31,7 +31,7 @@ def test_several_topics_at_once_succeed_and_fail_one_by_one(run: Run, topic: str
     assert 1 == result.stderr.count(b"\n")
 
 
-def test_what_is_there_already_or_not_there_can_be_declared_harmless(run: Run, topic: str) -> None:
+def test_existing_or_missing_topics_can_be_declared_harmless(run: Run, topic: str) -> None:
     run("topics", "create", topic)
     run("topics", "create", topic, "--if-not-exists")
     run("topics", "delete", topic)
@@ -39,12 +39,12 @@ def test_what_is_there_already_or_not_there_can_be_declared_harmless(run: Run, t
     assert topic.encode() in run("topics", "delete", topic, fails=1).stderr
 
 
-def test_a_wrong_setting_is_told_in_the_brokers_words(run: Run, topic: str) -> None:
+def test_wrong_setting_is_reported_in_broker_s_words(run: Run, topic: str) -> None:
     assert b"retention.msec" in run("topics", "create", topic, "-c", "retention.msec=1", fails=1).stderr
     assert b"--config key=value" in run("topics", "create", topic, "-c", "retention.ms", fails=2).stderr
 
 
-def test_a_topic_that_is_not_there_cannot_be_described_and_is_not_made(run: Run, topic: str) -> None:
+def test_missing_topic_is_not_described_or_created(run: Run, topic: str) -> None:
     assert topic.encode() in run("topics", "describe", topic, fails=1).stderr
     assert topic not in run("topics", "list").stdout.decode()
 
@@ -60,9 +60,9 @@ def test_a_topic_gets_partitions_and_settings(run: Run, topic: str) -> None:
     changed = run("topics", "alter", topic, "-p", "3", "-c", "retention.ms=1000000", "-d", "retention.bytes")
     assert f"altered {topic}\n" == changed.stdout.decode()
     (described,) = run("topics", "describe", topic, "--output", "json").stdout.splitlines()
-    one = json.loads(described)
-    assert {"retention.ms": "1000000"} == one["settings"]
-    assert [0, 1, 2] == [partition["partition"] for partition in one["partitions"]]
+    description = json.loads(described)
+    assert {"retention.ms": "1000000"} == description["settings"]
+    assert [0, 1, 2] == [partition["partition"] for partition in description["partitions"]]
     empty = {
         "leader": 1,
         "replicas": [1],
@@ -72,10 +72,10 @@ def test_a_topic_gets_partitions_and_settings(run: Run, topic: str) -> None:
         "bytes": 0,
         "problem": None,
     }
-    assert {"partition": 2, **empty} == one["partitions"][2]
+    assert {"partition": 2, **empty} == description["partitions"][2]
 
 
-def test_what_cannot_be_altered_is_told(run: Run, topic: str) -> None:
+def test_impossible_alterations_are_reported(run: Run, topic: str) -> None:
     run("topics", "create", topic, "-p", "2")
     assert b"Say what to change" in run("topics", "alter", topic, fails=2).stderr
     assert topic.encode() in run("topics", "alter", topic, "-p", "1", fails=1).stderr
@@ -103,7 +103,7 @@ def test_an_offline_partition_is_shown_with_its_reason(
     assert described[2].startswith("1\t1\t1\t1\t0\t1\t1\t")
     assert described[3].startswith("orders-0: offline: ")
     assert "is damaged" in described[3]
-    (one,) = run_alone("topics", "describe", "orders", "-b", address, "--output", "json").stdout.splitlines()
-    problems = [partition["problem"] for partition in json.loads(one)["partitions"]]
+    (line,) = run_alone("topics", "describe", "orders", "-b", address, "--output", "json").stdout.splitlines()
+    problems = [partition["problem"] for partition in json.loads(line)["partitions"]]
     assert problems[0].startswith("offline: ")
     assert problems[1] is None

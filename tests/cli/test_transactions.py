@@ -34,13 +34,13 @@ def test_an_open_transaction_is_listed_described_and_aborted(run: Run, topic: st
         producer.commit_transaction(30)
 
 
-def test_an_unknown_transactional_id_is_an_error_and_is_not_made(run: Run, topic: str) -> None:
+def test_unknown_transactional_id_is_error_and_not_created(run: Run, topic: str) -> None:
     for command in ("describe", "abort"):
         assert b"not found" in run("transactions", command, topic, fails=1).stderr
     assert not [line for line in lines(run, "transactions", "list") if line.startswith(topic)]
 
 
-def test_without_a_broker_it_says_so(run_alone: Run) -> None:
+def test_missing_broker_is_reported(run_alone: Run) -> None:
     assert b"No broker answers" in run_alone("transactions", "list", "-b", "localhost:1", fails=1).stderr
 
 

@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 
 def as_user(broker: Broker, name: str, mechanism: str = "SCRAM-SHA-256") -> list[str]:
     settings = ("security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.username={name}")
-    return ["-b", broker.server.listeners["sasl"], *(word for one in settings for word in ("-X", one))]
+    return ["-b", broker.server.listeners["sasl"], *(word for setting in settings for word in ("-X", setting))]
 
 
 def logs_in(broker: Broker, name: str, mechanism: str = "SCRAM-SHA-256", *, fails: int = 0) -> bytes:
@@ -37,7 +37,7 @@ def logs_in(broker: Broker, name: str, mechanism: str = "SCRAM-SHA-256", *, fail
     return result.stderr
 
 
-def test_a_user_is_added_logs_in_is_listed_and_deleted(run_alone: Run, broker: Broker, password: str) -> None:
+def test_user_is_added_listed_used_and_deleted(run_alone: Run, broker: Broker, password: str) -> None:
     here = ("-b", broker.bootstrap_servers)
     said = run_alone("users", "add", "alice", "--password-file", password, *here).stdout.decode()
     assert said == "set the password of alice for SCRAM-SHA-256, SCRAM-SHA-512\n"
@@ -58,7 +58,7 @@ def test_a_user_is_added_logs_in_is_listed_and_deleted(run_alone: Run, broker: B
     assert b"There is no user alice" in run_alone("users", "list", "alice", *here, fails=1).stderr
 
 
-def test_the_first_user_is_made_before_the_first_start(run_alone: Run, tmp_path: Path, password: str) -> None:
+def test_first_user_is_made_before_first_start(run_alone: Run, tmp_path: Path, password: str) -> None:
     data_dir = str(tmp_path / "data")
     offline = ("--data-dir", data_dir)
     assert b"none" in run_alone("users", "list", *offline, fails=2).stderr
@@ -74,7 +74,7 @@ def test_the_first_user_is_made_before_the_first_start(run_alone: Run, tmp_path:
         assert b"leave out --data-dir" in busy
 
 
-def test_a_password_is_never_an_argument_and_never_shown(run_alone: Run, broker: Broker, password: str) -> None:
+def test_password_is_never_an_argument_or_shown(run_alone: Run, broker: Broker, password: str) -> None:
     refused = run_alone("users", "add", "alice", "-b", broker.bootstrap_servers, fails=2).stderr
     assert b"BROKER_USER_PASSWORD" in refused
     run_alone("users", "add", "alice", PASSWORD, "-b", broker.bootstrap_servers, fails=2)

@@ -95,7 +95,7 @@ def create(admin: AdminClient, *acls: AclBinding) -> None:
 
 
 def delete(admin: AdminClient, *filters: AclBindingFilter) -> list[AclBinding]:
-    return [one for future in admin.delete_acls(list(filters)).values() for one in future.result(30)]
+    return [deleted for future in admin.delete_acls(list(filters)).values() for deleted in future.result(30)]
 
 
 def exactly(binding: AclBinding) -> AclBindingFilter:
@@ -163,8 +163,8 @@ def test_kafka_python_creates_describes_and_deletes_acls(broker: BrokerProcess, 
             ACLPermissionType.ANY,
             ResourcePatternFilter(Kind.ANY, None, ACLResourcePatternType.ANY),
         )
-        found, error = client.describe_acls(everything)
-        assert [given] == found
+        described, error = client.describe_acls(everything)
+        assert [given] == described
         assert 0 == error.errno
         ((_, deleted, error),) = client.delete_acls([everything])
         assert [given] == deleted
@@ -201,9 +201,7 @@ def write(producer: Producer, topic: str) -> KafkaError | None:
     return errors[0]
 
 
-def test_an_acl_that_is_revoked_stops_a_producer_whose_connection_is_open(
-    admin: AdminClient, alice: dict[str, Any], topic: str
-) -> None:
+def test_revoked_acl_stops_a_connected_producer(admin: AdminClient, alice: dict[str, Any], topic: str) -> None:
     allowed = acl("orders-", WRITE, PREFIXED)
     create(admin, allowed)
     producer = Producer(alice)
@@ -216,9 +214,7 @@ def test_an_acl_that_is_revoked_stops_a_producer_whose_connection_is_open(
     assert write(Producer(alice), topic) is None
 
 
-def test_a_denial_that_comes_stops_a_consumer_whose_connection_is_open(
-    admin: AdminClient, alice: dict[str, Any], topic: str
-) -> None:
+def test_new_denial_stops_a_connected_consumer(admin: AdminClient, alice: dict[str, Any], topic: str) -> None:
     create(admin, acl(topic, AclOperation.ALL), acl("readers", READ, kind=GROUP))
     assert write(Producer(alice), topic) is None
     consumer = Consumer(

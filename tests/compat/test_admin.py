@@ -53,9 +53,9 @@ def group(topic: str, servers: str) -> str:
 
 def test_groups_are_listed_and_described(group: str, servers: str, admin: AdminClient) -> None:
     listed = admin.list_consumer_groups().result(30).valid
-    assert [ConsumerGroupState.EMPTY] == [one.state for one in listed if one.group_id == group]
+    assert [ConsumerGroupState.EMPTY] == [entry.state for entry in listed if entry.group_id == group]
     only_stable = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(30).valid
-    assert group not in {one.group_id for one in only_stable}
+    assert group not in {entry.group_id for entry in only_stable}
 
     consumer = Consumer(settings(servers, group_id=group, client_id="who", group_instance_id="instance"))
     consumer.subscribe([group])
@@ -66,7 +66,7 @@ def test_groups_are_listed_and_described(group: str, servers: str, admin: AdminC
     assert 1 == described.coordinator.id
     (member,) = described.members
     assert ("who", "instance", "/127.0.0.1") == (member.client_id, member.group_instance_id, member.host)
-    assert [(group, 0)] == [(one.topic, one.partition) for one in member.assignment.topic_partitions]
+    assert [(group, 0)] == [(assigned.topic, assigned.partition) for assigned in member.assignment.topic_partitions]
     assert KafkaError.NON_EMPTY_GROUP == refused(admin.delete_consumer_groups([group])[group])
     consumer.close()
 
@@ -76,30 +76,28 @@ def test_a_group_that_is_not_there_is_dead(name: str, admin: AdminClient) -> Non
     assert KafkaError.GROUP_ID_NOT_FOUND == refused(admin.delete_consumer_groups([name])[name])
 
 
-def test_offsets_of_a_group_are_read_altered_and_deleted_with_it(group: str, admin: AdminClient) -> None:
+def test_group_offsets_are_read_altered_and_deleted(group: str, admin: AdminClient) -> None:
     def offsets() -> list[int]:
         (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-        return [one.offset for one in future.result(30).topic_partitions]
+        return [partition.offset for partition in future.result(30).topic_partitions]
 
     assert [2] == offsets()
     change = ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 1)])
     (changed,) = admin.alter_consumer_group_offsets([change]).values()
-    assert [None] == [one.error for one in changed.result(30).topic_partitions]
+    assert [None] == [partition.error for partition in changed.result(30).topic_partitions]
     assert [1] == offsets()
     admin.delete_consumer_groups([group])[group].result(30)
     assert [] == offsets()
 
 
-def test_offsets_of_a_group_that_reads_are_not_altered_from_outside(
-    group: str, servers: str, admin: AdminClient
-) -> None:
+def test_active_group_s_offsets_are_not_altered(group: str, servers: str, admin: AdminClient) -> None:
     consumer = Consumer(settings(servers, group_id=group))
     consumer.subscribe([group])
     while not consumer.assignment():
         consumer.poll(0.1)
     change = ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 1)])
     (changed,) = admin.alter_consumer_group_offsets([change]).values()
-    errors = [one.error for one in changed.result(30).topic_partitions]
+    errors = [partition.error for partition in changed.result(30).topic_partitions]
     assert [KafkaError.UNKNOWN_MEMBER_ID] == [error.code() for error in errors]
     consumer.close()
 
@@ -107,7 +105,7 @@ def test_offsets_of_a_group_that_reads_are_not_altered_from_outside(
 def test_kafka_python_reads_resets_and_deletes_a_group(group: str, servers: str) -> None:
     client = kafka.KafkaAdminClient(bootstrap_servers=servers)
     partition = kafka.TopicPartition(group, 0)
-    assert group in {found["group_id"] for found in client.list_groups()}
+    assert group in {listed["group_id"] for listed in client.list_groups()}
     assert "Empty" == client.describe_groups([group])[group]["group_state"]
     assert 2 == client.list_group_offsets(group)[group][partition].offset
     client.alter_group_offsets(group, {partition: kafka.OffsetAndMetadata(1, "", -1)})
@@ -143,10 +141,10 @@ def test_offsets_are_listed_by_every_kind_of_time(topic: str, servers: str, admi
         (OffsetSpec.for_timestamp(0), 0),
         (OffsetSpec.for_timestamp(2**62), -1),
     ):
-        (found,) = admin.list_offsets({partition: spec}).values()
-        assert expected == found.result(30).offset
-    (found,) = admin.list_offsets({partition: OffsetSpec.max_timestamp()}).values()
-    assert found.result(30).offset in (0, 1, 2)  # three records of one millisecond or of two
+        (listed,) = admin.list_offsets({partition: spec}).values()
+        assert expected == listed.result(30).offset
+    (listed,) = admin.list_offsets({partition: OffsetSpec.max_timestamp()}).values()
+    assert listed.result(30).offset in (0, 1, 2)  # three records of one millisecond or of two
 
 
 def test_aiokafka_administers(name: str, servers: str) -> None:

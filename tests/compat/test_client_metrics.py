@@ -21,11 +21,11 @@ def broker() -> Iterator[Broker]:
 
 def pushed(broker: Broker, client_id: str) -> dict[str, set[str]]:
     """The names of the metrics that a client has pushed, by its instance id."""
-    found: dict[str, set[str]] = {}
+    pushes: dict[str, set[str]] = {}
     for instance_id, client, metric, _ in broker.server.metrics.values(names.CLIENT_METRICS):
         if client == client_id:
-            found.setdefault(instance_id, set()).add(metric)
-    return found
+            pushes.setdefault(instance_id, set()).add(metric)
+    return pushes
 
 
 def test_librdkafka_pushes_what_is_subscribed_to(broker: Broker) -> None:

@@ -74,7 +74,7 @@ def mixed() -> Iterator[Mixed]:
 
 
 @each_client
-def test_a_client_reads_a_topic_that_both_kinds_of_producers_write_to(client: Client, mixed: Mixed) -> None:
+def test_client_reads_topic_of_both_producer_kinds(client: Client, mixed: Mixed) -> None:
     skip_if_missing(client)
     count = sum(map(len, mixed.expected.values()))
     assert mixed.expected == client.consume(mixed.servers, TOPIC, count)
@@ -83,7 +83,7 @@ def test_a_client_reads_a_topic_that_both_kinds_of_producers_write_to(client: Cl
 @pytest.mark.parametrize(
     "settings", [{"max_partition_fetch_bytes": 1000}, {"fetch_min_bytes": 50_000, "fetch_max_wait_ms": 50}]
 )
-def test_a_consumer_may_begin_anywhere_and_fetch_as_it_likes(mixed: Mixed, settings: dict[str, int]) -> None:
+def test_consumer_may_begin_anywhere_with_any_size(mixed: Mixed, settings: dict[str, int]) -> None:
     partition = TopicPartition(TOPIC, 0)
     expected = mixed.expected[0]
     consumer = KafkaConsumer(bootstrap_servers=mixed.servers, consumer_timeout_ms=20_000, **settings)
@@ -91,11 +91,11 @@ def test_a_consumer_may_begin_anywhere_and_fetch_as_it_likes(mixed: Mixed, setti
         consumer.assign([partition])
         for start in (0, 1, 5, 22, 23, 90, len(expected) - 1):
             consumer.seek(partition, start)
-            found = []
-            while len(found) < len(expected) - start:
-                found.append(next(consumer))
-            assert [*range(start, len(expected))] == [record.offset for record in found]
-            assert [record.value for record in expected[start:]] == [record.value for record in found]
+            consumed = []
+            while len(consumed) < len(expected) - start:
+                consumed.append(next(consumer))
+            assert [*range(start, len(expected))] == [record.offset for record in consumed]
+            assert [record.value for record in expected[start:]] == [record.value for record in consumed]
     finally:
         consumer.close()
 
@@ -105,8 +105,8 @@ def test_a_consumer_finds_offsets_by_time(mixed: Mixed) -> None:
     consumer = KafkaConsumer(bootstrap_servers=mixed.servers)
     try:
         end = consumer.end_offsets([partition])[partition]
-        found = consumer.offsets_for_times({partition: NOW_MS + end - 1})[partition]
-        assert (end - 1, NOW_MS + end - 1) == (found.offset, found.timestamp)
+        position = consumer.offsets_for_times({partition: NOW_MS + end - 1})[partition]
+        assert (end - 1, NOW_MS + end - 1) == (position.offset, position.timestamp)
     finally:
         consumer.close()
 
@@ -114,20 +114,23 @@ def test_a_consumer_finds_offsets_by_time(mixed: Mixed) -> None:
 def test_the_command_line_reads_it(mixed: Mixed) -> None:
     arguments = [sys.executable, "-m", "broker", "consume", TOPIC, "-b", mixed.servers, "-p", "0", "--json"]
     result = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
-    found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [*range(len(mixed.expected[0]))] == [record["offset"] for record in found]
-    assert [["p", "v"], ["p", "w"]] == found[1]["headers"]
+    printed = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [*range(len(mixed.expected[0]))] == [record["offset"] for record in printed]
+    assert [["p", "v"], ["p", "w"]] == printed[1]["headers"]
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 1 << 20])
 def test_the_client_of_this_package_reads_it(mixed: Mixed, max_bytes: int) -> None:
     expected = mixed.expected[1]
-    found: list[Record] = []
+    consumed: list[Record] = []
     with (
         Cluster(ClientConfig.from_properties({"bootstrap.servers": mixed.servers})) as cluster,
         cluster.fetcher(TOPIC, 1, 0, len(expected), max_bytes=max_bytes) as fetcher,
     ):
         for fetched in fetcher:
             for position, _ in batches(fetched.data):
-                found += [Record(one.key, one.value, tuple(one.headers)) for one in records(fetched.data, position)]
-    assert expected == found
+                consumed += [
+                    Record(record.key, record.value, tuple(record.headers))
+                    for record in records(fetched.data, position)
+                ]
+    assert expected == consumed

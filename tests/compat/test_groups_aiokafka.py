@@ -44,7 +44,7 @@ class Group:
         """Until every partition has exactly one owner and every member has some. pytest's timeout is the limit."""
         while True:
             await asyncio.sleep(0.02)
-            owned = [one.partition for member in self.members for one in member.assignment()]
+            owned = [partition.partition for member in self.members for partition in member.assignment()]
             if sorted(owned) == list(range(PARTITIONS)) and all(member.assignment() for member in self.members):
                 return
 
@@ -95,7 +95,7 @@ def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
     run(group, test)
 
 
-def test_what_is_committed_is_where_the_next_one_begins(group: Group) -> None:
+def test_next_consumer_begins_at_the_committed_offset(group: Group) -> None:
     write(group.servers, group.topic, b"0", b"1", b"2", b"3")
     partition = aiokafka.TopicPartition(group.topic, 0)
 
@@ -114,7 +114,7 @@ def test_what_is_committed_is_where_the_next_one_begins(group: Group) -> None:
     run(group, test)
 
 
-def test_a_reader_seeks_pauses_and_finds_offsets_by_time(topic: str, servers: str) -> None:
+def test_reader_seeks_pauses_and_finds_offsets(topic: str, servers: str) -> None:
     partition = aiokafka.TopicPartition(topic, 0)
 
     async def test() -> None:
@@ -131,8 +131,8 @@ def test_a_reader_seeks_pauses_and_finds_offsets_by_time(topic: str, servers: st
             assert {} == await consumer.getmany(timeout_ms=300)
             consumer.resume(partition)
             assert [b"4"] == [record.value for record in await consume(consumer, 1)]
-            found = (await consumer.offsets_for_times({partition: 1_700_000_003_001}))[partition]
-            assert (4, 1_700_000_004_000) == (found.offset, found.timestamp)
+            position = (await consumer.offsets_for_times({partition: 1_700_000_003_001}))[partition]
+            assert (4, 1_700_000_004_000) == (position.offset, position.timestamp)
             assert (await consumer.offsets_for_times({partition: 1_700_000_009_001}))[partition] is None
             assert {partition: 0} == await consumer.beginning_offsets([partition])
             assert {partition: 10} == await consumer.end_offsets([partition])

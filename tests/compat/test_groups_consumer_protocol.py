@@ -76,10 +76,10 @@ class Member:
             self.values.append(message.value())
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned |= {(one.topic, one.partition) for one in partitions}
+        self.owned |= {(partition.topic, partition.partition) for partition in partitions}
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned -= {(one.topic, one.partition) for one in partitions}
+        self.owned -= {(partition.topic, partition.partition) for partition in partitions}
 
 
 class Group:
@@ -105,7 +105,7 @@ class Group:
                 member.poll()
 
     def _settled(self, everything: set[tuple[str, int]]) -> bool:
-        owned = [one for member in self.members for one in member.owned]
+        owned = [partition for member in self.members for partition in member.owned]
         return all(member.owned for member in self.members) and sorted(owned) == sorted(everything)
 
     def close(self) -> None:
@@ -121,8 +121,8 @@ class Group:
     def type(self) -> ConsumerGroupType:
         """As an administrator is told."""
         admin = AdminClient(settings(self.broker.address))
-        found = admin.list_consumer_groups().result(30)
-        (mine,) = [one for one in found.valid if one.group_id == self.name]
+        listed = admin.list_consumer_groups().result(30)
+        (mine,) = [listing for listing in listed.valid if listing.group_id == self.name]
         return mine.type
 
 
@@ -180,7 +180,7 @@ def test_the_assignor_is_the_members_choice(group: Group, assignor: str) -> None
     group.settle(until=lambda: [len(member.owned) for member in group.members] == [3, 3])
 
 
-def test_a_static_member_comes_back_to_what_it_had(group: Group) -> None:
+def test_static_member_gets_its_partitions_back(group: Group) -> None:
     first, second = (group.join(group_instance_id=name) for name in ("one", "two"))
     group.settle()
     had, kept = set(first.owned), set(second.owned)
@@ -190,7 +190,7 @@ def test_a_static_member_comes_back_to_what_it_had(group: Group) -> None:
     assert (again.owned, second.owned) == (had, kept)
 
 
-def test_a_regular_expression_finds_topics_that_are_made_later(broker: BrokerProcess, group: Group) -> None:
+def test_regular_expression_matches_later_topics(broker: BrokerProcess, group: Group) -> None:
     first = make_topic(broker, f"{group.topic}-a")
     group.join(f"^{group.topic}-.*")
     group.settle(first)
@@ -210,13 +210,13 @@ def test_committed_offsets_are_kept_and_read(broker: BrokerProcess, group: Group
     assert sorted(map(int, member.values)) == list(range(60, 66))
 
 
-def test_settings_of_the_other_protocol_are_refused_by_the_client(broker: BrokerProcess) -> None:
+def test_client_refuses_settings_of_the_other_protocol(broker: BrokerProcess) -> None:
     """So the broker need not say it: the client names them itself."""
     with pytest.raises(KafkaException, match=r"session\.timeout\.ms"):
         Member(broker.address, "g", "t", session_timeout_ms=3000)
 
 
-def test_a_group_changes_its_protocol_member_by_member_and_back(broker: BrokerProcess, group: Group) -> None:
+def test_group_changes_its_protocol_and_back(broker: BrokerProcess, group: Group) -> None:
     write(broker, group.topic, *range(60))
     for _ in range(3):
         group.join(protocol="classic")
@@ -256,7 +256,7 @@ def test_members_live_on_while_the_broker_is_killed(tmp_path: Path) -> None:
         group.close()
 
 
-def test_a_member_that_was_paused_is_fenced_and_comes_back(broker: BrokerProcess, group: Group) -> None:
+def test_paused_member_is_fenced_and_comes_back(broker: BrokerProcess, group: Group) -> None:
     """A member that does not poll for too long: its partitions go to the others, and it gets some when it is back."""
     slow = group.join(max_poll_interval_ms=1000)
     other = group.join()

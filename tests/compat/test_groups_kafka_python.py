@@ -49,7 +49,7 @@ class Group:
         while True:
             for member in self.members:
                 member.poll(timeout_ms=50)
-            owned = [one.partition for member in self.members for one in member.assignment()]
+            owned = [partition.partition for member in self.members for partition in member.assignment()]
             if sorted(owned) == list(range(PARTITIONS)) and all(member.assignment() for member in self.members):
                 return
 
@@ -86,7 +86,7 @@ def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
     assert (before, kept) == (back.assignment(), staying.assignment())
 
 
-def test_what_is_committed_is_where_the_next_one_begins(group: Group) -> None:
+def test_next_consumer_begins_at_the_committed_offset(group: Group) -> None:
     write(group.servers, group.topic, b"0", b"1", b"2", b"3")
     first = group.join(enable_auto_commit=False)
     assert [b"0", b"1"] == [record.value for record in consume(first, 2)]
@@ -103,7 +103,7 @@ def test_what_is_committed_is_where_the_next_one_begins(group: Group) -> None:
     assert 4 == third.committed(partition)
 
 
-def test_a_reader_seeks_pauses_and_finds_offsets_by_time(topic: str, servers: str) -> None:
+def test_reader_seeks_pauses_and_finds_offsets(topic: str, servers: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=servers)
     for number in range(10):
         producer.send(topic, b"%d" % number, timestamp_ms=1_700_000_000_000 + 1000 * number).get(30)
@@ -119,8 +119,8 @@ def test_a_reader_seeks_pauses_and_finds_offsets_by_time(topic: str, servers: st
     assert {} == consumer.poll(timeout_ms=300)
     consumer.resume(partition)
     assert [b"4"] == [record.value for record in consume(consumer, 1)]
-    found = consumer.offsets_for_times({partition: 1_700_000_003_001})[partition]
-    assert (4, 1_700_000_004_000) == (found.offset, found.timestamp)
+    position = consumer.offsets_for_times({partition: 1_700_000_003_001})[partition]
+    assert (4, 1_700_000_004_000) == (position.offset, position.timestamp)
     assert consumer.offsets_for_times({partition: 1_700_000_009_001})[partition] is None
     assert {partition: 0} == consumer.beginning_offsets([partition])
     assert {partition: 10} == consumer.end_offsets([partition])

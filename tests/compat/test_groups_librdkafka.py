@@ -38,11 +38,11 @@ class Member:
         assert message is None or message.error() is None, message.error()
 
     def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned |= {one.partition for one in partitions}
+        self.owned |= {partition.partition for partition in partitions}
         self.rebalances += 1
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.owned -= {one.partition for one in partitions}
+        self.owned -= {partition.partition for partition in partitions}
 
 
 class Group:
@@ -113,7 +113,10 @@ def test_cooperative_members_keep_what_they_have(group: Group) -> None:
     first.consumer.subscribe(
         [group.topic],
         on_assign=first._assigned,
-        on_revoke=lambda consumer, some: (lost.update(one.partition for one in some), revoked(consumer, some)),
+        on_revoke=lambda consumer, some: (
+            lost.update(partition.partition for partition in some),
+            revoked(consumer, some),
+        ),
     )
     second = group.join(partition_assignment_strategy="cooperative-sticky")
     group.settle()
@@ -134,7 +137,7 @@ def test_a_group_without_a_common_assignor_is_refused(group: Group) -> None:
     other.consumer.close()
 
 
-def test_the_partitions_of_a_member_that_crashes_go_to_the_others(group: Group) -> None:
+def test_crashed_member_s_partitions_go_to_others(group: Group) -> None:
     reason = Kcat().missing()
     if reason:
         pytest.skip(reason)
@@ -162,7 +165,7 @@ def test_the_partitions_of_a_member_that_crashes_go_to_the_others(group: Group) 
     assert PARTITIONS == len(member.owned)
 
 
-def test_a_member_that_does_not_poll_loses_its_partitions(group: Group) -> None:
+def test_member_that_does_not_poll_loses_partitions(group: Group) -> None:
     idle = group.join(max_poll_interval_ms=1000)
     group.settle()
     group.members.remove(idle)  # nobody polls it from now on
@@ -177,7 +180,7 @@ def test_a_member_that_does_not_poll_loses_its_partitions(group: Group) -> None:
     assert 2 == len(idle.owned)
 
 
-def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(group: Group) -> None:
+def test_static_member_returns_without_a_rebalance(group: Group) -> None:
     staying = group.join(group_instance_id="staying")
     going = group.join(group_instance_id="going")
     group.settle()
@@ -189,7 +192,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(group:
     assert rebalances == staying.rebalances
 
 
-def test_a_static_member_that_stays_away_is_given_up(group: Group) -> None:
+def test_absent_static_member_is_given_up(group: Group) -> None:
     staying = group.join(group_instance_id="staying")
     going = group.join(group_instance_id="going")
     group.settle()
@@ -198,7 +201,7 @@ def test_a_static_member_that_stays_away_is_given_up(group: Group) -> None:
     assert PARTITIONS == len(staying.owned)
 
 
-def test_a_second_member_of_the_same_static_name_fences_the_first(group: Group) -> None:
+def test_same_static_name_fences_the_first_member(group: Group) -> None:
     first = group.join(group_instance_id="same")
     group.settle()
     second = group.join(group_instance_id="same")
@@ -215,7 +218,7 @@ def test_a_second_member_of_the_same_static_name_fences_the_first(group: Group) 
     first.consumer.close()
 
 
-def test_what_is_committed_is_where_the_next_one_begins(topic: str, servers: str) -> None:
+def test_next_consumer_begins_at_the_committed_offset(topic: str, servers: str) -> None:
     write(servers, topic, b"0", b"1", b"2", b"3")
     first = Consumer(settings(servers, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False))
     first.subscribe([topic])
@@ -228,22 +231,22 @@ def test_what_is_committed_is_where_the_next_one_begins(topic: str, servers: str
     assert [b"2", b"3"] == [message.value() for message in consume(second, 2)]
     second.close()  # commits by itself
     third = Consumer(settings(servers, group_id=topic))
-    (found,) = third.committed([TopicPartition(topic, 0)], 30)
-    assert 4 == found.offset
+    (position,) = third.committed([TopicPartition(topic, 0)], 30)
+    assert 4 == position.offset
     third.close()
 
 
-def test_a_commit_keeps_its_metadata_and_its_leader_epoch(topic: str, servers: str) -> None:
+def test_commit_keeps_metadata_and_leader_epoch(topic: str, servers: str) -> None:
     write(servers, topic, b"0", b"1")
     consumer = Consumer(settings(servers, group_id=topic))
     consumer.commit(offsets=[TopicPartition(topic, 0, 1, "a note \u00fc", 0)], asynchronous=False)
-    (found,) = consumer.committed([TopicPartition(topic, 0)], 30)
-    assert (1, "a note \u00fc") == (found.offset, found.metadata)
-    assert 0 == found.leader_epoch
+    (position,) = consumer.committed([TopicPartition(topic, 0)], 30)
+    assert (1, "a note \u00fc") == (position.offset, position.metadata)
+    assert 0 == position.leader_epoch
     consumer.close()
 
 
-def test_a_commit_to_a_topic_that_is_not_there_is_refused(servers: str, name: str) -> None:
+def test_commit_to_a_missing_topic_is_refused(servers: str, name: str) -> None:
     consumer = Consumer(settings(servers, group_id=name))
     with pytest.raises(KafkaException) as refusal:
         consumer.commit(offsets=[TopicPartition(name, 0, 1)], asynchronous=False)
@@ -253,8 +256,8 @@ def test_a_commit_to_a_topic_that_is_not_there_is_refused(servers: str, name: st
 
 def test_nothing_committed_is_not_offset_zero(topic: str, servers: str) -> None:
     consumer = Consumer(settings(servers, group_id=topic))
-    (found,) = consumer.committed([TopicPartition(topic, 0)], 30)
-    assert -1001 == found.offset  # librdkafka's name for "none"
+    (position,) = consumer.committed([TopicPartition(topic, 0)], 30)
+    assert -1001 == position.offset  # librdkafka's name for "none"
     consumer.close()
 
 
@@ -277,13 +280,13 @@ def test_offsets_are_found_by_time(topic: str, servers: str) -> None:
         producer.flush(30)
     consumer = Consumer(settings(servers, group_id=topic))
     times = (1_600_000_000_000, 1_700_000_003_000, 1_700_000_003_001, 1_700_000_009_000, 1_700_000_009_001)
-    found = [consumer.offsets_for_times([TopicPartition(topic, 0, time)], 30)[0].offset for time in times]
-    assert [0, 3, 4, 9, -1] == found
+    offsets = [consumer.offsets_for_times([TopicPartition(topic, 0, time)], 30)[0].offset for time in times]
+    assert [0, 3, 4, 9, -1] == offsets
     assert (0, 10) == consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
     consumer.close()
 
 
-def test_an_offset_that_is_not_there_leads_where_the_settings_say(topic: str, servers: str) -> None:
+def test_missing_offset_leads_where_the_settings_say(topic: str, servers: str) -> None:
     write(servers, topic, b"0", b"1")
     for reset, expected in (("earliest", b"0"), ("latest", b"new"), ("error", None)):
         consumer = Consumer(settings(servers, group_id=topic, auto_offset_reset=reset))
@@ -300,7 +303,7 @@ def test_an_offset_that_is_not_there_leads_where_the_settings_say(topic: str, se
         consumer.close()
 
 
-def test_a_paused_partition_waits_while_the_others_go_on(make_topic: Callable[..., str], servers: str) -> None:
+def test_paused_partition_waits_while_others_go_on(make_topic: Callable[..., str], servers: str) -> None:
     topic = make_topic(partitions=2)
     consumer = Consumer(settings(servers, group_id=topic, auto_offset_reset="earliest"))
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
@@ -314,7 +317,7 @@ def test_a_paused_partition_waits_while_the_others_go_on(make_topic: Callable[..
     consumer.close()
 
 
-def test_a_reader_that_waits_for_more_gets_it_when_it_comes(topic: str, servers: str) -> None:
+def test_waiting_reader_gets_new_records(topic: str, servers: str) -> None:
     consumer = Consumer(
         settings(
             servers, group_id=topic, auto_offset_reset="earliest", fetch_min_bytes=50_000, fetch_wait_max_ms=59_000

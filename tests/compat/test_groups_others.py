@@ -40,9 +40,7 @@ def test_members_that_join_and_leave_share_all_partitions(
 
 
 @node_clients
-def test_what_is_committed_is_where_the_next_one_begins(
-    client: Kafkajs | Platformatic, topic: str, servers: str
-) -> None:
+def test_next_consumer_begins_at_the_committed_offset(client: Kafkajs | Platformatic, topic: str, servers: str) -> None:
     skip_if_missing(client)
     write(servers, topic, b"0", b"1")
     first = client.run("consume", servers=servers, topic=topic, count=2, group=topic)
@@ -91,7 +89,7 @@ class Mixed:
             self._errors.append(error)
 
 
-def test_a_group_of_all_kinds_of_members_loses_nothing(make_topic: Callable[..., str], servers: str) -> None:
+def test_group_of_mixed_clients_loses_nothing(make_topic: Callable[..., str], servers: str) -> None:
     skip_if_missing(Kcat())
     partitions = 8
     topic = make_topic(partitions=partitions)

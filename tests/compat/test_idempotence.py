@@ -69,12 +69,12 @@ PRODUCERS = {
 
 
 @pytest.mark.parametrize("client", PRODUCERS)
-def test_a_numbered_producer_writes_everything_once_and_in_order(
+def test_idempotent_producer_writes_once_and_in_order(
     client: str, topic: str, servers: str, broker_process: BrokerProcess
 ) -> None:
     PRODUCERS[client](servers, topic)
-    found = Librdkafka().consume(servers, topic, len(VALUES))
-    assert {0: [Record(None, value) for value in VALUES]} == found
+    consumed = Librdkafka().consume(servers, topic, len(VALUES))
+    assert {0: [Record(None, value) for value in VALUES]} == consumed
     headers = list(stored(broker_process.data_dir / f"{topic}-0"))
     assert len({header.producer_id for header in headers} - {-1}) == 1, "not an idempotent producer"
     assert [0] * len(headers) == [header.producer_epoch for header in headers]
@@ -99,7 +99,7 @@ def test_two_producers_are_told_apart(topic: str, servers: str, broker_process: 
     assert 2 == len(set(producers))
 
 
-def test_the_broker_knows_a_producer_again_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_broker_recognises_producer_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = str(tmp_path_factory.mktemp("restart"))
     with Broker(data_dir=directory) as broker:
         servers = broker.bootstrap_servers
@@ -111,5 +111,5 @@ def test_the_broker_knows_a_producer_again_after_a_restart(tmp_path_factory: pyt
         for value in VALUES[100:]:
             producer.produce("t", value)
         assert 0 == producer.flush(30)
-        found = Librdkafka().consume(servers, "t", len(VALUES))
-        assert {0: [Record(None, value) for value in VALUES]} == found
+        consumed = Librdkafka().consume(servers, "t", len(VALUES))
+        assert {0: [Record(None, value) for value in VALUES]} == consumed

@@ -40,13 +40,13 @@ def test_a_client_reads_what_every_client_has_written(
 ) -> None:
     skip_if_missing(client, codec)
     topic, expected = written[codec]
-    found = client.consume(servers, topic, sum(map(len, expected.values())))
-    assert expected == found
+    consumed = client.consume(servers, topic, sum(map(len, expected.values())))
+    assert expected == consumed
 
 
 @each_codec
 @each_client
-def test_batches_are_kept_in_the_codec_they_were_written_in(
+def test_batches_keep_their_codec(
     client: Client, codec: str, written: dict[str, Written], broker_process: BrokerProcess
 ) -> None:
     skip_if_missing(client, codec)
@@ -59,7 +59,7 @@ def test_batches_are_kept_in_the_codec_they_were_written_in(
 
 @pytest.mark.parametrize("acks", ACKS)
 @each_client
-def test_what_is_acknowledged_is_in_the_topic(client: Client, acks: str, topic: str, servers: str) -> None:
+def test_acknowledged_records_are_in_the_topic(client: Client, acks: str, topic: str, servers: str) -> None:
     skip_if_missing(client)
     records = writable(client)
     client.produce(servers, topic, 0, records, "none", ACKS[acks])
@@ -67,7 +67,7 @@ def test_what_is_acknowledged_is_in_the_topic(client: Client, acks: str, topic: 
 
 
 @each_client
-def test_without_acknowledgement_records_arrive_all_the_same(client: Client, topic: str, servers: str) -> None:
+def test_records_arrive_without_acknowledgements(client: Client, topic: str, servers: str) -> None:
     skip_if_missing(client)
     records = writable(client)
     client.produce(servers, topic, 0, records, "none", 0)

@@ -27,7 +27,7 @@ def one_byte_more(record: Record) -> Record:
 
 
 @each_client
-def test_a_message_as_large_as_the_broker_takes_is_taken(client: Client, topic: str, servers: str) -> None:
+def test_message_of_the_largest_size_is_accepted(client: Client, topic: str, servers: str) -> None:
     skip_if_missing(client)
     record = largest(LIMIT)
     client.produce(servers, topic, 0, [record], "none", -1)
@@ -35,7 +35,7 @@ def test_a_message_as_large_as_the_broker_takes_is_taken(client: Client, topic: 
 
 
 @each_client
-def test_a_message_one_byte_larger_is_refused_with_the_reason(client: Client, topic: str, servers: str) -> None:
+def test_message_one_byte_larger_is_refused(client: Client, topic: str, servers: str) -> None:
     skip_if_missing(client)
     with pytest.raises(Exception, match=client.too_large):
         client.produce(servers, topic, 0, [one_byte_more(largest(LIMIT))], "none", -1)
@@ -46,9 +46,7 @@ def test_a_message_one_byte_larger_is_refused_with_the_reason(client: Client, to
 
 @pytest.mark.parametrize("limit", [1_000, 5_000_000])
 @each_client
-def test_a_topic_may_have_a_limit_of_its_own(
-    client: Client, limit: int, make_topic: Callable[..., str], servers: str
-) -> None:
+def test_topic_may_have_its_own_limit(client: Client, limit: int, make_topic: Callable[..., str], servers: str) -> None:
     skip_if_missing(client)
     topic = make_topic(**{"max.message.bytes": str(limit)})
     with pytest.raises(Exception, match=client.too_large):
@@ -61,7 +59,7 @@ def test_a_topic_may_have_a_limit_of_its_own(
 
 
 @each_client
-def test_every_size_around_a_power_of_two_comes_through(client: Client, topic: str, servers: str) -> None:
+def test_sizes_around_powers_of_two_are_delivered(client: Client, topic: str, servers: str) -> None:
     skip_if_missing(client)
     sizes = sorted({max(0, 2**power + around) for power in range(0, 17, 2) for around in (-1, 0, 1)})
     records = [Record(b"key", (b"%d " % size * size)[:size]) for size in sizes]

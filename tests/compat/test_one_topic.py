@@ -36,17 +36,17 @@ class Both:
         """Offset, key, value, and the header ``h``."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex, **settings})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found = []
+        records = []
         try:
-            while len(found) < count:
+            while len(records) < count:
                 message = consumer.poll(PATIENCE_MS / 1000)
-                assert message is not None, f"{len(found)} of {count} records came"
+                assert message is not None, f"{len(records)} of {count} records came"
                 assert message.error() is None
                 headers = dict(message.headers() or [])
-                found.append((message.offset(), message.key(), message.value(), headers.get("h")))
+                records.append((message.offset(), message.key(), message.value(), headers.get("h")))
         finally:
             consumer.close()
-        return found
+        return records
 
     def read_with_pulsar(
         self, topic: str, count: int, kind: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive
@@ -55,17 +55,17 @@ class Both:
         consumer = self.client.subscribe(
             topic, uuid.uuid4().hex, kind, initial_position=pulsar.InitialPosition.Earliest
         )
-        found = []
+        records = []
         try:
             for _ in range(count):
                 message = consumer.receive(PATIENCE_MS)
                 consumer.acknowledge(message)
                 entry = message.message_id()
                 offset = entry.entry_id() + max(0, entry.batch_index())
-                found.append((offset, message.partition_key(), message.data(), message.properties().get("h")))
+                records.append((offset, message.partition_key(), message.data(), message.properties().get("h")))
         finally:
             consumer.close()
-        return found
+        return records
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_both_write_and_both_read_the_same(both: Both, topic: str) -> None:
     assert expected == [value for _, _, value, _ in both.read_with_pulsar(topic, 100, pulsar.ConsumerType.Shared)]
 
 
-def test_a_pulsar_consumer_that_waits_is_woken_by_a_kafka_producer(both: Both, topic: str) -> None:
+def test_waiting_pulsar_consumer_is_woken_by_kafka_producer(both: Both, topic: str) -> None:
     consumer = both.client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     producer = both.kafka_producer(**{"linger.ms": 0})
     for number in range(20):
@@ -151,7 +151,7 @@ def test_pulsar_consumers_see_no_records_of_aborted_transactions(both: Both, top
     consumer.close()
 
 
-def test_each_key_of_a_kafka_producer_goes_to_one_key_shared_consumer(both: Both, topic: str) -> None:
+def test_kafka_key_goes_to_one_key_shared_consumer(both: Both, topic: str) -> None:
     consumers = [both.client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
     producer = both.kafka_producer(**{"linger.ms": 100})
     for number in range(300):

@@ -53,8 +53,8 @@ def test_producers_go_on(restart: Restart, restarting: BrokerProcess, name: str)
     python.send(name, b"after").get(30)
     python.close()
     assert [None, None] == errors
-    found = librdkafka.Librdkafka().consume(restarting.address, name, 4)
-    assert [b"before", b"before", b"after", b"after"] == [record.value for record in found[0]]
+    consumed = librdkafka.Librdkafka().consume(restarting.address, name, 4)
+    assert [b"before", b"before", b"after", b"after"] == [record.value for record in consumed[0]]
 
 
 @restarts
@@ -69,15 +69,13 @@ def test_a_consumer_goes_on_where_it_was(restart: Restart, restarting: BrokerPro
     assert [b"2"] == [message.value() for message in librdkafka.consume(consumer, 1)]
     consumer.commit(asynchronous=False)
     restart(restarting)
-    (found,) = consumer.committed([TopicPartition(name, 0)], 30)
-    assert 3 == found.offset
+    (position,) = consumer.committed([TopicPartition(name, 0)], 30)
+    assert 3 == position.offset
     consumer.close()
 
 
 @restarts
-def test_a_new_consumer_begins_where_the_last_one_had_committed(
-    restart: Restart, restarting: BrokerProcess, name: str
-) -> None:
+def test_new_consumer_begins_at_the_committed_offset(restart: Restart, restarting: BrokerProcess, name: str) -> None:
     servers = restarting.address
     write(servers, name, b"0", b"1", b"2")
     consumer = kafka_python.join(

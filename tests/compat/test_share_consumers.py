@@ -183,7 +183,7 @@ def test_kafka_s_own_share_consumer(shares: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_kind_alone_does_every_record_once(shares: BrokerProcess, kind: str) -> None:
+def test_each_client_processes_every_record_once(shares: BrokerProcess, kind: str) -> None:
     name = make(shares, 2)
     write(shares, name, range(300))
     expected = {str(number) for number in range(300)}
@@ -191,7 +191,7 @@ def test_one_kind_alone_does_every_record_once(shares: BrokerProcess, kind: str)
         assert wait_until_done(running, expected) == Counter(expected)
 
 
-def test_different_kinds_in_one_group_do_every_record_once(shares: BrokerProcess) -> None:
+def test_mixed_clients_process_every_record_once(shares: BrokerProcess) -> None:
     name = make(shares, 2)
     kinds = ["ours", "confluent", *(["java"] if java.has_java() else [])]
     with workers(shares, name, *kinds) as running:
@@ -209,7 +209,7 @@ def test_different_kinds_in_one_group_do_every_record_once(shares: BrokerProcess
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_worker_had_when_it_was_killed_goes_to_others(shares: BrokerProcess, kind: str) -> None:
+def test_killed_worker_s_records_go_to_others(shares: BrokerProcess, kind: str) -> None:
     name = make(shares)
     write(shares, name, range(20))
     with workers(shares, name, "hold") as (held,):
@@ -222,7 +222,7 @@ def test_what_a_worker_had_when_it_was_killed_goes_to_others(shares: BrokerProce
     assert set(done.values()) == {1}
 
 
-def test_no_acknowledged_record_comes_again_after_the_broker_was_killed(tmp_path: Path) -> None:
+def test_acknowledged_records_stay_so_after_broker_kill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "group_share_min_record_lock_duration_ms=1000") as served:
         name = make(served, 2, **{"share.record.lock.duration.ms": "2000"})
         count = 0
@@ -239,7 +239,7 @@ def test_no_acknowledged_record_comes_again_after_the_broker_was_killed(tmp_path
         served.stop()
 
 
-def test_release_reject_and_the_limit_of_deliveries_with_librdkafka(shares: BrokerProcess) -> None:
+def test_librdkafka_releases_rejects_and_reaches_delivery_limit(shares: BrokerProcess) -> None:
     name = make(shares)
     write(shares, name, range(3))
     settings = {"bootstrap.servers": shares.address, "group.id": name, "share.acknowledgement.mode": "explicit"}

@@ -66,25 +66,25 @@ def read_all(servers: str, topic: str) -> list[Any]:
         )
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
+    messages = []
     while True:
         message = consumer.poll(30)
         assert message is not None
         if message.error() is not None:
             assert KafkaError._PARTITION_EOF == message.error().code()
             consumer.close()
-            return found
-        found.append(message)
+            return messages
+        messages.append(message)
 
 
 @each_client
-def test_every_client_reads_the_last_value_of_each_key(
+def test_every_client_reads_last_value_of_key(
     client: Client, compacted: tuple[str, dict[bytes, bytes | None]], tidy: BrokerProcess
 ) -> None:
     skip_if_missing(client)
     topic, expected = compacted
     # Tidying goes on: what one saw, the next one may not.
-    found: dict[bytes | None, bytes | None] = {}
+    values: dict[bytes | None, bytes | None] = {}
     for attempt in range(20):
         number = count(tidy.address, topic)
         try:
@@ -92,13 +92,13 @@ def test_every_client_reads_the_last_value_of_each_key(
         except AssertionError:
             assert attempt < 19
             continue
-        found = {record.key: record.value for record in records}
+        values = {record.key: record.value for record in records}
         break
     kept = {key: value for key, value in expected.items() if value is not None}
-    assert kept == {key: value for key, value in found.items() if value is not None}
+    assert kept == {key: value for key, value in values.items() if value is not None}
 
 
-def test_offsets_stay_what_they_were_when_a_topic_is_tidied(
+def test_offsets_survive_compaction_and_retention(
     compacted: tuple[str, dict[bytes, bytes | None]], tidy: BrokerProcess
 ) -> None:
     topic, _ = compacted
@@ -108,7 +108,7 @@ def test_offsets_stay_what_they_were_when_a_topic_is_tidied(
             assert expected == message.value()
 
 
-def test_a_reader_of_what_was_deleted_by_size_begins_at_what_is_left(tidy: BrokerProcess) -> None:
+def test_reader_of_deleted_records_begins_at_the_rest(tidy: BrokerProcess) -> None:
     servers = tidy.address
     admin = AdminClient(settings(servers))
     configs = {"segment.bytes": "20000", "retention.bytes": "40000"}
@@ -131,7 +131,7 @@ def test_a_reader_of_what_was_deleted_by_size_begins_at_what_is_left(tidy: Broke
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_topic_may_keep_a_codec_of_its_own(
+def test_topic_may_have_its_own_codec(
     codec: str, make_topic: Callable[..., str], servers: str, broker_process: BrokerProcess
 ) -> None:
     topic = make_topic(**{"compression.type": "uncompressed" if codec == "none" else codec})
@@ -143,7 +143,7 @@ def test_a_topic_may_keep_a_codec_of_its_own(
     assert {CODECS.index(codec)} == kept
 
 
-def test_the_broker_s_time_may_replace_the_producer_s(make_topic: Callable[..., str], servers: str) -> None:
+def test_broker_time_may_replace_producer_time(make_topic: Callable[..., str], servers: str) -> None:
     topic = make_topic(**{"message.timestamp.type": "LogAppendTime"})
     told: list[tuple[int, int]] = []
     producer = Producer(settings(servers))

@@ -58,7 +58,7 @@ def test_a_name_that_cannot_be_is_refused(servers: str) -> None:
     assert b"Invalid topic" in said or b"Unknown topic" in said
 
 
-def test_where_topics_are_not_made_by_writing_each_client_says_that_there_is_none() -> None:
+def test_missing_topic_is_an_error_without_auto_creation() -> None:
     async def send(servers: str) -> None:
         async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers, request_timeout_ms=1000) as producer:
             await producer.send_and_wait("absent", b"value")
@@ -79,7 +79,7 @@ def test_where_topics_are_not_made_by_writing_each_client_says_that_there_is_non
         assert [] == broker.server.kafka.logs.topics()
 
 
-def test_a_producer_and_a_consumer_see_partitions_that_are_added(topic: str, servers: str, admin: AdminClient) -> None:
+def test_producer_and_consumer_see_added_partitions(topic: str, servers: str, admin: AdminClient) -> None:
     often = {"topic_metadata_refresh_interval_ms": 100}
     producer = Producer(settings(servers, **often))
     consumer = Consumer(settings(servers, group_id=topic, auto_offset_reset="earliest", **often))
@@ -96,7 +96,7 @@ def test_a_producer_and_a_consumer_see_partitions_that_are_added(topic: str, ser
     consumer.close()
 
 
-def test_a_topic_that_is_made_again_is_another_one(
+def test_recreated_topic_is_another_topic(
     topic: str, servers: str, admin: AdminClient, make_topic: Callable[..., str]
 ) -> None:
     producer = Producer(settings(servers, enable_idempotence=True, topic_metadata_refresh_interval_ms=100))
@@ -117,7 +117,7 @@ def test_a_topic_that_is_made_again_is_another_one(
     consumer.close()
 
 
-def test_waiting_readers_find_their_way_in_a_topic_that_is_made_again(
+def test_waiting_readers_continue_in_a_recreated_topic(
     topic: str, servers: str, admin: AdminClient, make_topic: Callable[..., str]
 ) -> None:
     # Were a fetch that waits left to its fate when the topic is deleted, these would hear of it only after five minutes.
@@ -179,8 +179,8 @@ def test_a_thousand_topics(servers: str, admin: AdminClient) -> None:
     assert 0 == producer.flush(60)
     consumer = Consumer(settings(servers, group_id=prefix, auto_offset_reset="earliest"))
     consumer.subscribe([f"^{prefix}-.*"])
-    found = {(message.topic(), message.value().decode()) for message in librdkafka.consume(consumer, 1000)}
-    assert {(name, name) for name in names} == found
+    received = {(message.topic(), message.value().decode()) for message in librdkafka.consume(consumer, 1000)}
+    assert {(name, name) for name in names} == received
     consumer.close()
 
     python = kafka.KafkaConsumer(bootstrap_servers=servers)

@@ -82,25 +82,25 @@ PRODUCERS: dict[str, Callable[[str, str, list[str]], None]] = {
 def by_confluent(servers: str, topic: str, level: str) -> list[bytes]:
     consumer = Consumer(settings(servers, group_id="reader", isolation_level=level, enable_partition_eof=True))
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
+    values = []
     while True:
         message = consumer.poll(30)
-        assert message is not None, found
+        assert message is not None, values
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             break
-        found.append(message.value())
+        values.append(message.value())
     consumer.close()
-    return found
+    return values
 
 
 def by_kafka_python(servers: str, topic: str, level: str) -> list[bytes]:
     consumer = kafka.KafkaConsumer(bootstrap_servers=servers, isolation_level=level, consumer_timeout_ms=1500)
     consumer.assign([kafka.TopicPartition(topic, 0)])
     consumer.seek_to_beginning()
-    found = [record.value for record in consumer]
+    values = [record.value for record in consumer]
     consumer.close()
-    return found
+    return values
 
 
 def by_aiokafka(servers: str, topic: str, level: str) -> list[bytes]:
@@ -109,13 +109,13 @@ def by_aiokafka(servers: str, topic: str, level: str) -> list[bytes]:
             topic, bootstrap_servers=servers, isolation_level=level, auto_offset_reset="earliest"
         )
         async with consumer:
-            found: list[bytes] = []
+            values: list[bytes] = []
             quiet = 0
             while quiet < 2:
                 got = await consumer.getmany(timeout_ms=500)
                 quiet = 0 if got else quiet + 1
-                found += [record.value for records in got.values() for record in records]
-            return found
+                values += [record.value for records in got.values() for record in records]
+            return values
 
     return asyncio.run(read())
 
@@ -136,7 +136,7 @@ READERS: dict[str, Callable[[str, str, str], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_what_one_commits_all_see_and_what_it_aborts_nobody(
+def test_committed_records_are_visible_and_aborted_are_not(
     producer: str, name: str, servers: str, make_topic: Callable[..., str]
 ) -> None:
     topics = [make_topic(), make_topic()]
@@ -147,7 +147,7 @@ def test_what_one_commits_all_see_and_what_it_aborts_nobody(
             assert [b"0", b"1", b"2"] == read(servers, topic, "read_uncommitted"), reader
 
 
-def test_nobody_reads_past_an_open_transaction(name: str, topic: str, servers: str) -> None:
+def test_open_transaction_is_not_read_past(name: str, topic: str, servers: str) -> None:
     producer = Producer(settings(servers, transactional_id=name))
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -164,7 +164,7 @@ def test_nobody_reads_past_an_open_transaction(name: str, topic: str, servers: s
 
 
 @pytest.mark.parametrize("producer", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_a_second_producer_of_the_same_id_fences_the_first(producer: str, name: str, topic: str, servers: str) -> None:
+def test_second_producer_of_an_id_fences_first(producer: str, name: str, topic: str, servers: str) -> None:
     zombie = Producer(settings(servers, transactional_id=name))
     zombie.init_transactions(30)
     zombie.begin_transaction()
@@ -189,7 +189,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(name: str, topic: str, ser
     assert [] == by_confluent(servers, topic, "read_committed")
 
 
-def test_kafka_python_aborts_what_it_finds_open_in_a_partition(name: str, topic: str, servers: str) -> None:
+def test_kafka_python_aborts_a_partition_s_open_transaction(name: str, topic: str, servers: str) -> None:
     producer = Producer(settings(servers, transactional_id=name))
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -209,7 +209,7 @@ def test_kafka_python_aborts_what_it_finds_open_in_a_partition(name: str, topic:
 # Offsets --------------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_are_committed_with_the_transaction_or_not_at_all(name: str, topic: str, servers: str) -> None:
+def test_offsets_are_committed_with_transaction_or_never(name: str, topic: str, servers: str) -> None:
     consumer = Consumer(settings(servers, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False))
     plain = Producer(settings(servers))
     for number in range(4):
@@ -228,7 +228,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(name: str, top
         offsets = [TopicPartition(topic, 0, offset)]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
         end(30)
-        assert [expected] == [one.offset for one in consumer.committed([TopicPartition(topic, 0)], 30)]
+        assert [expected] == [position.offset for position in consumer.committed([TopicPartition(topic, 0)], 30)]
     consumer.close()
 
 
@@ -240,7 +240,7 @@ def test_offsets_by_aiokafka_and_kafka_python(name: str, topic: str, servers: st
 
     asyncio.run(by_aio())
     consumer = Consumer(settings(servers, group_id=name))
-    assert [5] == [one.offset for one in consumer.committed([TopicPartition(topic, 0)], 30)]
+    assert [5] == [position.offset for position in consumer.committed([TopicPartition(topic, 0)], 30)]
     producer = kafka.KafkaProducer(bootstrap_servers=servers, transactional_id=name)
     producer.init_transactions()
     producer.begin_transaction()
@@ -248,7 +248,7 @@ def test_offsets_by_aiokafka_and_kafka_python(name: str, topic: str, servers: st
     producer.send_offsets_to_transaction(offsets, name)
     producer.commit_transaction()
     producer.close()
-    assert [6] == [one.offset for one in consumer.committed([TopicPartition(topic, 0)], 30)]
+    assert [6] == [position.offset for position in consumer.committed([TopicPartition(topic, 0)], 30)]
     consumer.close()
 
 
@@ -321,18 +321,18 @@ def test_each_record_is_transformed_exactly_once_over_kills(victim: str, own_bro
             own_broker.kill()
             own_broker.start()
     transform.finish()
-    found: list[bytes] = []
+    transformed: list[bytes] = []
     for partition in range(PARTITIONS):
-        found += committed_in(servers, "out", partition)
-    assert sorted(found, key=int, reverse=True) == [b"-%d" % number for number in range(COUNT)]
+        transformed += committed_in(servers, "out", partition)
+    assert sorted(transformed, key=int, reverse=True) == [b"-%d" % number for number in range(COUNT)]
 
 
 def committed_in(servers: str, topic: str, partition: int) -> list[bytes]:
     options: dict[str, Any] = {"group_id": "reader", "isolation_level": "read_committed", "enable_partition_eof": True}
     consumer = Consumer(settings(servers, **options))
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found = []
+    values = []
     while (message := consumer.poll(30)) is not None and message.error() is None:
-        found.append(message.value())
+        values.append(message.value())
     consumer.close()
-    return found
+    return values

@@ -33,12 +33,12 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
     while True:
         messages = consumer.consume(7, 0.2)
         if not messages:
-            ends = [consumer.get_watermark_offsets(one)[1] for one in consumer.assignment()]
+            ends = [consumer.get_watermark_offsets(assigned)[1] for assigned in consumer.assignment()]
             # A partition of which this process has consumed nothing has no position. An earlier process may have done all of it.
             committed = consumer.committed(consumer.assignment(), 30)
             positions = [
-                max(one.offset, before.offset)
-                for one, before in zip(consumer.position(consumer.assignment()), committed, strict=True)
+                max(position.offset, before.offset)
+                for position, before in zip(consumer.position(consumer.assignment()), committed, strict=True)
             ]
             if ends and sum(ends) == total and ends == positions:
                 return
@@ -56,9 +56,9 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
             if not error.args[0].txn_requires_abort():
                 raise
             producer.abort_transaction(30)
-            for one in consumer.committed(consumer.assignment(), 30):
-                one.offset = max(one.offset, 0)
-                consumer.seek(one)
+            for start in consumer.committed(consumer.assignment(), 30):
+                start.offset = max(start.offset, 0)
+                consumer.seek(start)
         print(len(messages), flush=True)
 
 

@@ -21,7 +21,7 @@ def usual(limit: int, *, connections: int = INT_MAX, spill_files: int = 0) -> De
     )
 
 
-def test_where_there_are_enough_everybody_gets_what_was_asked_for() -> None:
+def test_enough_descriptors_satisfy_all_requests() -> None:
     assert usual(1_048_576) == Descriptors(400, 0, 1_048_576 - 400 - 87)
     assert usual(1_048_576, spill_files=256, connections=5000) == Descriptors(400, 256, 5000)
 
@@ -31,7 +31,7 @@ def test_with_few_a_third_goes_to_files() -> None:
     assert usual(1024) == Descriptors(312, 0, 625)
 
 
-def test_logs_that_want_many_files_leave_spilled_partitions_theirs() -> None:
+def test_greedy_logs_leave_spilled_partitions_their_files() -> None:
     def files(limit: int) -> tuple[int, int]:
         shared = share_out(
             limit,
@@ -53,7 +53,7 @@ def test_files_get_what_few_connections_leave() -> None:
     assert usual(600, connections=100) == Descriptors(400, 0, 100)
 
 
-def test_with_almost_none_it_is_tried_all_the_same() -> None:
+def test_almost_no_descriptors_are_still_divided() -> None:
     assert usual(10) == Descriptors(16, 0, 16)
 
 
@@ -66,7 +66,7 @@ def test_with_almost_none_it_is_tried_all_the_same() -> None:
     processors=st.integers(1, 8),
     handlers=st.integers(1, 16),
 )
-def test_no_more_is_given_than_there_is_and_some_is_kept_back(
+def test_shares_stay_below_limit_with_a_reserve(
     limit: int,
     open_files: int,
     spill_files: int,

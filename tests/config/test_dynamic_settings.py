@@ -11,7 +11,7 @@ def test_the_table_names_settings_only() -> None:
     assert TABLE.keys() <= {info.name for info in setting_infos(BrokerConfig)}
 
 
-def test_a_setting_is_found_by_the_name_that_clients_see() -> None:
+def test_setting_is_known_by_its_client_name() -> None:
     assert way_of("num.io.threads") is Way.HANDLERS
     assert way_of("io_threads") is None
     assert way_of("log.retention.ms") is Way.STORAGE
@@ -20,7 +20,7 @@ def test_a_setting_is_found_by_the_name_that_clients_see() -> None:
     assert way_of("listener.name.inner.net.num.io.threads") is None  # no listener has handlers of its own
 
 
-def test_later_changes_take_precedence_and_all_of_them_over_the_configuration() -> None:
+def test_later_changes_override_earlier_changes_and_configuration() -> None:
     config = merged(load(io_threads=2), [{"num.io.threads": "3"}, {"num.io.threads": "4", "background.threads": "5"}])
     assert config.io_threads == 4
 

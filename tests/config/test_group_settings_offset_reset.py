@@ -37,6 +37,6 @@ def test_a_duration_is_read_as_java_reads_it(duration: str, ms: int) -> None:
         for duration in ("-PT1H", "PT-1H", "P1W", "P1Y", "PT1H ", "PT1D", "P1DT", "PT9999999999S")
     ],
 )
-def test_anything_else_is_refused_and_told_what_is_allowed(text: str) -> None:
+def test_other_values_are_refused_with_the_choices(text: str) -> None:
     with pytest.raises(ValueError, match="it must be latest, earliest, or by_duration: and a duration such as PT1H"):
         reset_ms(text)

@@ -28,6 +28,6 @@ def test_each_default_lies_within_its_bounds(name: str) -> None:
         {"group_share_max_size": 1001},
     ],
 )
-def test_what_contradicts_itself_is_refused(changes: dict[str, int]) -> None:
+def test_contradictory_settings_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="group_share_"):
         BrokerConfig(**changes)

@@ -17,7 +17,7 @@ def test_secrets_are_known_by_their_names() -> None:
     assert not is_secret("ssl.client.auth")
 
 
-def test_what_is_converted_is_converted_into_a_setting_that_there_is() -> None:
+def test_conversions_lead_to_existing_settings() -> None:
     names = {info.name for info in setting_infos(BrokerConfig)}
     assert {name for name, _, _ in COARSER.values()} <= names
 
@@ -29,7 +29,7 @@ def test_no_setting_is_both_known_and_removed() -> None:
     assert answer("listeners") is None
 
 
-def test_underscores_stand_for_dots_only_in_names_of_kafka() -> None:
+def test_underscores_replace_dots_only_in_kafka_names() -> None:
     known = {info.name for info in setting_infos(BrokerConfig)}
     assert "log.retention.hours" == spelled("log_retention_hours", known)
     assert "log_retention_ms" == spelled("log_retention_ms", known)

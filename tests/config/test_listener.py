@@ -12,7 +12,7 @@ from broker.errors import ConfigError
 from tests.config.sentences import sentence
 
 
-def test_a_listener_url_says_where_and_what_to_advertise() -> None:
+def test_listener_url_has_bind_and_advertised_address() -> None:
     listener = parse_listener("kafka://0.0.0.0:19092?name=docker&advertised=broker:29092")
     assert ("docker", "kafka", "0.0.0.0", 19092, 19092) == (
         listener.name,
@@ -67,7 +67,7 @@ def test_hosts_and_ports_of_listener_urls(url: str, host: str, ports: list[int])
         ("kafka://user@localhost:1", ["scheme://host:port"]),
     ],
 )
-def test_a_listener_url_that_cannot_be_meant_is_refused(url: str, words: list[str]) -> None:
+def test_invalid_listener_url_is_refused(url: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_listener(url)
     text = sentence(caught.value)
@@ -81,9 +81,7 @@ names = st.text(string.ascii_letters + string.digits + "._-", min_size=1)
 
 
 @given(hosts, st.integers(0, 65535), st.integers(0, 100), names, st.booleans())
-def test_a_listener_written_as_a_url_reads_back_the_same(
-    host: str, port: int, more: int, name: str, advertised: bool
-) -> None:
+def test_listener_url_round_trips(host: str, port: int, more: int, name: str, advertised: bool) -> None:
     port_max = port if port == 0 else min(port + more, 65535)
     options = {"advertised": "broker:9092"} if advertised else {}
     listener = Listener(name, "kafka", host, port, port_max, options)
@@ -91,7 +89,7 @@ def test_a_listener_written_as_a_url_reads_back_the_same(
 
 
 @given(st.text(max_size=40))
-def test_no_text_makes_the_parser_fail_otherwise_than_with_a_config_error(text: str) -> None:
+def test_parser_raises_only_config_errors(text: str) -> None:
     try:
         assert parse_listener(text) == parse_listener(str(parse_listener(text)))
     except ConfigError as error:

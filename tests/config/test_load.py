@@ -41,7 +41,7 @@ def test_a_toml_file_sets_settings() -> None:
     assert config.advertised_address("kafka") is None
 
 
-def test_kafkas_own_names_are_understood_in_a_file_and_on_the_command_line() -> None:
+def test_kafka_names_work_in_file_and_arguments() -> None:
     config = load(
         'num.network.threads = 5\nlog.retention.ms = 1\nlog.dirs = "x"\n[advertised.listeners]\nkafka = "a:1"',
         overrides=["num.io.threads=4"],
@@ -50,7 +50,7 @@ def test_kafkas_own_names_are_understood_in_a_file_and_on_the_command_line() -> 
     assert ("a", 1) == config.advertised_address("kafka")
 
 
-def test_the_command_line_wins_over_the_file_and_its_own_options_over_both() -> None:
+def test_precedence_is_options_overrides_file() -> None:
     config = load(
         "node_id = 1\nio_threads = 1", overrides=["node_id=2", "network_threads=2", "node_id=3"], network_threads=7
     )
@@ -87,7 +87,7 @@ def test_kafkas_settings_in_other_units_are_converted() -> None:
     assert load("broker.id = 4\nnode.id = 5").node_id == 5
 
 
-def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
+def test_meaningless_kafka_settings_are_kept_by_name() -> None:
     config = load(
         "background.threads = 4\ndelegation.token.master.key = 'geheim'\n\n"
         "auto.leader.rebalance.enable = true\n[offsets.topic]\nreplication.factor = 1",
@@ -134,7 +134,7 @@ def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
         (["message_max_bytes=200000000"], ["message_max_bytes", "socket_request_max_bytes"]),
     ],
 )
-def test_a_wrong_override_is_refused_with_what_to_change(overrides: list[str], words: list[str]) -> None:
+def test_wrong_override_is_refused_with_a_remedy(overrides: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load(overrides=overrides)
     text = sentence(caught.value)
@@ -154,7 +154,7 @@ def test_a_wrong_override_is_refused_with_what_to_change(overrides: list[str], w
         ("[kafka]\nnetwork_threads = 1", ["kafka.network_threads", "did you mean 'network_threads'"]),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_what_to_change(toml: str, words: list[str]) -> None:
+def test_wrong_file_is_refused_with_a_remedy(toml: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load(toml, source="b.toml")
     text = sentence(caught.value)
@@ -162,7 +162,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_what_to_change(toml: str, wor
 
 
 @given(st.sampled_from(setting_infos(BrokerConfig)), st.text(max_size=20))
-def test_no_value_makes_any_setting_fail_otherwise_than_with_a_config_error(info: object, text: str) -> None:
+def test_settings_raise_only_config_errors(info: object, text: str) -> None:
     try:
         load(overrides=[f"{info.name}={text}"])  # type: ignore[attr-defined]
     except ConfigError as error:
@@ -184,12 +184,12 @@ def test_kafkas_names_may_be_written_with_underscores() -> None:
         ("num.partitons", "did you mean 'num_partitions'"),
     ],
 )
-def test_what_kafka_has_elsewhere_is_answered_with_ours(name: str, said: str) -> None:
+def test_kafka_settings_elsewhere_are_answered_with_ours(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(overrides=[f"{name}=1"])
 
 
-def test_a_list_may_be_one_text_with_commas_in_an_argument_as_well() -> None:
+def test_list_may_be_text_with_commas() -> None:
     config = load(listeners="kafka://127.0.0.1:0, http://127.0.0.1:0", pulsar_namespaces="a/b,c/d")
     assert ["kafka", "http"] == [listener.scheme for listener in config.listeners]
     assert ("a/b", "c/d") == tuple(config.pulsar_namespaces)
@@ -254,7 +254,7 @@ def loaded(name: str, **how: Any) -> Any:
 
 
 @loop_over("info", setting_infos(BrokerConfig))
-def test_every_setting_can_be_written_as_it_is_documented(info: SettingInfo) -> None:
+def test_every_setting_is_accepted_as_documented(info: SettingInfo) -> None:
     """Under both names, in a file and on the command line, and given as an argument: always with the same result."""
     value = example(info)
     expected = loaded(info.name, **{info.name: tuple(value) if isinstance(value, list) else value})

@@ -24,12 +24,12 @@ def test_only_this_machine_reaches_a_loopback_address(host: str) -> None:
     ["0.0.0.0", "::", "", "10.0.0.1", "128.0.0.1", "::2", "::ffff:10.0.0.1", "fe80::1%eth0"]
     + ["localhost.example", "127.0.0.1.example", "127.1"],
 )
-def test_every_other_name_or_address_may_be_reached_from_elsewhere(host: str) -> None:
+def test_other_names_and_addresses_are_reachable_from_elsewhere(host: str) -> None:
     assert not is_loopback(host)
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "shuffle", "kafka+ssl"])
-def test_a_listener_that_lets_anybody_in_is_refused_until_it_is_allowed(scheme: str) -> None:
+def test_open_listener_is_refused_until_it_is_allowed(scheme: str) -> None:
     listeners = ["kafka://127.0.0.1:1", f"{scheme}://0.0.0.0:2?name=outer"]
     with pytest.raises(ConfigError) as raised:
         unauthenticated(load(listeners=listeners))
@@ -47,13 +47,13 @@ def test_the_control_listener_is_no_exception() -> None:
 
 
 @pytest.mark.parametrize("url", ["kafka+sasl://:1", "kafka+sasl+ssl://:1", "kafka://localhost:1", "kafka://[::1]:1"])
-def test_a_listener_that_asks_who_one_is_or_is_for_this_machine_needs_no_permission(url: str) -> None:
+def test_authenticated_or_local_listener_needs_no_permission(url: str) -> None:
     assert [] == names(load(listeners=[url]))
     assert [] == names(load(listeners=[url], allow_anonymous_listeners=True))
 
 
 @pytest.mark.parametrize(("client_auth", "asks"), [("none", False), ("requested", False), ("required", True)])
-def test_a_certificate_says_who_one_is_if_it_is_required(client_auth: str, asks: bool) -> None:
+def test_required_certificate_authenticates(client_auth: str, asks: bool) -> None:
     settings = {"outer.ssl.client.auth": client_auth, "outer.ssl.keystore.location": "x.pem"}
     if client_auth != "none":
         settings["outer.ssl.truststore.location"] = "y.pem"

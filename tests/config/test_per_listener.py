@@ -21,20 +21,20 @@ def config(**settings: str) -> BrokerConfig:
 
 
 @pytest.mark.parametrize("key", ["inner.Net.connections_max_idle_ms", "inner.net.connections.max.idle.ms"])
-def test_a_setting_of_a_listener_takes_precedence_over_the_brokers(key: str) -> None:
+def test_listener_s_setting_overrides_the_broker_s(key: str) -> None:
     both = config(listener_settings={key: "7"}, connections_max_idle_ms=5)
     check_names(both)
     assert 7 == for_listener(both, "inner.Net").connections_max_idle_ms
     assert 5 == for_listener(both, "kafka").connections_max_idle_ms
 
 
-def test_kafkas_spelling_at_the_top_level_means_the_same() -> None:
+def test_kafka_spelling_at_top_level_is_equivalent() -> None:
     text = "listener.name.kafka.connections.max.idle.ms = 7\nlistener.name.kafka.plain.sasl.jaas.config = 'x'"
     both = load(text, listeners=("kafka://:1",), overrides=["listener.name.kafka.ssl.provider=x"])
     assert 7 == for_listener(both, "kafka").connections_max_idle_ms
 
 
-def test_what_no_listener_can_have_is_refused() -> None:
+def test_broker_wide_setting_of_a_listener_is_refused() -> None:
     with pytest.raises(ConfigError, match="Set io_threads for the whole broker"):
         for_listener(config(listener_settings={"kafka.io_threads": "7"}), "kafka")
     with pytest.raises(ConfigError, match="There is no setting 'conections_max_idle_ms'"):

@@ -25,7 +25,7 @@ def test_versions_that_are_not_safe_are_refused(protocols: str) -> None:
         load(ssl_enabled_protocols=tuple(filter(None, protocols.split(","))))
 
 
-def test_secrets_are_in_no_repr_and_in_no_error() -> None:
+def test_secrets_appear_in_no_repr_or_error() -> None:
     config = load(
         ssl_keystore_password="geheim",
         ssl_key_password="geheim",

@@ -14,7 +14,7 @@ def test_a_value_given_in_python_is_checked_too() -> None:
     assert "9310" in str(BrokerConfig(listeners=["kafka://localhost:9310"]).listeners[0])  # type: ignore[arg-type]
 
 
-def test_every_setting_says_what_it_does_and_why_it_is_what_it_is() -> None:
+def test_every_setting_has_purpose_and_reason_for_default() -> None:
     for info in setting_infos(BrokerConfig):
         assert info.doc.endswith("."), info.name
         assert info.reason.endswith("."), info.name
@@ -27,7 +27,7 @@ def test_units_come_last_in_names() -> None:
             assert info.name.endswith("_ms"), info.name
 
 
-def test_every_default_is_within_its_own_bounds_and_can_be_written_on_the_command_line() -> None:
+def test_defaults_are_within_bounds_and_writable_as_arguments() -> None:
     for info in setting_infos(BrokerConfig):
         if info.plain_type in (int, float, str, bool) and info.default is not None:
             config = load(

@@ -41,9 +41,7 @@ def test_a_text_is_read_by_its_kind(kind: Kind, text: str, value: object) -> Non
         (POLICY, "x,z", "it must be one of x, y"),
     ],
 )
-def test_a_value_that_breaks_a_rule_is_refused_and_the_setting_named(
-    setting: KafkaSetting[object], text: str, reason: str
-) -> None:
+def test_invalid_value_is_refused_with_setting_s_name(setting: KafkaSetting[object], text: str, reason: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         setting.parse(text)
     assert refused.value.message == f"Invalid value {text!r} for configuration {setting.name}: {reason}."
@@ -52,8 +50,6 @@ def test_a_value_that_breaks_a_rule_is_refused_and_the_setting_named(
 @pytest.mark.parametrize(
     ("kind", "default", "minimum"), [("int", -1, 0.0), ("int", "soon", None), ("int", "5", None), ("list", "x", None)]
 )
-def test_a_default_that_breaks_the_setting_s_own_rules_is_an_error_at_once(
-    kind: Kind, default: object, minimum: float | None
-) -> None:
+def test_invalid_default_is_an_immediate_error(kind: Kind, default: object, minimum: float | None) -> None:
     with pytest.raises(InvalidSetting):
         KafkaSetting("a.b", kind, default, None, "", minimum=minimum)

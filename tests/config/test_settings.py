@@ -52,7 +52,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         BrokerConfig(**settings)
 
 
-def test_no_two_groups_have_a_setting_of_the_same_name() -> None:
+def test_setting_names_are_unique_across_groups() -> None:
     names = [field.name for group in BrokerConfig.__mro__ if attrs.has(group) for field in own_fields(group)]
     assert sorted(set(names)) == sorted(names)
 

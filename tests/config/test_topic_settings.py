@@ -8,7 +8,7 @@ from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.log.log_config import COMPRESSION_CODECS, LogConfig
 
 
-def test_the_table_has_every_row_once_and_a_row_is_called_as_its_setting() -> None:
+def test_rows_are_unique_and_named_after_their_settings() -> None:
     rows = {name: row for name, row in vars(topic_settings).items() if isinstance(row, KafkaSetting)}
     assert {row.field.upper() for row in SETTINGS} == rows.keys()
     assert all(rows[row.field.upper()] is row for row in SETTINGS)
@@ -16,11 +16,11 @@ def test_the_table_has_every_row_once_and_a_row_is_called_as_its_setting() -> No
     assert list(BY_NAME) == sorted(BY_NAME)
 
 
-def test_each_field_of_a_topic_s_settings_has_the_default_of_its_own_row() -> None:
+def test_topic_fields_have_defaults_of_their_rows() -> None:
     assert {row.field: row.default for row in SETTINGS} == {f.name: f.default for f in attrs.fields(LogConfig)}
 
 
-def test_each_default_of_the_broker_s_is_that_of_its_own_row() -> None:
+def test_broker_defaults_are_those_of_their_rows() -> None:
     infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
     for row in SETTINGS:
         if row.synonym is not None:
@@ -30,7 +30,7 @@ def test_each_default_of_the_broker_s_is_that_of_its_own_row() -> None:
             assert info.most == (INT_MAX if row.kind == "int" and row.maximum is None else row.maximum)
 
 
-def test_the_broker_offers_every_choice_that_a_topic_has() -> None:
+def test_broker_offers_every_choice_of_a_topic() -> None:
     infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
     for row in SETTINGS:
         if row.choices:
@@ -38,11 +38,11 @@ def test_the_broker_offers_every_choice_that_a_topic_has() -> None:
             assert offered == set(row.choices)
 
 
-def test_every_codec_that_a_topic_may_ask_for_is_known() -> None:
+def test_every_codec_of_a_topic_is_known() -> None:
     assert set(topic_settings.COMPRESSION_TYPE.choices) - {"producer"} <= COMPRESSION_CODECS.keys()
 
 
-def test_the_brokers_bounds_are_not_wider_than_a_topics() -> None:
+def test_broker_bounds_are_within_topic_bounds() -> None:
     broker = {info.name: info for info in setting_infos(BrokerConfig)}
     for setting in SETTINGS:
         if setting.synonym is not None and setting.minimum is not None:

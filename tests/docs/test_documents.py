@@ -202,12 +202,12 @@ def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_is_not_run_is_listed(name: str) -> None:
+def test_blocks_that_are_not_run_are_listed(name: str) -> None:
     skipped = {block.text.splitlines()[0]: block.skipped for block in blocks(ROOT / name) if block.skipped}
     assert SKIPPED.get(name, {}) == skipped
 
 
-def test_every_link_to_a_file_leads_to_one_and_to_a_heading_in_it() -> None:
+def test_links_lead_to_existing_files_and_headings() -> None:
     broken = []
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         text = re.sub(r"^```.*?^```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -225,7 +225,7 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_blocks_are_found_with_what_is_said_of_them(tmp_path: Path) -> None:
+def test_blocks_are_collected_with_their_remarks(tmp_path: Path) -> None:
     document = tmp_path / "x.md"
     document.write_text(
         "# X\n\n```sh\none\n```\n\n```text\n1 ...\n```\n\n<!-- test: skip: no Docker -->\n```sh\ntwo\n```\n\nProse.\n\n"

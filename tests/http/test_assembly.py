@@ -41,7 +41,7 @@ def test_the_broker_says_that_it_lives_and_serves(server: BrokerServer) -> None:
     assert 404 == ask(server, "/nothing")[0]
 
 
-def test_a_broker_that_is_about_to_stop_is_not_ready(server: BrokerServer) -> None:
+def test_stopping_broker_is_not_ready(server: BrokerServer) -> None:
     part = server.part("http")
     assert part is not None
     part.stopping()
@@ -49,14 +49,14 @@ def test_a_broker_that_is_about_to_stop_is_not_ready(server: BrokerServer) -> No
     assert (200, b"ok\n") == ask(server, "/healthz")
 
 
-def test_names_of_the_settings_are_allowed_and_others_are_not(server: BrokerServer) -> None:
+def test_hosts_of_the_settings_are_allowed_only(server: BrokerServer) -> None:
     assert 200 == ask(server, "/healthz", Host="example.org:99")[0]
     status, body = ask(server, "/healthz", Host="evil.example")
     assert 403 == status
     assert "http_allowed_hosts" in json.loads(body)["reason"]
 
 
-def test_the_listener_s_own_and_advertised_name_are_allowed(tmp_path: Path) -> None:
+def test_listener_s_own_and_advertised_hosts_are_allowed(tmp_path: Path) -> None:
     with Broker(listeners=["http://localhost:0?advertised=outside.example:80"]) as broker:
         assert 200 == ask(broker.server, "/healthz", Host="outside.example")[0]
 

@@ -50,14 +50,14 @@ def test_prometheus_reads_all_metrics(server: BrokerServer) -> None:
     }
 
 
-def test_whoever_asks_for_openmetrics_gets_it(server: BrokerServer) -> None:
+def test_openmetrics_is_sent_on_request(server: BrokerServer) -> None:
     reply = fetch(server, accept="application/openmetrics-text;version=1.0.0")
     assert (200, OPENMETRICS) == (reply.status, reply.content_type)
     families = {family.name: family for family in parse_openmetrics(reply.body)}
     assert names.NETWORK_REQUESTS.doc == families[names.NETWORK_REQUESTS.name].documentation
 
 
-def test_with_an_authorizer_the_client_needs_describe_on_the_cluster() -> None:
+def test_metrics_need_describe_cluster_with_an_authorizer() -> None:
     with Broker(listeners=["http://127.0.0.1:0"], authorizer_class_name="acl") as broker:
         assert 403 == fetch(broker.server).status
         authorizer = broker.server.security.authorizer

@@ -45,7 +45,7 @@ _BODIES = st.builds(
 
 
 @given(_BODIES, st.binary(max_size=20), st.integers(1, 50))
-def test_a_body_ends_where_it_does_however_it_comes(body: tuple[bytes, bytes], rest: bytes, step: int) -> None:
+def test_body_end_does_not_depend_on_cuts(body: tuple[bytes, bytes], rest: bytes, step: int) -> None:
     raw, content = body
     assert len(raw) == end_of(raw + rest) == end_of(raw + rest, step)
     assert content == decoded(parser(), raw)
@@ -55,7 +55,7 @@ def test_a_body_ends_where_it_does_however_it_comes(body: tuple[bytes, bytes], r
     _BODIES, st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), min_size=1, max_size=4), st.integers(1, 50)
 )
 @example((b"0\r\n\r\n", b""), [(1, ord(";"))], 1)
-def test_what_the_two_read_differently_is_refused(
+def test_disagreement_of_scanner_and_parser_is_refused(
     body: tuple[bytes, bytes], changes: list[tuple[int, int]], step: int
 ) -> None:
     raw = bytearray(body[0])
@@ -85,7 +85,7 @@ def test_sizes_that_somebody_might_read_are_refused(raw: bytes) -> None:
     assert end_of(raw) is None
 
 
-def test_a_body_that_is_read_in_two_ways_is_refused() -> None:
+def test_ambiguous_body_is_refused() -> None:
     with pytest.raises(Unreadable, match="two ways"):
         decoded(parser(), b"0\r\n\r\nGET / HTTP/1.1\r\n")
     with pytest.raises(Unreadable, match="two ways"):

@@ -47,7 +47,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_promtool_finds_fault_with_names_of_kafka_s_and_pulsar_s_only(broker: Broker) -> None:
+def test_promtool_complains_of_kafka_and_pulsar_names_only(broker: Broker) -> None:
     connection = http.client.HTTPConnection(broker.address("http"), timeout=60)
     connection.request("GET", "/metrics")
     metrics = connection.getresponse().read()
@@ -115,7 +115,7 @@ def test_prometheus_scrapes_the_broker(broker: Broker, tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_the_queries_of_the_dashboard_and_the_configuration_are_read(tmp_path: Path) -> None:
+def test_dashboard_queries_and_configuration_are_valid(tmp_path: Path) -> None:
     promtool = tool("promtool")
     subprocess.run(
         [promtool, "check", "config", str(DOCKER / "prometheus" / "prometheus.yaml")], check=True, timeout=60

@@ -23,7 +23,7 @@ def test_a_word_comes_before_a_name() -> None:
     assert ("/{x}/{y}/c", {"x": "a", "y": "d"}) == found(routes, "GET", "/a/d/c")
 
 
-def test_a_word_without_the_method_leaves_the_path_to_a_name() -> None:
+def test_literal_without_the_method_leaves_path_to_name() -> None:
     routes = router("GET /a/b", "PUT /a/{x}", "POST /a/{x}")
     assert ("/a/{x}", {"x": "b"}) == found(routes, "PUT", "/a/b")
     with pytest.raises(MethodNotAllowed) as refused:
@@ -38,12 +38,12 @@ def test_names_of_different_patterns_may_differ() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/a/", "/a//c", "/b", "/a/b/c/d"])
-def test_an_empty_name_and_a_path_that_goes_on_are_nothing(path: str) -> None:
+def test_empty_name_and_longer_path_match_nothing(path: str) -> None:
     with pytest.raises(HttpError) as refused:
         found(router("GET /a/{x}", "GET /a/{x}/c"), "GET", path)
     assert 404 == refused.value.status
 
 
-def test_two_routes_for_the_same_are_a_mistake_of_ours() -> None:
+def test_two_equal_routes_are_a_bug() -> None:
     with pytest.raises(AssertionError, match="two routes for GET /"):
         router("GET /{a}", "GET /{b}")

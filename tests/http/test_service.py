@@ -10,7 +10,7 @@ from tests.network.harness import tiny_buffers
 GET = b"GET /quick HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def test_a_route_gets_the_names_of_its_path_and_the_query_decoded(bench: HttpBench) -> None:
+def test_route_gets_path_names_and_query_decoded(bench: HttpBench) -> None:
     reply = bench.get("/things/a%2Fb%20%C3%A9?x=1&y=a+b%26&x=2&empty")
     assert 200 == reply.status
     assert {"name": "a/b é"} == json.loads(reply.body)["names"]
@@ -21,7 +21,7 @@ def test_a_route_gets_the_names_of_its_path_and_the_query_decoded(bench: HttpBen
     assert "no-store" == reply.headers["cache-control"]
 
 
-def test_a_body_with_a_length_and_a_chunked_one_reach_the_handler(bench: HttpBench) -> None:
+def test_body_reaches_handler_with_length_or_chunked(bench: HttpBench) -> None:
     assert "hello" == json.loads(bench.get("/things/a", method="PUT", body=b"hello").body)["body"]
     client = bench.connect()
     head = b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,7 +30,7 @@ def test_a_body_with_a_length_and_a_chunked_one_reach_the_handler(bench: HttpBen
     assert "hello" == json.loads(reply.body)["body"]
 
 
-def test_a_large_body_is_whole_when_it_arrives_in_parts_before_and_after_a_handler_has_it(bench: HttpBench) -> None:
+def test_large_body_arriving_in_parts_is_whole(bench: HttpBench) -> None:
     client = bench.connect()
     body = bytes(range(33, 126)) * 44
     head = b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -43,7 +43,7 @@ def test_a_large_body_is_whole_when_it_arrives_in_parts_before_and_after_a_handl
     assert 200 == second.status
 
 
-def test_pipelined_requests_are_answered_in_order_and_the_connection_stays(bench: HttpBench) -> None:
+def test_pipelined_requests_are_answered_in_order(bench: HttpBench) -> None:
     client = bench.connect()
     asked = b"".join(b"GET /things/%d HTTP/1.1\r\nhost: localhost\r\n\r\n" % n for n in range(50))
     answers = bench.ask(client, asked, *["GET"] * 50)
@@ -54,7 +54,7 @@ def test_pipelined_requests_are_answered_in_order_and_the_connection_stays(bench
 @pytest.mark.parametrize(
     "line", [b"GET /quick HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", b"GET /quick HTTP/1.0\r\n\r\n"]
 )
-def test_the_connection_is_closed_after_the_answer_where_the_client_wants_that(bench: HttpBench, line: bytes) -> None:
+def test_connection_closes_after_answer_on_request(bench: HttpBench, line: bytes) -> None:
     client = bench.connect()
     (reply,) = bench.ask(client, line)
     assert 200 == reply.status
@@ -63,14 +63,14 @@ def test_the_connection_is_closed_after_the_answer_where_the_client_wants_that(b
     assert not client.reset
 
 
-def test_head_has_the_headers_of_get_and_no_body(bench: HttpBench) -> None:
+def test_head_has_headers_of_get_without_body(bench: HttpBench) -> None:
     client = bench.connect()
     first, second = bench.ask(client, GET.replace(b"GET", b"HEAD") + GET, "HEAD", "GET")
     assert b"" == first.body
     assert first.headers == second.headers
 
 
-def test_a_client_that_expects_100_is_told_to_go_on_and_then_answered(bench: HttpBench) -> None:
+def test_client_expecting_100_gets_continue_then_answer(bench: HttpBench) -> None:
     client = bench.connect()
     head = b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"
     client.send(head)
@@ -92,7 +92,7 @@ def test_a_client_that_expects_100_is_told_to_go_on_and_then_answered(bench: Htt
     assert "world" == json.loads(reply.body)["body"]
 
 
-def test_a_client_that_expects_100_and_sends_its_body_at_once_gets_one_answer(bench: HttpBench) -> None:
+def test_client_expecting_100_without_waiting_gets_one_answer(bench: HttpBench) -> None:
     client = bench.connect()
     head = b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"
     (reply,) = bench.ask(client, head + b"hello", "PUT")
@@ -115,9 +115,7 @@ def test_a_client_that_expects_100_and_sends_its_body_at_once_gets_one_answer(be
         ("/quick?" + "&".join(["a=1"] * 102), "GET", 400),
     ],
 )
-def test_what_no_route_takes_is_refused_and_the_connection_stays(
-    bench: HttpBench, path: str, method: str, status: int
-) -> None:
+def test_unknown_route_is_refused_and_connection_stays(bench: HttpBench, path: str, method: str, status: int) -> None:
     client = bench.connect()
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
     first, *_ = bench.ask(client, head, method)
@@ -131,7 +129,7 @@ def test_a_path_says_which_methods_it_takes(bench: HttpBench) -> None:
     assert "GET, PUT, HEAD" == bench.get("/things/a", method="POST").headers["allow"]
 
 
-def test_a_refusal_is_told_and_a_failure_is_not(bench: HttpBench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusal_reason_is_told_but_not_failure(bench: HttpBench, capsys: pytest.CaptureFixture[str]) -> None:
     refused = bench.get("/refused", method="POST")
     assert (409, {"reason": "It is there already."}) == (refused.status, json.loads(refused.body))
     for path in ("/broken", "/disk"):
@@ -154,7 +152,7 @@ def test_a_body_that_is_no_json_is_refused(bench: HttpBench) -> None:
     assert 400 == bench.get("/json?force=maybe", method="POST", body=b"1").status
 
 
-def test_a_client_that_hangs_up_ends_the_work_for_it(bench: HttpBench) -> None:
+def test_client_that_hangs_up_ends_its_work(bench: HttpBench) -> None:
     client = bench.connect()
     client.send(GET.replace(b"quick", b"endless"))
     bench.until(lambda: len(bench.channel), handling=False)
@@ -175,7 +173,7 @@ def test_a_long_answer_arrives_whole(bench: HttpBench) -> None:
     assert 3_000_000 == len(bench.get("/long").body)
 
 
-def test_a_request_of_another_origin_or_name_is_refused(bench: HttpBench) -> None:
+def test_request_of_another_origin_or_host_is_refused(bench: HttpBench) -> None:
     assert 403 == bench.get("/quick", headers="origin: https://evil.example\r\n").status
     assert 403 == bench.get("http://evil.example/quick").status
     assert 200 == bench.get("http://localhost:1/quick").status

@@ -65,7 +65,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(_REQUESTS, min_size=1, max_size=5), st.lists(st.integers(0, 10_000), max_size=30))
-def test_requests_are_the_same_however_their_bytes_are_cut(requests: list[Any], places: list[int]) -> None:
+def test_requests_do_not_depend_on_cuts(requests: list[Any], places: list[int]) -> None:
     reactor = Reactor()
     for part in cut(b"".join(data for data, _, _ in requests), places):
         reactor.receive(part)
@@ -120,7 +120,7 @@ def test_a_truncated_request_is_no_request() -> None:
         assert reactor.taken == []
 
 
-def test_what_is_waited_for_grows_only_as_far_as_the_body_may() -> None:
+def test_frame_length_is_bounded_by_the_body_limit() -> None:
     session = HttpSession(BODY_MAX, 30.0, lambda: 0.0)
     head = b"PUT /a HTTP/1.1\r\nhost: x\r\ncontent-length: 2000\r\n\r\n"
     assert len(head) + 2000 == session.frame_size(memoryview(head))

@@ -76,7 +76,7 @@ def test_a_client_that_leaves_is_forgotten(bench: HttpBench) -> None:
     assert not stream.send("sample", "1")
 
 
-def test_a_client_that_ends_its_side_gets_the_end(bench: HttpBench) -> None:
+def test_half_closed_client_gets_the_end(bench: HttpBench) -> None:
     client, stream = opened(bench)
     client.finish()
     bench.until(lambda: client.eof)
@@ -84,7 +84,7 @@ def test_a_client_that_ends_its_side_gets_the_end(bench: HttpBench) -> None:
     assert stream.closed
 
 
-def test_there_are_only_so_many_streams_in_all_of_a_user_and_of_topics(bench: HttpBench) -> None:
+def test_streams_are_bounded_in_all_and_by_user(bench: HttpBench) -> None:
     def is_refused(path: str) -> bool:
         refused = bench.get(path)
         return refused.status == 503 and "too many" in refused.body.decode()
@@ -187,7 +187,7 @@ def test_streams_end_when_the_broker_stops(bench: HttpBench) -> None:
     assert stream.closed
 
 
-def test_a_stream_that_begins_while_the_broker_stops_ends_at_once(bench: HttpBench) -> None:
+def test_stream_begun_during_a_stop_ends_at_once(bench: HttpBench) -> None:
     bench.stopping.set()
     client = bench.connect()
     client.send(HEAD)
@@ -216,7 +216,7 @@ def test_a_page_of_another_site_gets_no_stream(bench: HttpBench) -> None:
     assert [] == bench.opened
 
 
-def test_http_1_0_gets_events_until_the_connection_ends(bench: HttpBench) -> None:
+def test_http_1_0_gets_events_until_connection_ends(bench: HttpBench) -> None:
     client = bench.connect()
     client.send(b"GET /events HTTP/1.0\r\nhost: localhost\r\n\r\n")
     bench.until(lambda: bench.opened)

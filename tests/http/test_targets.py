@@ -11,7 +11,7 @@ from broker.web.routes import HttpError
 
 
 @given(st.lists(st.text(min_size=1), min_size=1), st.dictionaries(st.text(), st.text(), max_size=5))
-def test_what_was_encoded_is_decoded(segments: list[str], query: dict[str, str]) -> None:
+def test_encoded_text_is_decoded(segments: list[str], query: dict[str, str]) -> None:
     def encoded(text: str) -> str:
         return "".join(f"%{byte:02x}" for byte in text.encode("utf-8", "surrogatepass"))
 

@@ -40,7 +40,7 @@ def test_the_header_host_has_to_name_this_broker(host: str, expected: int) -> No
     assert expected == status({"host": "localhost"}, authority=host)
 
 
-def test_without_a_host_there_is_no_browser() -> None:
+def test_request_without_host_is_no_browser_s() -> None:
     assert 200 == status({})
     assert 403 == status({"origin": "http://localhost"})
 
@@ -66,7 +66,5 @@ def test_an_origin_has_to_be_this_very_listener(origin: str, expected: int) -> N
 @pytest.mark.parametrize(
     ("site", "expected"), [("none", 200), ("same-origin", 200), ("same-site", 403), ("cross-site", 403), ("?", 403)]
 )
-def test_what_a_browser_says_of_the_site_is_believed_where_it_speaks_against_the_request(
-    site: str, expected: int
-) -> None:
+def test_browser_s_site_header_can_refuse_a_request(site: str, expected: int) -> None:
     assert expected == status({"host": "localhost", "sec-fetch-site": site})

@@ -87,7 +87,7 @@ def test_every_metric_and_label_of_an_expression_exists(expression: str) -> None
         assert {label.strip() for label in grouping.split(",")} <= labels
 
 
-def test_what_the_variables_of_the_dashboard_ask_for_exists() -> None:
+def test_dashboard_variables_query_existing_metrics() -> None:
     known = samples()
     queries = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
     for query in queries:
@@ -103,7 +103,7 @@ def test_every_section_of_the_metrics_has_a_panel() -> None:
         assert any(name in shown or f"{name}_count" in shown for name in of_section), section
 
 
-def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -137,7 +137,7 @@ def test_the_compose_file_serves_what_prometheus_asks_for() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
-def test_the_compose_file_starts_the_broker_as_the_image_does() -> None:
+def test_compose_file_starts_broker_as_image_does() -> None:
     command = read_yaml(ROOT / "compose.yaml")["services"]["broker"]["command"]
     image = re.findall(r'"([^"]+)"', (ROOT / "docker/Dockerfile").read_text().rpartition("\nCMD [")[2])
     words = [word for part in command for word in part.split("=", 1)]

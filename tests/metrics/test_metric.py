@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_it_is_found_again_when_it_is_too_old() -> None:
+def test_value_is_computed_again_when_too_old() -> None:
     clock, found = Clock(), iter(range(10))
     cached = Cached(lambda: next(found), clock.monotonic, 5.0)
     assert [0, 0] == [cached.get(), cached.get()]
@@ -22,7 +22,7 @@ def test_it_is_found_again_when_it_is_too_old() -> None:
     assert [1, 1] == [cached.get(), cached.get()]
 
 
-def test_those_who_ask_while_it_is_found_get_the_last_one() -> None:
+def test_concurrent_readers_get_the_previous_value() -> None:
     clock, finding, go_on = Clock(), threading.Event(), threading.Event()
 
     def find() -> str:

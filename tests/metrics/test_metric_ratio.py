@@ -17,14 +17,14 @@ class World:
         return Ratio(lambda: dict(self.spent), lambda: self.now, 60.0)
 
 
-def test_it_is_the_mean_of_the_threads_since_the_window_began() -> None:
+def test_ratio_is_the_mean_of_threads_over_window() -> None:
     world = World()
     ratio = world.ratio()
     world.pass_time(10, a=1.0, b=0.5)
     assert 0.75 == ratio.read()
 
 
-def test_what_is_older_than_the_window_does_not_count() -> None:
+def test_readings_older_than_the_window_do_not_count() -> None:
     world = World()
     ratio = world.ratio()
     for _ in range(12):
@@ -36,7 +36,7 @@ def test_what_is_older_than_the_window_does_not_count() -> None:
     assert 0.0 == ratio.read()
 
 
-def test_readings_in_quick_succession_do_not_shorten_the_window() -> None:
+def test_frequent_readings_do_not_shorten_the_window() -> None:
     world = World()
     ratio = world.ratio()
     world.pass_time(30, a=1.0, b=1.0)
@@ -46,7 +46,7 @@ def test_readings_in_quick_succession_do_not_shorten_the_window() -> None:
     assert 0.95 < ratio.read() < 1.0
 
 
-def test_a_thread_that_has_gone_counts_no_more_and_a_new_one_from_its_start() -> None:
+def test_threads_count_from_start_to_end() -> None:
     world = World()
     ratio = world.ratio()
     del world.spent["b"]

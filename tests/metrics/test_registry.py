@@ -10,7 +10,7 @@ CONNECTIONS = Metric("broker_connections", Kind.GAUGE, "Open connections.", ("li
 SECONDS = Metric("broker_seconds", Kind.HISTOGRAM, "Time.", bounds=(0.1, 1.0))
 
 
-def test_a_counter_is_the_sum_of_the_cells_of_each_label() -> None:
+def test_counter_sums_the_cells_of_each_label() -> None:
     counter = Registry().counter(REQUESTS)
     one, other, fetch = counter.cell("produce"), counter.cell("produce"), counter.cell("fetch")
     one.value += 2
@@ -19,7 +19,7 @@ def test_a_counter_is_the_sum_of_the_cells_of_each_label() -> None:
     assert {("produce",): 5, ("fetch",): 1} == counter.read()
 
 
-def test_a_histogram_counts_values_up_to_and_including_each_bound() -> None:
+def test_histogram_bounds_are_inclusive() -> None:
     histogram = Registry().histogram(SECONDS)
     one, other = histogram.cell(), histogram.cell()
     for value in (0.05, 0.1, 0.2):
@@ -35,7 +35,7 @@ def test_two_metrics_of_one_name_are_a_bug() -> None:
         registry.counter(REQUESTS)
 
 
-def test_a_metric_of_another_kind_than_declared_is_a_bug() -> None:
+def test_metric_of_undeclared_kind_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="broker_requests is declared as a counter"):
         Registry().gauge(REQUESTS, dict)
 

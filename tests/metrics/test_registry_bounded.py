@@ -7,7 +7,7 @@ from broker.metrics.names import OTHER
 from broker.metrics.registry import BoundedCounter, Chosen, summed
 
 
-def test_all_are_chosen_as_long_as_they_are_few() -> None:
+def test_all_things_are_chosen_while_few() -> None:
     assert {"a", "b"} == Chosen(2).choose({"a": 0.0, "b": 5.0}, 0.0)
 
 
@@ -15,7 +15,7 @@ def test_the_busiest_are_chosen() -> None:
     assert {"b", "c"} == Chosen(2).choose({"a": 1.0, "b": 5.0, "c": 4.0}, 0.0)
 
 
-def test_who_is_chosen_stays_unless_another_is_much_busier() -> None:
+def test_chosen_thing_stays_unless_another_is_much_busier() -> None:
     chosen = Chosen(1)
     chosen.choose({"a": 10.0, "b": 0.0}, 0.0)
     assert {"a"} == chosen.choose({"a": 20.0, "b": 15.0}, 100.0)
@@ -24,7 +24,7 @@ def test_who_is_chosen_stays_unless_another_is_much_busier() -> None:
     assert {"b"} == chosen.choose({"a": 20.0, "b": 1000.0}, 200.0)
 
 
-def test_the_place_of_one_that_is_gone_is_free() -> None:
+def test_place_of_a_removed_thing_is_free() -> None:
     chosen = Chosen(1)
     chosen.choose({"a": 10.0, "b": 5.0, "c": 1.0}, 0.0)
     assert {"b"} == chosen.choose({"b": 5.0, "c": 1.0}, 1.0)
@@ -38,7 +38,7 @@ def test_the_place_of_one_that_is_gone_is_free() -> None:
         max_size=8,
     )
 )
-def test_the_sum_of_the_others_never_goes_down_and_nothing_counts_twice(
+def test_sum_of_others_never_falls_or_counts_twice(
     steps: list[tuple[dict[str, int], set[str]]],
 ) -> None:
     counter, others, counted = BoundedCounter(), 0.0, 0

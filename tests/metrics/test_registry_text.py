@@ -54,7 +54,7 @@ def test_all_kinds_are_written_as_prometheus_reads_them() -> None:
         assert line in lines
 
 
-def test_openmetrics_names_the_family_without_total_and_ends_with_eof() -> None:
+def test_openmetrics_family_has_no_total_suffix() -> None:
     registry = Registry()
     registry.counter(REQUESTS).cell("produce", "0").value += 2
     lines = render(registry, OPENMETRICS).decode().splitlines()
@@ -92,7 +92,7 @@ def test_prometheus_reads_back_what_was_written(
     assert sum(value <= 0.1 for value in observed) == found["broker_seconds_bucket", frozenset({part, ("le", "0.1")})]
 
 
-def test_numbers_that_are_none_are_written_in_prometheus_s_words() -> None:
+def test_special_numbers_use_prometheus_spelling() -> None:
     registry = Registry()
     registry.gauge(CONNECTIONS, lambda: {("a",): inf, ("b",): -inf, ("c",): float("nan")})
     text = render(registry)
@@ -101,7 +101,7 @@ def test_numbers_that_are_none_are_written_in_prometheus_s_words() -> None:
     assert isnan(read_back(text, PROMETHEUS)["broker_connections", frozenset({("listener", "c")})])
 
 
-def test_text_that_is_no_unicode_is_sent_all_the_same() -> None:
+def test_text_that_is_no_unicode_is_sent() -> None:
     registry = Registry()
     registry.gauge(CONNECTIONS, lambda: {("\udcff",): 1})
     assert b'broker_connections{listener="?"} 1.0' in render(registry)
@@ -113,7 +113,7 @@ def test_a_metric_without_a_value_is_left_out() -> None:
     assert b"" == render(registry)
 
 
-def test_it_pauses_between_pieces_and_can_be_given_up() -> None:
+def test_rendering_pauses_between_pieces_and_can_be_abandoned() -> None:
     registry = Registry()
     registry.gauge(CONNECTIONS, lambda: {(str(number),): number for number in range(2_000)})
     pauses: list[None] = []

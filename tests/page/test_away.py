@@ -13,7 +13,7 @@ from tests.page.chromium import Chromium
 from tests.process.broker_process import BrokerProcess
 
 
-def test_the_page_says_that_the_broker_is_away_and_goes_on_when_it_is_back(chromium: Chromium, tmp_path: Path) -> None:
+def test_page_reports_absent_broker_and_recovers(chromium: Chromium, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, listener="http://127.0.0.1:0", more_listeners=["kafka://127.0.0.1:0"]) as broker:
         tab = chromium.open(f"http://{broker.address}/#/settings")
         tab.allowed += ["net::ERR_", "Failed to load resource"]
@@ -53,7 +53,7 @@ def secured(tmp_path: Path) -> Broker:
     return Broker(listeners=["kafka+sasl://127.0.0.1:0", "http://127.0.0.1:0"], sasl_enabled_mechanisms="PLAIN")
 
 
-def test_a_broker_that_asks_who_it_is_gets_an_answer_from_the_page(chromium: Chromium, secured: Broker) -> None:
+def test_page_answers_a_broker_that_wants_credentials(chromium: Chromium, secured: Broker) -> None:
     with secured:
         secured.add_user("ada", "päss word")
         tab = chromium.open(f"http://{secured.address('http')}/#/settings")

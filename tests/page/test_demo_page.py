@@ -34,7 +34,7 @@ def ask(url: str, path: str) -> Any:
         return json.load(reply)
 
 
-def test_the_demo_shows_a_slow_group_and_a_shuffle_and_ends_at_a_signal(tmp_path: Path) -> None:
+def test_demo_shows_slow_group_and_ends_at_signal(tmp_path: Path) -> None:
     script = str(ROOT / "docs" / "examples" / "demo_page.py")
     demo = subprocess.Popen(
         [sys.executable, script, "--port", "0", "--without-spark"],

@@ -15,7 +15,7 @@ def test_markup_in_keys_values_and_headers_is_text(open_page: Open) -> None:
     assert tab.run(UNTOUCHED)
 
 
-def test_markup_in_a_name_is_text_and_leads_to_its_own_view(open_page: Open) -> None:
+def test_markup_in_a_name_is_shown_as_text(open_page: Open) -> None:
     tab = open_page("groups")
     tab.until("document.querySelectorAll('tbody a').length > 1")
     tab.click("tbody a[title^='group ']")
@@ -34,7 +34,7 @@ def test_markup_in_the_address_is_text(open_page: Open) -> None:
     tab.shows("%E0%A4%A")
 
 
-def test_a_huge_value_is_cut_and_the_page_goes_on(open_page: Open) -> None:
+def test_huge_value_is_cut_and_page_goes_on(open_page: Open) -> None:
     tab = open_page("topics/strange/messages?from=start")
     tab.shows("8 records.")
     tab.run("document.querySelectorAll('tr.record button').forEach((each) => each.click())")
@@ -43,7 +43,7 @@ def test_a_huge_value_is_cut_and_the_page_goes_on(open_page: Open) -> None:
     assert tab.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_number_that_javascript_would_round_stays_as_it_is(open_page: Open) -> None:
+def test_number_that_javascript_would_round_stays_exact(open_page: Open) -> None:
     tab = open_page("topics/strange/messages?from=start")
     tab.shows("8 records.")
     tab.run("document.querySelectorAll('tr.record button')[2].click()")
@@ -53,14 +53,14 @@ def test_a_number_that_javascript_would_round_stays_as_it_is(open_page: Open) ->
     assert '"list": [\n    1.5,\n    true,\n    []\n  ]\n}' in shown
 
 
-def test_bytes_that_are_no_text_are_shown_in_hex(open_page: Open) -> None:
+def test_bytes_without_text_are_shown_in_hex(open_page: Open) -> None:
     tab = open_page("topics/strange/messages?from=start")
     tab.shows("8 records.", "ff 00 01")
     tab.run("document.querySelectorAll('tr.record button')[1].click()")
     tab.shows("000020  20 21 22")
 
 
-def test_a_policy_forbids_what_gets_in_all_the_same(open_page: Open) -> None:
+def test_policy_forbids_injected_scripts(open_page: Open) -> None:
     """The second line of defence, seen to hold: the browser refuses both."""
     tab = open_page("")
     tab.allowed += ["TrustedHTML", "Content Security Policy", "ContentSecurityPolicyIssue"]

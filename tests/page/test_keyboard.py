@@ -6,7 +6,7 @@ FOCUSED = "document.activeElement"
 RING = f"getComputedStyle({FOCUSED}).outlineStyle"
 
 
-def test_tab_goes_from_the_top_to_the_figures_and_is_seen(open_page: Open) -> None:
+def test_tab_moves_visible_focus_to_the_figures(open_page: Open) -> None:
     tab = open_page("topics")
     tab.shows("orders")
     seen = []
@@ -43,7 +43,7 @@ def test_every_view_has_a_shortcut(open_page: Open) -> None:
         tab.until(f"location.hash === '#/{view}'")
 
 
-def test_a_slash_goes_to_the_filter_and_typing_there_is_no_shortcut(open_page: Open) -> None:
+def test_slash_focuses_filter_where_shortcuts_are_off(open_page: Open) -> None:
     tab = open_page("groups")
     tab.shows("billing")
     tab.press("/")
@@ -53,7 +53,7 @@ def test_a_slash_goes_to_the_filter_and_typing_there_is_no_shortcut(open_page: O
     assert tab.run("location.hash").startswith("#/groups")
 
 
-def test_a_question_mark_lists_the_shortcuts_and_escape_closes_them(open_page: Open) -> None:
+def test_question_mark_lists_shortcuts_and_escape_closes(open_page: Open) -> None:
     tab = open_page("")
     tab.press("?", shift=True)
     tab.shows("Shortcuts", "Filter")

@@ -31,7 +31,7 @@ def tab(chromium: Chromium, address: str) -> Iterator[Tab]:
     made.close()
 
 
-def test_a_list_is_shown_a_hundred_at_a_time_and_leads_to_its_end_and_back(tab: Tab) -> None:
+def test_list_is_paged_by_a_hundred_both_ways(tab: Tab) -> None:
     assert [f"t-{number:03}" for number in range(100)] == tab.run(ROWS)
     tab.shows("Page 1, 100 rows.")
     for first, rows in ((100, 100), (200, 30)):
@@ -43,7 +43,7 @@ def test_a_list_is_shown_a_hundred_at_a_time_and_leads_to_its_end_and_back(tab: 
     tab.until(f"{ROWS}[0] === 't-100'")
 
 
-def test_a_filter_looks_through_all_of_them_and_begins_at_the_first_page(tab: Tab) -> None:
+def test_filter_searches_all_items_from_first_page(tab: Tab) -> None:
     tab.click(".pages button:last-child")
     tab.until(f"{ROWS}[0] === 't-100'")
     tab.press("/", *"T-22")

@@ -64,7 +64,7 @@ def test_figures_are_written_as_people_read_them(tab: Tab, function: str, value:
 
 
 @pytest.mark.parametrize("names", [["requests", "group:billing:lag"], ["topic:a,b%2C:lag", "group:50 % ü中:lag"]])
-def test_the_broker_reads_the_names_of_series_that_the_page_writes(tab: Tab, names: list[str]) -> None:
+def test_broker_reads_series_names_written_by_page(tab: Tab, names: list[str]) -> None:
     written = f"new URLSearchParams({{series: module.seriesList({json.dumps(names)})}}).toString()"
     text = tab.run(f"import('/page/chart.js').then((module) => {written})", awaits=True)
     assert names == series_names(parse_query(text)["series"])
@@ -81,7 +81,7 @@ def test_json_is_indented_and_stays_the_same(tab: Tab, value: Any) -> None:
         assert json.dumps(value, indent=2) == shown
 
 
-def test_json_that_is_long_or_deep_is_shown_in_bounded_time(tab: Tab) -> None:
+def test_long_or_deep_json_takes_bounded_time(tab: Tab) -> None:
     for text in ("[" + "1," * 200_000 + "1]", "[" * 50_000 + "]" * 50_000, '"' + "\\\\" * 200_000 + '"', '{"' * 50_000):
         pieces = call(tab, "json", "pieces", text)
         assert len(pieces) <= 20_001
@@ -90,7 +90,7 @@ def test_json_that_is_long_or_deep_is_shown_in_bounded_time(tab: Tab) -> None:
 
 @pytest.mark.parametrize("segments", [[], ["topics"], ["groups", "a/b?c#d%e f"], ["topics", "ä", "messages"]])
 @pytest.mark.parametrize("query", [{}, {"filter": "a&b=c d#?%"}])
-def test_an_address_leads_back_to_what_it_was_made_of(tab: Tab, segments: list[str], query: dict[str, str]) -> None:
+def test_address_round_trips(tab: Tab, segments: list[str], query: dict[str, str]) -> None:
     address = call(tab, "router", "to", segments, query)
     assert {"segments": segments, "query": query} == call(tab, "router", "parse", address)
 
@@ -139,7 +139,7 @@ def test_the_drawing_says_where_the_reactor_backs_up(
     assert words in found["text"]
 
 
-def test_rows_without_a_figure_come_last_whichever_way_they_are_sorted(tab: Tab) -> None:
+def test_rows_without_a_figure_sort_last(tab: Tab) -> None:
     sort = """import('/page/parts.js').then(({sortedRows}) => [false, true].map((down) =>
         sortedRows([{v: 2}, {v: null}, {v: 10}, {}, {v: 1}], [{name: "v", sort: (row) => row.v}], {by: "v", down})
             .map((row) => row.v ?? null)))"""

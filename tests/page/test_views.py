@@ -75,7 +75,7 @@ def test_a_topic_and_a_group_have_curves_too(open_page: Open, view: str) -> None
     tab.until("[...document.querySelectorAll('.chart b')].every((each) => each.innerText !== '–')")
 
 
-def test_a_curve_s_figure_is_the_one_above_it(open_page: Open) -> None:
+def test_curve_ends_at_the_figure_above_it(open_page: Open) -> None:
     """Although history and overview are asked for at different times."""
     tab = open_page("")
     tab.until("document.querySelectorAll('.plot:not(.blank) canvas').length === 4")
@@ -106,7 +106,7 @@ def test_figures_move_without_a_reload(open_page: Open) -> None:
     tab.until(f"document.querySelector('.figures').innerText !== {before!r}")
 
 
-def test_the_group_furthest_behind_comes_first_and_a_click_turns_the_order(open_page: Open) -> None:
+def test_groups_sort_by_lag_and_click_reverses(open_page: Open) -> None:
     tab = open_page("groups")
     lags = "[...document.querySelectorAll('tbody tr')].map((row) => Number(row.cells[7].innerText.replaceAll(',', '')))"
     found = tab.until(f"{lags}.length > 1 && {lags}")
@@ -117,7 +117,7 @@ def test_the_group_furthest_behind_comes_first_and_a_click_turns_the_order(open_
     assert sorted(found) == found
 
 
-def test_a_filter_is_applied_by_the_broker_and_stays_in_the_address(open_page: Open) -> None:
+def test_filter_runs_in_broker_and_stays_in_address(open_page: Open) -> None:
     tab = open_page("topics")
     tab.shows("clicks-00")
     tab.click("[data-filter]")
@@ -128,7 +128,7 @@ def test_a_filter_is_applied_by_the_broker_and_stays_in_the_address(open_page: O
     tab.shows("No topic has this in its name.")
 
 
-def test_settings_that_were_changed_come_first_and_the_rest_on_demand(open_page: Open) -> None:
+def test_changed_settings_come_first_others_on_demand(open_page: Open) -> None:
     tab = open_page("topics/orders")
     tab.shows("2 of")
     assert ["compression.type", "retention.ms"] == tab.run(
@@ -153,7 +153,7 @@ def test_records_are_chosen_by_key(open_page: Open) -> None:
     assert ["c-5"] == keys
 
 
-def test_the_form_leads_to_an_address_that_shows_the_same(open_page: Open) -> None:
+def test_form_leads_to_an_equivalent_address(open_page: Open) -> None:
     tab = open_page("topics/orders/messages")
     tab.shows("50 records, the newest first.")
     tab.run(

@@ -264,7 +264,7 @@ def check_messages(restored: BrokerProcess, sent: int, acknowledged: int) -> Non
     assert len(left) <= len(stored) - min(acknowledged, len(stored)) + 20
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_gone_or_whole(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_topic_deleted_meanwhile_is_gone_or_whole(broker: BrokerProcess, tmp_path: Path) -> None:
     admin = AdminClient(settings(broker.address))
     names = [f"passing-{number}" for number in range(20)]
 
@@ -290,7 +290,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_gone_or_whole(broker: BrokerProces
     load.end()
 
 
-def test_a_backup_whose_command_is_killed_is_recognised_and_continued(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_killed_backup_is_recognised_and_continued(broker: BrokerProcess, tmp_path: Path) -> None:
     fill(broker.address, 20000, 1000)
     target = tmp_path / "backup"
     line = [sys.executable, "-m", "broker", "backup", "-b", broker.address, str(target)]
@@ -319,7 +319,7 @@ def test_a_backup_whose_command_is_killed_is_recognised_and_continued(broker: Br
     command("backup", "--verify", target)
 
 
-def test_the_broker_may_be_killed_in_the_middle_of_a_backup(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_broker_killed_during_a_backup(broker: BrokerProcess, tmp_path: Path) -> None:
     fill(broker.address, 1000, 100)
     target = tmp_path / "backup"
     line = [sys.executable, "-m", "broker", "backup", "-b", broker.address, str(target)]
@@ -335,7 +335,7 @@ def test_the_broker_may_be_killed_in_the_middle_of_a_backup(broker: BrokerProces
     command("backup", "--verify", tmp_path / "another")
 
 
-def test_damage_is_found_by_verify_and_refused_by_restore(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_damage_is_reported_by_verify_refused_by_restore(broker: BrokerProcess, tmp_path: Path) -> None:
     producer = Producer(settings(broker.address))
     producer.produce("second", b"1" * 1000)
     assert 0 == producer.flush(PATIENCE_S)
@@ -365,7 +365,7 @@ def test_damage_is_found_by_verify_and_refused_by_restore(broker: BrokerProcess,
     assert "is missing" in command("backup", "--verify", target, fails=1)
 
 
-def test_what_is_there_is_never_written_over(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_existing_files_are_never_overwritten(broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis").write_text("precious")
     assert "is not empty" in command("backup", "-b", broker.address, tmp_path / "full", fails=2)
@@ -400,6 +400,6 @@ def test_a_full_target_fails_cleanly_and_is_continued(broker: BrokerProcess, sma
     command("backup", "--verify", small_disk / "backup")
 
 
-def test_a_command_on_another_machine_is_told_where_to_run() -> None:
+def test_command_on_another_machine_is_refused() -> None:
     with pytest.raises(BrokerError, match=r"is not on this machine.*docker compose exec broker broker backup"):
         read_plan(Pinned("id", "/nowhere/.backup"))

@@ -65,7 +65,7 @@ def with_body(batch: bytes, body: bytes, count: int) -> bytes:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="takes Linux's /proc")
 @pytest.mark.parametrize("codec", [1, 4])
-def test_what_a_batch_is_inside_does_not_cost_more_than_the_bounds(codec: int, tmp_path: Path) -> None:
+def test_batch_contents_cost_at_most_the_bounds(codec: int, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         admin = AdminClient(settings(broker.address))
         configs = {"max.message.bytes": "10000000"}
@@ -104,7 +104,7 @@ def list_offsets(address: str, topic: str, timestamp: int) -> int:
     return partition.offset
 
 
-def test_a_batch_that_cannot_hold_what_it_claims_is_refused_at_once(tmp_path: Path) -> None:
+def test_batch_with_impossible_claims_is_refused_at_once(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         admin = AdminClient(settings(broker.address))
         admin.create_topics([NewTopic("topic", 1, 1)])["topic"].result(30)

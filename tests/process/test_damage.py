@@ -99,7 +99,7 @@ def test_damaged_indexes_and_snapshots_are_made_again(damage: Damage, broker: Br
         assert [] == broker.errors
 
 
-def test_what_a_crash_has_torn_is_cut_off(broker: BrokerProcess) -> None:
+def test_torn_tail_of_a_crash_is_cut(broker: BrokerProcess) -> None:
     last = segments(broker, 0)[-1]
     with open(last, "ab") as file:
         file.write(last.read_bytes()[-100:])  # the second half of a batch
@@ -111,7 +111,7 @@ def test_what_a_crash_has_torn_is_cut_off(broker: BrokerProcess) -> None:
         inspect(broker.data_dir)
 
 
-def test_a_damaged_partition_is_offline_and_the_others_are_served(broker: BrokerProcess) -> None:
+def test_damaged_partition_is_offline_and_others_served(broker: BrokerProcess) -> None:
     path = segments(broker, 0)[-1]
     content = bytearray(path.read_bytes())
     content[150] ^= 0xFF  # in the value of the first of many records

@@ -51,7 +51,7 @@ def crowd(broker: BrokerProcess) -> list[socket.socket]:
     return clients
 
 
-def test_partitions_are_written_and_read_while_there_are_more_clients_than_descriptors(broker: BrokerProcess) -> None:
+def test_partitions_work_with_more_clients_than_descriptors(broker: BrokerProcess) -> None:
     with KafkaConnection(broker.address) as served:
         create(served)
         clients = crowd(broker)
@@ -74,7 +74,7 @@ def test_partitions_are_written_and_read_while_there_are_more_clients_than_descr
         assert b"third" in after.frame()
 
 
-def test_when_the_crowd_has_left_who_comes_is_served(broker: BrokerProcess) -> None:
+def test_new_client_is_served_after_crowd_left(broker: BrokerProcess) -> None:
     for leave in ("close", "reset"):
         clients = crowd(broker)
         for client in clients:

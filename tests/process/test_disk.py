@@ -72,7 +72,7 @@ def end_of(servers: str, topic: str) -> int:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_did(acks: int, small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_refuses_new_and_keeps_old_records(acks: int, small_disk: Path, tmp_path: Path) -> None:
     filler = small_disk / "somebody-else-s"
     with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
         servers = broker.address
@@ -101,7 +101,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_did(acks: int, sma
         inspect(broker.data_dir)
 
 
-def test_a_broker_whose_disk_is_full_is_not_ready_and_says_how_much_room_it_has(small_disk: Path) -> None:
+def test_full_disk_makes_broker_unready_with_reason(small_disk: Path) -> None:
     with Broker(small_disk / "data", listeners=LISTENERS) as broker:
         api = Api(broker)
         assert (200, b"ok\n") == api.raw("/readyz")
@@ -125,7 +125,7 @@ def test_a_broker_whose_disk_is_full_is_not_ready_and_says_how_much_room_it_has(
         wait_for(lambda: api.raw("/readyz") == (200, b"ok\n"))
 
 
-def test_on_a_full_disk_topics_and_offsets_are_refused_whole(small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_refuses_topics_and_offsets_whole(small_disk: Path, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
         servers = broker.address
         producer = Producer(settings(servers, message_timeout_ms=500))
@@ -214,7 +214,7 @@ def fill_up(path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="takes Linux's prlimit")
-def test_a_limit_to_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> None:
+def test_file_size_limit_acts_like_full_disk(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, prefix=["prlimit", "--fsize=3000000"]) as broker:
         producer = Producer(settings(broker.address, message_timeout_ms=5000, linger_ms=0))
         acked, errors = fill(producer, "topic", least=10)
@@ -238,12 +238,12 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield from mounted(where, "size=1m,ro")
 
 
-def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(read_only: Path, tmp_path: Path) -> None:
+def test_unwritable_directory_is_refused_in_one_sentence(read_only: Path, tmp_path: Path) -> None:
     refused(BrokerProcess(tmp_path, data_dir=read_only / "data"), says=str(read_only))
     refused(BrokerProcess(tmp_path, data_dir=read_only), says=str(read_only))
 
 
-def test_a_file_in_place_of_the_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_file_as_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a directory")
     refused(BrokerProcess(tmp_path), says=str(tmp_path / "data"))
 
@@ -263,7 +263,7 @@ def refused(broker: BrokerProcess, says: str) -> None:
     assert said.endswith(".")
 
 
-def test_a_directory_with_other_people_s_files_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_directory_with_foreign_files_is_refused(tmp_path: Path) -> None:
     photo = tmp_path / "data" / "backup-2024" / "a.jpg"
     photo.parent.mkdir(parents=True)
     photo.write_text("a photo")
@@ -276,9 +276,7 @@ def test_a_directory_with_other_people_s_files_is_refused_in_one_sentence(tmp_pa
     assert "a photo" == photo.read_text()
 
 
-def test_on_a_full_disk_it_starts_serves_what_there_is_and_writes_again_when_there_is_room(
-    small_disk: Path, tmp_path: Path
-) -> None:
+def test_start_on_full_disk_serves_and_later_writes(small_disk: Path, tmp_path: Path) -> None:
     filler = small_disk / "somebody-else-s"
     with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
         for killed in (True, False, True):

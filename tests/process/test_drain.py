@@ -55,9 +55,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_a_reader_that_asks_again_at_once_does_not_hold_up_a_broker_that_stops(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eager_reader_does_not_delay_a_stop(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow_call(outbox: ProcessorOutbox, connection: Any, work: Callable[[], None]) -> None:
         call(outbox, connection, work)
         if threading.current_thread() is threading.main_thread():
@@ -71,9 +69,7 @@ def test_a_reader_that_asks_again_at_once_does_not_hold_up_a_broker_that_stops(
         assert broker.server.stop(), "requests were left unfinished"
 
 
-def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_parked_during_a_stop_is_answered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.kafka.fetches import ParkedFetch
     from broker.kafka.handlers import fetch as handler
 

@@ -76,7 +76,7 @@ def committed(path: Path) -> list[int]:
         (("1", "sync", "2", "heal", "close"), ["done", "UnknownOutcome"], [1]),
     ],
 )
-def test_a_commit_that_failed_is_not_there_after_a_restart_or_was_said_to_be_unknown(
+def test_failed_commit_is_gone_or_reported_unknown(
     steps: tuple[str, ...], answers: list[str], found: list[int], tmp_path: Path
 ) -> None:
     disk = FailingDisk(tmp_path)
@@ -114,7 +114,7 @@ def test_topics_and_offsets_that_were_refused_stay_refused(tmp_path: Path) -> No
         assert 0 == broker.stop()
 
 
-def test_a_topic_whose_creation_may_be_on_the_disk_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_doubtful_topic_creation_is_whole_or_nothing(tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path)
     with BrokerProcess(tmp_path, environment=disk.environment) as broker:
         admin = AdminClient(settings(broker.address))
@@ -134,7 +134,7 @@ def test_a_topic_whose_creation_may_be_on_the_disk_is_there_whole_or_not_at_all(
         assert 0 == broker.stop()
 
 
-def test_nothing_is_acknowledged_for_a_topic_whose_deletion_may_be_on_the_disk(tmp_path: Path) -> None:
+def test_doubtful_topic_deletion_acknowledges_nothing(tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path)
     with BrokerProcess(tmp_path, environment=disk.environment) as broker:
         admin = AdminClient(settings(broker.address))

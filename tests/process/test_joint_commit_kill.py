@@ -61,7 +61,7 @@ def ask(address: str, request: bytes) -> int:
         assert time.monotonic() < deadline, "it is never carried out"
 
 
-def test_what_is_ended_together_is_committed_as_a_whole_over_kills(tmp_path: Path) -> None:
+def test_joint_transactions_commit_as_a_whole_over_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     with BrokerProcess(tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})

@@ -195,9 +195,7 @@ pytestmark = pytest.mark.timeout(120 + 10 * CYCLES)
 
 
 @pytest.mark.parametrize("topic", ["idempotent", "large"])
-def test_an_idempotent_producer_s_records_are_all_there_once_and_in_order(
-    topic: str, survivors: Survivors, broker: BrokerProcess
-) -> None:
+def test_idempotent_records_are_stored_once_in_order(topic: str, survivors: Survivors, broker: BrokerProcess) -> None:
     load = survivors[0][topic]
     assert [] == load.failed
     assert load.sent == load.count
@@ -206,16 +204,14 @@ def test_an_idempotent_producer_s_records_are_all_there_once_and_in_order(
 
 
 @pytest.mark.parametrize("topic", ["idempotent", "leader", "large"])
-def test_every_acknowledged_record_is_where_it_was_said_to_be(
-    topic: str, survivors: Survivors, broker: BrokerProcess
-) -> None:
+def test_acknowledged_records_are_at_their_offsets(topic: str, survivors: Survivors, broker: BrokerProcess) -> None:
     load = survivors[0][topic]
     found = in_the_log(broker.address, topic)
     for partition, acked in load.acked.items():
         assert acked == [(offset, found[partition][offset]) for offset, _ in acked]
 
 
-def test_what_the_leader_alone_acknowledged_is_in_order(survivors: Survivors, broker: BrokerProcess) -> None:
+def test_records_of_acks_1_are_in_order(survivors: Survivors, broker: BrokerProcess) -> None:
     load = survivors[0]["leader"]
     assert [] == load.failed
     for partition, numbers in in_the_log(broker.address, "leader").items():
@@ -240,9 +236,7 @@ def test_the_reader_missed_nothing(survivors: Survivors) -> None:
         assert {offset for offset, _ in acked} == set(reader.seen[partition])
 
 
-def test_the_files_are_sound_and_the_broker_had_nothing_to_complain_of(
-    survivors: Survivors, broker: BrokerProcess
-) -> None:
+def test_files_are_sound_and_nothing_was_logged(survivors: Survivors, broker: BrokerProcess) -> None:
     assert broker.stop() == 0
     assert [] == broker.errors
     inspect(broker.data_dir)

@@ -87,7 +87,7 @@ def owners(members: list[Member]) -> dict[tuple[UUID, int], str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_members_were_told_holds_after_a_kill(tmp_path: Path, seed: int) -> None:
+def test_answers_to_members_hold_after_a_kill(tmp_path: Path, seed: int) -> None:
     with BrokerProcess(tmp_path) as broker:
         connection = Connection(broker.address)
         topics = [{"name": name, "num_partitions": PARTITIONS, "replication_factor": 1} for name in TOPICS]

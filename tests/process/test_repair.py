@@ -17,7 +17,7 @@ def fill(servers: str) -> None:
         assert 0 == producer.flush(PATIENCE_S)
 
 
-def test_a_damaged_partition_is_seen_diagnosed_mended_and_served_again(tmp_path: Path) -> None:
+def test_damaged_partition_is_diagnosed_mended_and_served(tmp_path: Path) -> None:
     # Scrubbed at once, so that the damage is found while the broker runs.
     with BrokerProcess(tmp_path, "scrub_bytes_per_second=100000000", more_listeners=["http://127.0.0.1:0"]) as broker:
         fill(broker.address)
@@ -58,7 +58,7 @@ def command_status(*arguments: object) -> int:
     return 2
 
 
-def test_only_a_data_directory_and_its_partitions_are_taken(tmp_path: Path) -> None:
+def test_only_data_directory_and_partitions_are_taken(tmp_path: Path) -> None:
     assert "Name a data directory" in command("inspect", "--repair", tmp_path, fails=2)
     with BrokerProcess(tmp_path) as broker:
         fill(broker.address)

@@ -132,7 +132,7 @@ def make_topic(address: tuple[str, int]) -> UUID:
         return found
 
 
-def test_what_is_acknowledged_stays_so_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_acknowledgements_stay_and_no_record_is_lost(tmp_path: Path) -> None:
     print(f"BROKER_KILL_SEED={SEED}")
     random_ = random.Random(SEED)
     with BrokerProcess(tmp_path) as broker:

@@ -112,7 +112,7 @@ class Load(threading.Thread):
         return True
 
 
-def test_every_partition_that_was_said_to_be_finished_is_there_after_kill_9(broker: BrokerProcess) -> None:
+def test_finished_partitions_survive_kill_9(broker: BrokerProcess) -> None:
     drawn = random.Random(SEED)
     where = address(broker)
     loads = [Load(where) for _ in range(2)]
@@ -142,7 +142,7 @@ def test_every_partition_that_was_said_to_be_finished_is_there_after_kill_9(brok
 
 
 @pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
-def test_a_killed_writer_s_successor_goes_on_where_it_was(broker: BrokerProcess, kind: Any) -> None:
+def test_killed_writer_s_successor_goes_on(broker: BrokerProcess, kind: Any) -> None:
     where, count = address(broker), 3000
     partition, name = new_id(), os.urandom(16)
     results: dict[int, list[bytes]] = {}
@@ -172,7 +172,7 @@ def test_a_killed_writer_s_successor_goes_on_where_it_was(broker: BrokerProcess,
         assert digest(results[index]) == digest(whole[index::SUBPARTITIONS])
 
 
-def test_readers_of_a_killed_writer_hear_of_it_when_nobody_goes_on(broker: BrokerProcess) -> None:
+def test_readers_learn_of_a_writer_without_successor(broker: BrokerProcess) -> None:
     where = address(broker)
     partition, healthy = new_id(), new_id()
     write(where, healthy, BLOCKING, os.urandom(16), 30)
@@ -224,7 +224,7 @@ def _read_slowly(where: tuple[str, int], partition: bytes) -> None:
             client.add_credit(receiver)
 
 
-def test_a_killed_reader_of_a_pipelined_partition_holds_nobody_back(broker: BrokerProcess) -> None:
+def test_killed_pipelined_reader_holds_nobody_back(broker: BrokerProcess) -> None:
     """It was in the middle of its subpartition. The others read on; the writer hears of it when it finishes."""
     where, count = address(broker), 2000
     partition = new_id()
@@ -258,7 +258,7 @@ def test_a_killed_reader_of_a_pipelined_partition_holds_nobody_back(broker: Brok
         assert digest(results[index]) == digest(whole[index::SUBPARTITIONS])
 
 
-def test_our_own_clients_get_through_kills_of_the_broker(broker: BrokerProcess) -> None:
+def test_own_clients_survive_kills_of_the_broker(broker: BrokerProcess) -> None:
     """Written again as the next attempt when the broker has forgotten the last one; read again when it went while it was read."""
     drawn = random.Random(SEED)
     where = broker.address
@@ -314,7 +314,7 @@ def test_our_own_clients_get_through_kills_of_the_broker(broker: BrokerProcess) 
     killer.join()
 
 
-def test_a_pipelined_partition_and_one_that_was_not_finished_go_with_the_broker(broker: BrokerProcess) -> None:
+def test_pipelined_and_unfinished_partitions_die_with_broker(broker: BrokerProcess) -> None:
     where = address(broker)
     partitions = []
     with Client(where) as client:

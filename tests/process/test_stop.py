@@ -56,7 +56,7 @@ def test_fetches_that_wait_are_answered(broker: BrokerProcess) -> None:
     consumer.close()
 
 
-def test_a_rebalance_that_waits_for_a_member_is_given_up(broker: BrokerProcess) -> None:
+def test_waiting_rebalance_is_given_up(broker: BrokerProcess) -> None:
     servers = broker.address
     write(servers, "topic", 1)
     idle = Consumer(settings(servers, group_id="group"))
@@ -77,7 +77,7 @@ def test_a_rebalance_that_waits_for_a_member_is_given_up(broker: BrokerProcess) 
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_what_was_acknowledged_while_it_stopped_is_there_afterwards(acks: int, broker: BrokerProcess) -> None:
+def test_records_acknowledged_during_a_stop_are_kept(acks: int, broker: BrokerProcess) -> None:
     acked: list[bytes] = []
     producer = Producer(settings(broker.address, acks=acks, linger_ms=0, message_timeout_ms=2000))
     sent = 0
@@ -101,7 +101,7 @@ def test_what_was_acknowledged_while_it_stopped_is_there_afterwards(acks: int, b
     assert set(acked) <= set(found)
 
 
-def test_a_client_that_never_reads_does_not_hold_it_up(tmp_path: Path) -> None:
+def test_client_that_never_reads_does_not_delay_stop(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "shutdown_timeout_ms=1000") as broker:
         producer = Producer(settings(broker.address))
         for _ in range(50):
@@ -115,7 +115,7 @@ def test_a_client_that_never_reads_does_not_hold_it_up(tmp_path: Path) -> None:
             ends_in_time(broker, unfinished=True)
 
 
-def test_a_frame_that_never_comes_whole_does_not_hold_it_up(broker: BrokerProcess) -> None:
+def test_incomplete_frame_does_not_delay_stop(broker: BrokerProcess) -> None:
     with KafkaConnection(broker.address) as connection:
         connection.send(LENGTH.pack(1000) + b"the beginning of a request")
         write(broker.address, "topic", 1)
@@ -144,7 +144,7 @@ def until_stuck(broker: BrokerProcess, times: int = 1) -> None:
 
 @pytest.mark.parametrize("client", ["waits", "has gone"])
 @pytest.mark.parametrize("how", ["computes", "waits"])
-def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, client: str) -> None:
+def test_endless_handlers_do_not_delay_stop(tmp_path: Path, how: str, client: str) -> None:
     with stuck(tmp_path, how, "shutdown_timeout_ms=3000") as broker:
         write(broker.address, "topic", 1)
         connections = get_stuck(broker, 2)  # no more of a lane are with the handlers
@@ -181,7 +181,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
 
 
-def test_it_ends_in_time_even_if_its_own_end_is_stuck(tmp_path: Path) -> None:
+def test_stuck_stop_still_ends_in_time(tmp_path: Path) -> None:
     with stuck(tmp_path, "waits for ever at the end", "shutdown_timeout_ms=1000") as broker:
         write(broker.address, "topic", 1)
         broker.process.terminate()
@@ -191,7 +191,7 @@ def test_it_ends_in_time_even_if_its_own_end_is_stuck(tmp_path: Path) -> None:
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
 
 
-def test_it_ends_in_time_while_it_starts(tmp_path: Path) -> None:
+def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
     broker = stuck(tmp_path, "waits for ever at the start", "shutdown_timeout_ms=1000")
     broker.launch()
     try:
@@ -204,7 +204,7 @@ def test_it_ends_in_time_while_it_starts(tmp_path: Path) -> None:
             broker.kill()
 
 
-def test_a_storm_of_connections_and_requests_does_not_hold_it_up(tmp_path: Path) -> None:
+def test_storm_of_requests_does_not_delay_stop(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "shutdown_timeout_ms=4000") as broker:
         write(broker.address, "topic", 1)
         host, port = broker.address.split(":")
@@ -236,7 +236,7 @@ def test_a_storm_of_connections_and_requests_does_not_hold_it_up(tmp_path: Path)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="takes Linux's /proc")
-def test_a_signal_that_reaches_another_thread_than_the_first_ends_it_too(broker: BrokerProcess) -> None:
+def test_signal_to_another_thread_ends_it(broker: BrokerProcess) -> None:
     pid = broker.process.pid
     while "broker_started" not in [event["event"] for event in broker.events]:
         time.sleep(0.05)

@@ -55,7 +55,7 @@ STEPS = st.lists(
 
 
 @given(ahead_ms=st.sampled_from([0, 200, 11_000]), debt_ms=st.sampled_from([inf, 11_000]), steps=STEPS)
-def test_it_is_as_if_tokens_flowed_in_every_millisecond(
+def test_tokens_flow_in_continuously(
     ahead_ms: int, debt_ms: float, steps: list[tuple[str, int, int, Fraction]]
 ) -> None:
     model, bucket = Model(ahead_ms, debt_ms), TokenBucket(ahead_ms / 1000, debt_ms / 1000)
@@ -78,7 +78,7 @@ def test_it_is_as_if_tokens_flowed_in_every_millisecond(
         assert got_s * 1000 == pytest.approx(float(expected_ms), rel=1e-6, abs=1e-3)
 
 
-def test_a_new_bucket_is_full_and_one_that_is_full_is_idle() -> None:
+def test_new_bucket_is_full_and_idle() -> None:
     bucket = TokenBucket(11.0)
     assert bucket.idle(100.0)
     assert bucket.tokens(5.0, 100.0) == 55.0
@@ -88,7 +88,7 @@ def test_a_new_bucket_is_full_and_one_that_is_full_is_idle() -> None:
     assert bucket.tokens(5.0, 500.0) == 55.0
 
 
-def test_more_than_there_is_may_be_taken_while_there_is_no_debt() -> None:
+def test_overdraft_is_allowed_without_a_debt() -> None:
     bucket = TokenBucket(1.0)
     assert bucket.take_unless_in_debt(300, 100.0, 0.0) == 0.0
     assert bucket.take_unless_in_debt(1, 100.0, 0.5) == 1.5
@@ -96,7 +96,7 @@ def test_more_than_there_is_may_be_taken_while_there_is_no_debt() -> None:
     assert bucket.take_unless_in_debt(1, 100.0, 2.0) == 0.0
 
 
-def test_a_new_quota_counts_at_once_for_what_was_used_before() -> None:
+def test_new_quota_applies_at_once_to_earlier_use() -> None:
     bucket = TokenBucket(0.0)
     assert bucket.take(1000, 100.0, 0.0) == 10.0
     assert bucket.take(0, 1000.0, 0.0) == 1.0
@@ -114,7 +114,7 @@ SIZES: list[Callable[[random.Random], int]] = [
 @loop_over("connections", [1, 10])
 @loop_over("size", SIZES)
 @loop_over("seed", range(5))
-def test_a_busy_client_gets_its_quota_within_5_percent_over_any_10_s(
+def test_busy_client_gets_its_quota_within_5_percent(
     size: Callable[[random.Random], int], connections: int, seed: int
 ) -> None:
     """Requests of up to a quarter of a second's quota; each connection sends the next as soon as it is not throttled."""

@@ -38,7 +38,7 @@ def reads(authorizer: AclAuthorizer, who: Principal = ALICE, host: str = HOST, n
     return authorizer.allows(who, host, READ, TOPIC, name)
 
 
-def test_an_answer_ends_with_the_acl_it_came_from(table: AclTable) -> None:
+def test_answer_ends_with_the_acl_it_came_from(table: AclTable) -> None:
     authorizer = authorizer_of(table)
     assert not reads(authorizer)
     assert not authorizer.allows_any(ALICE, HOST, READ, TOPIC)
@@ -64,7 +64,7 @@ def test_super_users_may_do_what_everybody_is_denied(table: AclTable) -> None:
     assert not reads(authorizer, Principal("Group", "root"))
 
 
-def test_an_address_is_the_same_in_each_of_its_spellings(table: AclTable) -> None:
+def test_all_spellings_of_an_address_are_equal(table: AclTable) -> None:
     authorizer = authorizer_of(table)
     authorizer.create([Acl(TOPIC, "t", PatternType.LITERAL, "User:*", "10.0.0.1", READ, Permission.ALLOW)])
     assert [True, True, False] == [reads(authorizer, EVE, host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2")]
@@ -95,7 +95,7 @@ def test_answers_are_bounded(table: AclTable, monkeypatch: pytest.MonkeyPatch) -
     assert not any(len(key[-1]) > 249 for key in authorizer._answers.of_resource)
 
 
-def test_each_acl_of_a_request_is_valid_or_refused_by_itself(table: AclTable) -> None:
+def test_each_acl_of_a_request_is_checked_separately(table: AclTable) -> None:
     authorizer = authorizer_of(table)
     bad = Acl(ResourceType.CLUSTER, "t", PatternType.LITERAL, "User:a", "*", READ, Permission.ALLOW)
     first, second, third = authorizer.create([READS, bad, READS])
@@ -105,7 +105,7 @@ def test_each_acl_of_a_request_is_valid_or_refused_by_itself(table: AclTable) ->
     assert 1 == table.changes
 
 
-def test_what_is_there_already_is_not_written_again(table: AclTable) -> None:
+def test_existing_acl_is_not_written_again(table: AclTable) -> None:
     authorizer = authorizer_of(table)
     authorizer.create([READS])
     assert [None] == authorizer.create([READS])
@@ -166,14 +166,14 @@ def test_work_that_is_abandoned_removes_nothing(table: AclTable) -> None:
     assert reads(authorizer)
 
 
-def test_an_acl_that_this_version_does_not_know_is_not_left_out(table: AclTable) -> None:
+def test_unknown_acl_is_not_left_out(table: AclTable) -> None:
     table.rows.add(AclRow(2, "t", 3, "User:a", "*", 99, 2))
     with pytest.raises(ConfigError, match="Start the version of the broker"):
         authorizer_of(table)
 
 
 @pytest.mark.parametrize("fault", ["lost", "kept"])
-def test_what_may_be_on_disk_can_be_removed_though_it_is_not_in_force(table: AclTable, fault: str) -> None:
+def test_possibly_stored_acl_is_removable(table: AclTable, fault: str) -> None:
     authorizer = authorizer_of(table)
     table.fault = fault
     authorizer.create([READS])
@@ -183,7 +183,7 @@ def test_what_may_be_on_disk_can_be_removed_though_it_is_not_in_force(table: Acl
 
 
 @pytest.mark.parametrize("fault", ["lost", "kept"])
-def test_what_may_be_gone_from_disk_can_be_created_though_it_is_in_force(table: AclTable, fault: str) -> None:
+def test_possibly_unstored_acl_can_be_created(table: AclTable, fault: str) -> None:
     authorizer = authorizer_of(table)
     authorizer.create([READS])
     table.fault = fault
@@ -193,7 +193,7 @@ def test_what_may_be_gone_from_disk_can_be_created_though_it_is_in_force(table: 
     assert reads(authorizer_of(table))
 
 
-def test_a_revoked_acl_is_never_answered_from_memory_by_any_thread(table: AclTable) -> None:
+def test_revoked_acl_is_never_answered_from_cache(table: AclTable) -> None:
     """Threads ask without end while the ACL comes and goes. Who asks after a deletion has returned must be denied."""
     authorizer = authorizer_of(table)
     stop, asked = Event(), [0, 0, 0]

@@ -28,7 +28,7 @@ many = settings(max_examples=500)
     st.sampled_from([*NAMES, "abcd", "zz", "", "*x"]),
     st.booleans(),
 )
-def test_every_operation_is_decided_as_by_the_slow_model(
+def test_every_operation_is_decided_like_the_model(
     given: list[Acl], principal: str, host: str, name: str, default: bool
 ) -> None:
     bits = no_rules(default).changed(given).decide(principal, host, TOPIC, name)
@@ -48,7 +48,7 @@ def test_every_operation_is_decided_as_by_the_slow_model(
     st.sampled_from([*NAMES, "zz"]),
     st.booleans(),
 )
-def test_another_name_allows_what_neither_denies_and_never_by_default(
+def test_second_name_allows_unless_denied_and_without_default(
     given: list[Acl], principal: str, host: str, name: str, alias: str, default: bool
 ) -> None:
     allowed, undenied = no_rules(default).changed(given).decide_by(principal, host, TOPIC, name, alias)
@@ -75,7 +75,7 @@ def test_another_name_allows_what_neither_denies_and_never_by_default(
     st.sampled_from(HOSTS[1:]),
     st.sampled_from(OPERATIONS[1:]),
 )
-def test_whether_anything_is_allowed_is_decided_as_by_the_slow_model(
+def test_any_resource_is_decided_like_the_model(
     given: list[Acl], principal: str, host: str, operation: Operation
 ) -> None:
     expected = is_any_allowed(given, principal, host, operation, TOPIC)
@@ -83,7 +83,7 @@ def test_whether_anything_is_allowed_is_decided_as_by_the_slow_model(
 
 
 @given(st.lists(st.tuples(st.lists(acls(), max_size=8), st.lists(acls(), max_size=8)), max_size=6))
-def test_after_any_changes_the_rules_are_those_of_the_set_and_older_rules_are_as_they_were(
+def test_changes_match_the_set_and_leave_old_rules(
     changes: list[tuple[list[Acl], list[Acl]]],
 ) -> None:
     rules, present = no_rules(True), set[Acl]()
@@ -114,12 +114,12 @@ def may(operation: Operation, *given: Acl, name: str = "a", default: bool = Fals
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER])
-def test_who_may_use_a_resource_may_describe_it(operation: Operation) -> None:
+def test_use_implies_describe(operation: Operation) -> None:
     assert may(DESCRIBE, acl("a", operation))
     assert not may(Operation.DESCRIBE_CONFIGS, acl("a", operation))
 
 
-def test_who_may_alter_settings_may_read_them() -> None:
+def test_alter_configs_implies_describe_configs() -> None:
     assert may(Operation.DESCRIBE_CONFIGS, acl("a", Operation.ALTER_CONFIGS))
     assert not may(DESCRIBE, acl("a", Operation.ALTER_CONFIGS))
 
@@ -132,14 +132,14 @@ def test_a_denial_implies_nothing_and_wins() -> None:
     assert not may(DESCRIBE, acl("a", READ), acl("a", DESCRIBE, DENY))
 
 
-def test_a_prefix_covers_what_begins_with_it_and_itself() -> None:
+def test_prefix_covers_itself_and_longer_names() -> None:
     prefix = acl("ab", pattern=PREFIXED)
     assert [False, True, True, False] == [may(READ, prefix, name=name) for name in ("a", "ab", "abc", "b")]
     assert may(READ, acl("", pattern=PREFIXED), name="")
 
 
 @pytest.mark.parametrize("operation", [READ, ALL])
-def test_what_is_allowed_by_its_name_and_denied_by_its_name_is_not_anything(operation: Operation) -> None:
+def test_name_allowed_and_denied_is_not_any_resource(operation: Operation) -> None:
     rules = no_rules(False).changed([acl("a"), acl("a", operation, DENY)])
     assert not rules.decide_any("User:alice", "h", READ, TOPIC)
     assert rules.changed([acl("b")]).decide_any("User:alice", "h", READ, TOPIC)
@@ -153,7 +153,7 @@ def test_the_default_is_for_what_no_acl_covers() -> None:
     assert EVERYTHING == no_rules(True).decide("User:x", "h", CLUSTER, "kafka-cluster")
 
 
-def test_a_change_shares_the_tables_that_it_does_not_touch() -> None:
+def test_change_shares_the_untouched_tables() -> None:
     others = [Acl(GROUP, str(number), LITERAL, "User:bob", "*", READ, ALLOW) for number in range(100)]
     before = no_rules(True).changed([acl("a"), *others])
     after = before.changed([acl("b")])

@@ -77,7 +77,7 @@ def test_the_candidates_have_all_that_match(given: list[Acl], wanted: AclFilter)
     assert {acl for acl in given if wanted.matches(acl)} == {acl for acl in candidates if wanted.matches(acl)}
 
 
-def test_a_filter_of_one_client_walks_only_its_acls() -> None:
+def test_filter_of_a_client_walks_only_its_acls() -> None:
     asked = []
 
     class Watched:
@@ -131,7 +131,7 @@ def test_a_filter_with_unknown_values_is_refused(field: dict[str, Any], words: s
         *(({field: "User:\ud800"}, "UTF-8") for field in ("name", "principal", "host")),
     ],
 )
-def test_what_means_nothing_cannot_be_created(field: dict[str, Any], words: str) -> None:
+def test_invalid_acl_cannot_be_created(field: dict[str, Any], words: str) -> None:
     check_new(GOOD)
     with pytest.raises(InvalidAcl, match=words):
         check_new(attrs.evolve(GOOD, **field))

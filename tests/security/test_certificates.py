@@ -41,7 +41,7 @@ def context(tmp_path: Path, identity: Identity | None, authority: Identity, *, s
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "broker.example"])
-def test_client_and_server_accept_each_other_by_every_name(tmp_path: Path, authority: Identity, name: str) -> None:
+def test_client_and_server_accept_every_name(tmp_path: Path, authority: Identity, name: str) -> None:
     server = sign_server(authority, ["localhost", "127.0.0.1", "[::1]", "broker.example"], now(), DAYS)
     client = sign_client(authority, "alice, the first", now(), DAYS)
     seen = shake_hands(
@@ -83,7 +83,7 @@ def test_an_authority_signs_again_after_it_was_loaded(tmp_path: Path, authority:
     )
 
 
-def test_what_is_no_authority_is_not_loaded(authority: Identity) -> None:
+def test_invalid_authority_is_not_loaded(authority: Identity) -> None:
     other = make_authority("other", now(), DAYS)
     client = sign_client(authority, "alice", now(), DAYS)
     for certificate, key in (
@@ -98,13 +98,13 @@ def test_what_is_no_authority_is_not_loaded(authority: Identity) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "host:9092", "h/x", "ä.example", "x" * 254])
-def test_what_is_no_host_name_is_refused(authority: Identity, name: str) -> None:
+def test_invalid_host_name_is_refused(authority: Identity, name: str) -> None:
     with pytest.raises(ConfigError):
         sign_server(authority, ["localhost", name], now(), DAYS)
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 65])
-def test_what_is_no_subject_is_refused(authority: Identity, name: str) -> None:
+def test_invalid_subject_is_refused(authority: Identity, name: str) -> None:
     with pytest.raises(ConfigError):
         sign_client(authority, name, now(), DAYS)
 

@@ -62,7 +62,7 @@ def slow(configured: dict[Entity, float], user: str, client_id: str) -> float | 
     chosen=st.lists(st.tuples(st.sampled_from(ENTITIES), st.sampled_from(OF_CLIENTS)), unique=True),
     removed=st.lists(st.tuples(st.sampled_from(ENTITIES), st.sampled_from(OF_CLIENTS)), unique=True),
 )
-def test_a_client_gets_the_first_quota_of_kafkas_order_for_each_kind_by_itself(
+def test_precedence_is_kafka_s_for_each_kind(
     chosen: list[tuple[Entity, Kind]], removed: list[tuple[Entity, Kind]]
 ) -> None:
     catalogue = Stored()
@@ -82,7 +82,7 @@ def test_a_client_gets_the_first_quota_of_kafkas_order_for_each_kind_by_itself(
             assert (None if meter is None else meter.quota) == slow(of_kind, user, client_id)
 
 
-def test_what_is_used_is_shared_as_kafka_shares_it() -> None:
+def test_use_is_shared_like_in_kafka() -> None:
     quotas = opened()
 
     def sensors(entity: Entity) -> list[int]:
@@ -98,7 +98,7 @@ def test_what_is_used_is_shared_as_kafka_shares_it() -> None:
     assert sensors(Entity(None, DEFAULT)) == [0, 1, 0]
 
 
-def test_a_new_value_counts_for_what_was_used_before() -> None:
+def test_new_value_applies_to_earlier_use() -> None:
     quotas = opened()
     quotas.alter([(Entity("u"), Kind.PRODUCE, 100.0)])
     meter = quotas.meters("u", "c").produce
@@ -110,7 +110,7 @@ def test_a_new_value_counts_for_what_was_used_before() -> None:
     assert meter.throttle_s(1000.0) == pytest.approx(1.0)
 
 
-def test_nobody_is_limited_without_a_quota() -> None:
+def test_clients_without_a_quota_are_unlimited() -> None:
     quotas = opened()
     assert not quotas.limits_clients
     assert quotas.meters("u", "c") is UNLIMITED
@@ -121,7 +121,7 @@ def test_nobody_is_limited_without_a_quota() -> None:
     assert quotas.meters("v", "c").request is not None
 
 
-def test_addresses_have_a_rate_of_their_own_or_the_default() -> None:
+def test_addresses_have_their_own_rate_or_the_default() -> None:
     quotas = opened()
     assert quotas.connection_rate("10.0.0.1") is None
     quotas.alter([(Entity(ip="10.0.0.1"), Kind.CONNECTION, 3.0)])
@@ -131,7 +131,7 @@ def test_addresses_have_a_rate_of_their_own_or_the_default() -> None:
     assert not quotas.limits_clients
 
 
-def test_others_hear_of_changes_and_only_of_those_that_were_stored() -> None:
+def test_listeners_hear_only_of_stored_changes() -> None:
     catalogue = Stored()
     quotas, heard = opened(catalogue), []
     quotas.on_change.append(lambda: heard.append(quotas.limits_clients))
@@ -143,7 +143,7 @@ def test_others_hear_of_changes_and_only_of_those_that_were_stored() -> None:
     assert quotas.entries() == {Entity("u"): {Kind.PRODUCE: 1.0}}
 
 
-def test_client_ids_that_are_made_up_take_no_memory() -> None:
+def test_made_up_client_ids_take_no_memory() -> None:
     quotas = opened()
     quotas.alter([(Entity("u"), Kind.PRODUCE, 1.0)])
     with mock.patch.object(client_quotas, "_CLIENTS_MAX", 10):

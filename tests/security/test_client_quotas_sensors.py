@@ -16,7 +16,7 @@ def table() -> SensorTable:
     return SensorTable(Windows())
 
 
-def test_the_same_entity_has_one_sensor_for_each_kind(table: SensorTable) -> None:
+def test_entity_has_one_sensor_for_each_kind(table: SensorTable) -> None:
     first = table.sensor(Kind.PRODUCE, ("u", "c"), QUOTA, 0.0)
     assert table.sensor(Kind.PRODUCE, ("u", "c"), 5.0, 9.0) is first
     others = [(Kind.FETCH, ("u", "c")), (Kind.PRODUCE, ("u", None)), (Kind.PRODUCE, (None, "c"))]
@@ -26,18 +26,18 @@ def test_the_same_entity_has_one_sensor_for_each_kind(table: SensorTable) -> Non
 @pytest.mark.parametrize(
     ("kind", "seconds"), [(Kind.PRODUCE, 0.2), (Kind.FETCH, 0.2), (Kind.REQUEST, 0.2), (Kind.MUTATION, 11.0)]
 )
-def test_a_client_may_be_ahead_by_a_part_of_the_windows(table: SensorTable, kind: Kind, seconds: float) -> None:
+def test_client_may_be_ahead_by_part_of_windows(table: SensorTable, kind: Kind, seconds: float) -> None:
     sensor = table.sensor(kind, ("u", "c"), QUOTA, 0.0)
     assert sensor.take(seconds * QUOTA, QUOTA, 5.0) == 0.0
     assert sensor.take(QUOTA, QUOTA, 5.0) == pytest.approx(1.0)
 
 
-def test_the_time_of_requests_is_forgotten_after_all_windows_and_bytes_are_not(table: SensorTable) -> None:
+def test_request_time_is_forgotten_but_not_bytes(table: SensorTable) -> None:
     for kind, debt_s in ((Kind.REQUEST, 11.0), (Kind.PRODUCE, 99.8), (Kind.FETCH, 99.8)):
         assert table.sensor(kind, ("u", "c"), QUOTA, 0.0).take(100 * QUOTA, QUOTA, 0.0) == pytest.approx(debt_s)
 
 
-def test_a_client_cannot_lose_what_it_has_used_by_making_up_client_ids(table: SensorTable) -> None:
+def test_made_up_client_ids_do_not_erase_use(table: SensorTable) -> None:
     with mock.patch.object(client_quotas, "SENSORS_MAX", 100):
         used = table.sensor(Kind.PRODUCE, ("u", "c"), QUOTA, 0.0)
         used.take(100 * QUOTA, QUOTA, 0.0)

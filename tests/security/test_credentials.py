@@ -33,7 +33,7 @@ def row(user: str, mechanism: str = "SCRAM-SHA-256", iterations: int = ITERATION
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_row_is_made_of_the_password_and_a_salt_of_its_own(mechanism: str) -> None:
+def test_row_depends_on_password_and_random_salt(mechanism: str) -> None:
     one, other = row("alice", mechanism), row("alice", mechanism)
     assert one.salt != other.salt
     assert stored_keys(mechanism, salted_password(mechanism, "secret", one.salt, 4096)) == one[3:5]
@@ -54,7 +54,7 @@ def test_a_row_is_made_of_the_password_and_a_salt_of_its_own(mechanism: str) -> 
         ("alice", "SCRAM-SHA-256", "secret", 2**31, "Too many iterations"),
     ],
 )
-def test_what_must_not_be_stored_is_refused(
+def test_unacceptable_credential_is_refused(
     user: str, mechanism: str, password: str, iterations: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
@@ -93,7 +93,7 @@ def test_a_change_that_fails_changes_nothing() -> None:
     assert [] == credentials.users()
 
 
-def test_an_unknown_user_s_credential_is_always_the_same_also_after_a_restart_and_unlike_others() -> None:
+def test_unknown_user_s_credential_is_constant_and_unique() -> None:
     catalogue = SimCatalogue(None, Tables())
     credentials = opened(catalogue)
     for mechanism in MECHANISMS:
@@ -120,7 +120,7 @@ def test_an_unknown_user_looks_like_most_users() -> None:
     assert (4096, 32) == looks("SCRAM-SHA-256")
 
 
-def test_a_password_is_compared_with_the_credential_that_costs_least() -> None:
+def test_password_is_compared_with_the_cheapest_credential() -> None:
     credentials = opened(SimCatalogue(None, Tables()))
     credentials.alter([row("both"), row("both", "SCRAM-SHA-512")], [])
     assert "SCRAM-SHA-256" == credentials.find_any("nobody")[0].mechanism

@@ -34,7 +34,7 @@ def test_the_text_in_the_catalogue(entity: Entity, text: str) -> None:
     assert parse_entity(text) == entity
 
 
-def test_the_order_is_that_of_the_table_and_the_docstring() -> None:
+def test_order_is_that_of_table_and_docstring() -> None:
     rows = [
         line.strip("| ").split(" | ")
         for line in (client_quotas.__doc__ or "").splitlines()
@@ -51,7 +51,7 @@ def test_the_order_is_that_of_the_table_and_the_docstring() -> None:
     assert [row[0] for row in rows] == [str(number + 1) for number in range(8)]
 
 
-def test_a_more_exact_user_comes_before_everything_and_then_a_more_exact_client_id() -> None:
+def test_exact_user_precedes_exact_client_id() -> None:
     """Kafka's order said in another way: by how exact the user is, then the client id; and users before client ids alone."""
 
     def rank(pair: tuple[str | None, str | None]) -> tuple[int, int]:

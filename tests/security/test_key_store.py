@@ -14,7 +14,7 @@ def key_in(form: PrivateFormat) -> str:
     return certificates.server("rsa").private.private_bytes(Encoding.PEM, form, NoEncryption()).decode()
 
 
-def test_a_pem_file_may_have_key_and_certificates_in_any_order() -> None:
+def test_pem_key_and_certificates_have_any_order() -> None:
     server = authority().intermediate().issue("broker", hosts=["localhost"])
     first, second = server.certificate.split("-----END CERTIFICATE-----\n", 1)
     first += "-----END CERTIFICATE-----\n"
@@ -86,13 +86,13 @@ def test_pkcs12() -> None:
         "damaged certificate",
     ],
 )
-def test_what_is_no_key_store_is_refused_in_one_sentence_without_its_content(data: bytes, words: str) -> None:
+def test_invalid_key_store_is_refused_without_its_content(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words) as raised:
         read_key_store(data, None, None)
     assert "geheim" not in str(raised.value)
 
 
-def test_a_certificate_of_no_known_version_cannot_be_read() -> None:
+def test_certificate_of_unknown_version_cannot_be_read() -> None:
     server = certificates.server()
     der = server.x509.public_bytes(Encoding.DER).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x12", 1)
     damaged = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n"

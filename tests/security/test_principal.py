@@ -7,7 +7,7 @@ from broker.security.principal import ANONYMOUS, Principal, parse_principal
 
 
 @pytest.mark.parametrize("name", ["alice", "CN=a,OU=b", "a:b", "ü ⇒", "*"])
-def test_a_principal_is_written_as_its_type_and_name(name: str) -> None:
+def test_principal_is_written_as_type_and_name(name: str) -> None:
     assert Principal("User", name) == parse_principal(f"User:{name}")
     assert f"User:{name}" == str(Principal("User", name))
 

@@ -58,7 +58,7 @@ def test_the_first_rule_that_matches_makes_the_name(rules: str, subject: str, na
         "RULE:(/$1/",
     ],
 )
-def test_what_is_no_rule_is_refused(rules: str) -> None:
+def test_invalid_rule_is_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"^Correct .*ssl_principal_mapping_rules"):
         parse_rules(rules)
 

@@ -33,17 +33,17 @@ def token(key: bytes = KEY, algorithm: str = "HS256", **claims: Any) -> bytes:
     return jwt.encode(claims, key, algorithm).encode()
 
 
-def test_nobody_is_asked_where_clients_need_not_log_in() -> None:
+def test_no_proof_is_needed_without_logins() -> None:
     assert CERTIFIED == Authentication().authenticate("token", b"nonsense", CERTIFIED).principal
 
 
-def test_a_token_without_an_end_is_valid_for_ever() -> None:
+def test_token_without_expiry_is_always_valid() -> None:
     identity = ASKING.authenticate("token", token(sub="bob"), ANONYMOUS)
     assert (Principal(USER, "bob"), None) == (identity.principal, identity.expires_ms)
     assert ASKING.valid_for_ms(identity, CLOCK.time_ms()) is None
 
 
-def test_a_token_ends_when_it_says_and_no_later_than_the_listener_allows() -> None:
+def test_token_ends_at_expiry_or_listener_s_limit() -> None:
     identity = ASKING.authenticate("token", token(sub="bob", exp=NOW_S + 60, nbf=NOW_S, iat=1), ANONYMOUS)
     assert NOW_S * 1000 + 60_000 == identity.expires_ms
     limited = Authentication(exchanges={}, max_reauth_ms=1000)
@@ -69,7 +69,7 @@ def test_a_token_ends_when_it_says_and_no_later_than_the_listener_allows() -> No
         pytest.param(b"x" * 100_000, id="too long"),
     ],
 )
-def test_a_token_that_proves_nothing_is_refused_and_not_repeated(proof: bytes) -> None:
+def test_invalid_token_is_refused_and_not_quoted(proof: bytes) -> None:
     with pytest.raises(AuthenticationFailed) as failed:
         ASKING.authenticate("token", proof, ANONYMOUS)
     assert proof.decode("latin-1") not in failed.value.reason or not proof
@@ -85,7 +85,7 @@ def test_a_password_is_compared_as_by_plain() -> None:
 
 
 @pytest.mark.parametrize("method", ["none", "", "tls", "unknown", "athenz"])
-def test_without_a_proof_a_client_is_who_its_certificate_says_or_anonymous_or_refused(method: str) -> None:
+def test_client_without_proof_is_certified_anonymous_or_refused(method: str) -> None:
     assert CERTIFIED == ASKING.authenticate(method, b"", CERTIFIED).principal
     with pytest.raises(AuthenticationFailed):
         ASKING.authenticate(method, b"", ANONYMOUS)
@@ -93,7 +93,7 @@ def test_without_a_proof_a_client_is_who_its_certificate_says_or_anonymous_or_re
     assert Principal(USER, "guest") == open_to_all.authenticate(method, b"", ANONYMOUS).principal
 
 
-def test_a_wrong_proof_does_not_make_a_client_anonymous() -> None:
+def test_wrong_proof_does_not_make_client_anonymous() -> None:
     open_to_all = Authentication(
         exchanges={PLAIN: Passwords}, tokens=SecretTokens(KEY, CLOCK), anonymous=Principal(USER, "guest")
     )

@@ -27,7 +27,7 @@ def allows(security: Security, principal: Principal) -> bool:
     return authorizer.allows(principal, "::1", Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def test_without_the_setting_nobody_is_asked() -> None:
+def test_no_authorizer_without_the_setting() -> None:
     security = opened("super.users=User:admin")
     assert security.authorizer is None
     security.register_metrics(Registry())
@@ -39,11 +39,11 @@ def test_super_users_may_do_everything_and_others_nothing(name: str) -> None:
     assert [allows(security, who) for who in (ADMIN, OPS, Principal("User", "x"))] == [True, True, False]
 
 
-def test_everybody_may_use_what_no_acl_covers_if_that_is_set() -> None:
+def test_uncovered_resources_are_open_if_configured() -> None:
     assert allows(opened("authorizer.class.name=acl", "allow.everyone.if.no.acl.found=true"), ADMIN)
 
 
-def test_a_super_user_without_a_type_is_refused_at_the_start() -> None:
+def test_super_user_without_type_is_refused_at_start() -> None:
     with pytest.raises(ConfigError, match="Correct super_users: Write the principal 'admin' as TYPE:NAME"):
         opened("super.users=admin")
 

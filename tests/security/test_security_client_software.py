@@ -6,12 +6,12 @@ from broker.security.security import KINDS_MAX, OTHER, ClientSoftware, Software,
 
 
 @pytest.mark.parametrize("text", ["a", "librdkafka", "apache-kafka-java", "3.7.0", "1.0-SNAPSHOT", "a..b"])
-def test_what_kafka_takes(text: str) -> None:
+def test_names_that_kafka_accepts(text: str) -> None:
     assert is_valid(text, text)
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", ".a", "a.", "a b", "a_b", "é", "a\n", "\0"])
-def test_what_kafka_does_not_take(text: str) -> None:
+def test_names_that_kafka_refuses(text: str) -> None:
     assert not is_valid("a", text)
     assert not is_valid(text, "1")
 

@@ -70,7 +70,7 @@ def put(identity: Identity, at: Path) -> None:
 # -- what it is made of -----------------------------------------------------------------------------------------------
 
 
-def test_every_form_in_which_a_certificate_may_be_given(files: Files, tmp_path: Path) -> None:
+def test_certificate_is_accepted_in_every_form(files: Files, tmp_path: Path) -> None:
     server = certificates.server()
     encrypted = tmp_path / "encrypted.key"
     encrypted.write_text(server.key_pem("geheim"))
@@ -114,7 +114,7 @@ def x509_der(identity: Identity) -> bytes:
         ({"ssl_keystore_location": "BOTH", "ssl_principal_mapping_rules": "x"}, "ssl_principal_mapping_rules"),
     ],
 )
-def test_what_cannot_be_carried_out_is_said_at_the_start(settings: dict[str, Any], words: str, files: Files) -> None:
+def test_impossible_settings_are_reported_at_the_start(settings: dict[str, Any], words: str, files: Files) -> None:
     paths = {"BOTH": files.both, "CA": files.authority, "P12": files.pkcs12, "KEY": files.key}
     with pytest.raises(ConfigError, match=words):
         listener(**{key: str(paths[value]) if value in paths else value for key, value in settings.items()})  # type: ignore[call-overload]
@@ -123,7 +123,7 @@ def test_what_cannot_be_carried_out_is_said_at_the_start(settings: dict[str, Any
 # -- reloading --------------------------------------------------------------------------------------------------------
 
 
-def test_a_renewed_certificate_is_taken_and_an_unchanged_one_left(files: Files, tmp_path: Path, events: Events) -> None:
+def test_renewed_certificate_is_loaded_and_unchanged_kept(files: Files, tmp_path: Path, events: Events) -> None:
     tls = listener(ssl_keystore_location=str(files.both))
     assert tls.reload() is None
     assert (tls.reloads, events.names()) == (0, [])
@@ -134,7 +134,7 @@ def test_a_renewed_certificate_is_taken_and_an_unchanged_one_left(files: Files, 
     assert (tls.reloads, tls.failed_reloads, events.names()) == (1, 0, ["certificate_reloaded"])
 
 
-def test_a_bad_file_keeps_the_old_certificate_and_is_logged_once(files: Files, tmp_path: Path, events: Events) -> None:
+def test_bad_file_keeps_certificate_and_logs_once(files: Files, tmp_path: Path, events: Events) -> None:
     tls = listener(ssl_keystore_location=str(files.both))
     before = shown(tls, tmp_path)
     good = files.both.read_bytes()
@@ -170,7 +170,7 @@ def test_a_bad_file_keeps_the_old_certificate_and_is_logged_once(files: Files, t
         ),
     ],
 )
-def test_a_certificate_of_another_name_is_taken_only_if_that_is_allowed(
+def test_certificate_of_another_name_needs_permission(
     new: Any, setting: str, words: str, files: Files, tmp_path: Path
 ) -> None:
     original = files.both.read_bytes()
@@ -187,7 +187,7 @@ def test_a_certificate_of_another_name_is_taken_only_if_that_is_allowed(
                 raise AssertionError(reason)
 
 
-def test_new_settings_are_taken_with_a_reload_and_bad_ones_change_nothing(files: Files) -> None:
+def test_reload_takes_new_settings_or_changes_nothing(files: Files) -> None:
     tls = listener(ssl_keystore_location=str(files.both))
     certificate = x509_der(certificates.client())
     assert tls.principal(certificate) == Principal("User", "CN=alice")

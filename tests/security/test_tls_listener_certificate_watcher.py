@@ -14,7 +14,7 @@ from tests import certificates
 from tests.certificates import LOCAL, authority
 
 
-def test_a_changed_file_is_found_by_the_next_step_and_a_wake_up_makes_it_come_at_once(tmp_path: Path) -> None:
+def test_changed_file_is_noticed_by_step_or_wakeup(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     config = load(
         listeners=["kafka+ssl://127.0.0.1:0", "kafka://127.0.0.1:0?name=plain"], ssl_keystore_location=str(files.both)
@@ -36,7 +36,7 @@ def test_a_changed_file_is_found_by_the_next_step_and_a_wake_up_makes_it_come_at
     assert "broker_tls_certificate_expiry_seconds" in text
 
 
-def test_a_listener_without_a_certificate_is_refused_by_its_name() -> None:
+def test_listener_without_certificate_is_refused_by_name() -> None:
     config = load(listeners=["kafka+ssl://127.0.0.1:0"])
     with pytest.raises(
         ConfigError, match=r"^Correct the TLS settings of the listener kafka\+ssl: ssl_keystore_location"
@@ -45,14 +45,14 @@ def test_a_listener_without_a_certificate_is_refused_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("key", ["kafka+sasl+ssl.ssl_client_auth", "KAFKA+sasl+ssl.ssl.client.auth"])
-def test_where_clients_log_in_certificates_are_asked_for_only_if_the_listener_says_so(key: str) -> None:
+def test_login_listener_asks_certificates_only_if_set(key: str) -> None:
     listeners = ["kafka+sasl+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0"]
     for own, expected in (({}, ["none", "required"]), ({key: "requested"}, ["requested", "required"])):
         config = load(listeners=listeners, ssl_client_auth="required", listener_settings=own)
         assert [tls_config(config, each).ssl_client_auth for each in config.listeners] == expected
 
 
-def test_where_clients_log_in_no_rule_has_to_match_their_certificates() -> None:
+def test_login_listener_needs_no_matching_rule() -> None:
     listeners = ["kafka+sasl+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0"]
     config = load(listeners=listeners, ssl_principal_mapping_rules="RULE:^CN=alice$/alice/")
     rules = [tls_config(config, each).ssl_principal_mapping_rules for each in config.listeners]

@@ -42,7 +42,7 @@ class Untouchable(SqliteCatalogue):
         raise AssertionError(f"{path} was opened")
 
 
-def test_the_catalogue_is_not_touched_while_another_broker_has_the_directory(tmp_path: Path) -> None:
+def test_catalogue_is_untouched_while_another_broker_runs(tmp_path: Path) -> None:
     first = server(tmp_path)
     first.start()
     try:
@@ -52,7 +52,7 @@ def test_the_catalogue_is_not_touched_while_another_broker_has_the_directory(tmp
         first.stop()
 
 
-def test_nothing_is_touched_in_a_directory_that_is_not_a_broker_s(tmp_path: Path) -> None:
+def test_foreign_directory_is_left_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.odt").touch()
     with pytest.raises(ConfigError, match="not empty"):
         server(tmp_path, Untouchable).start()
@@ -76,7 +76,7 @@ def test_the_directory_is_let_go_of_last(tmp_path: Path) -> None:
     broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()
 
 
-def test_a_stop_does_not_wait_for_thousands_of_partitions_that_are_being_made(tmp_path: Path) -> None:
+def test_stop_does_not_wait_for_thousands_of_creations(tmp_path: Path) -> None:
     broker = server(tmp_path)
     broker.start()
     errors: list[StorageError] = []
@@ -99,7 +99,7 @@ def test_a_stop_does_not_wait_for_thousands_of_partitions_that_are_being_made(tm
     broker.stop()
 
 
-def test_when_the_flushers_are_stopped_none_begins_another_fsync(tmp_path: Path) -> None:
+def test_stopped_flushers_begin_no_fsync(tmp_path: Path) -> None:
     broker = server(tmp_path)
     broker.start()
     asked: list[str] = []
@@ -127,7 +127,7 @@ def test_when_the_flushers_are_stopped_none_begins_another_fsync(tmp_path: Path)
     assert [waited[name] for name in KAFKA_THREADS] == [FLUSHER_THREADS] * FLUSHER_THREADS + [0] * 5
 
 
-def test_while_a_thread_waits_for_a_disk_that_hangs_no_other_broker_gets_the_directory(tmp_path: Path) -> None:
+def test_hanging_disk_keeps_the_directory_locked(tmp_path: Path) -> None:
     disk, hangs, answers = FaultyDisk(), threading.Event(), threading.Event()
     others = set(threading.enumerate())
 
@@ -197,7 +197,7 @@ def test_threads_that_others_wait_for_are_started_first(
         broker.stop()
 
 
-def test_a_listener_that_no_service_has_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_unknown_scheme_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"serves kafka://, .* listeners only"):
         server(tmp_path, Untouchable, ["gopher://127.0.0.1:0"]).start()
     assert list(tmp_path.iterdir()) == []
@@ -254,7 +254,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     return parts
 
 
-def test_a_service_is_taken_through_its_life_by_one_line_of_the_table(tmp_path: Path, noted: list[Noted]) -> None:
+def test_table_entry_runs_a_service_s_life(tmp_path: Path, noted: list[Noted]) -> None:
     broker = server(tmp_path, listeners=["kafka://127.0.0.1:0", "noted://127.0.0.1:0", "noted://127.0.0.1:0?name=more"])
     broker.start()
     (part,) = noted
@@ -278,7 +278,7 @@ def test_a_service_that_does_not_open_is_closed(
     broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()
 
 
-def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
+def test_processor_counters_are_in_the_registry(tmp_path: Path) -> None:
     running = BrokerServer(load(data_dir=str(tmp_path), listeners=["kafka://127.0.0.1:0"], network_threads=1))
     running.start()
     try:
@@ -293,20 +293,18 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
         running.stop()
 
 
-def test_a_shuffle_listener_has_no_logins_and_is_told_what_it_may_have(tmp_path: Path) -> None:
+def test_shuffle_listener_is_refused_logins_with_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"as shuffle\+ssl://: its protocol has no SASL"):
         BrokerServer(load(data_dir=str(tmp_path), listeners=["shuffle+sasl://127.0.0.1:0"])).start()
 
 
-def test_a_listener_that_lets_anybody_in_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_open_listener_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allow_anonymous_listeners"):
         server(tmp_path, Untouchable, ["kafka://0.0.0.0:0"]).start()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_listener_that_lets_anybody_in_is_named_at_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_listener_is_named_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = load(data_dir=str(tmp_path), listeners=["kafka://0.0.0.0:0"], allow_anonymous_listeners=True)
     broker = BrokerServer(config)
     broker.start()

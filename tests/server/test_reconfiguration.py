@@ -26,7 +26,7 @@ from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (3, 1), (3, 6), (8, 4), (8, 16), (9, 4)])
-def test_a_step_may_halve_or_double_the_number_of_threads(before: int, after: int) -> None:
+def test_thread_number_may_halve_or_double(before: int, after: int) -> None:
     _at_most_doubled_or_halved("num.io.threads", load(io_threads=before), load(io_threads=after))
 
 
@@ -47,7 +47,7 @@ def shown(kafka: Kafka, name: str) -> str:
         return str(x509.load_der_x509_certificate(certificate).serial_number)
 
 
-def test_certificates_of_a_listener_are_changed_while_running_and_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_listener_certificates_change_live_and_survive_restart(tmp_path: Path) -> None:
     old, new = certificates.server(), certificates.server("rsa")
     files, others = old.write(tmp_path, "old"), new.write(tmp_path, "new")
     settings = {
@@ -75,7 +75,7 @@ def test_certificates_of_a_listener_are_changed_while_running_and_are_there_afte
 
 
 @pytest.mark.parametrize("dot", [".", "_"])
-def test_a_key_that_was_set_while_running_is_shown_to_nobody(tmp_path: Path, dot: str) -> None:
+def test_key_that_was_set_live_is_not_shown(tmp_path: Path, dot: str) -> None:
     new = certificates.server("rsa")
     with Kafka(
         listeners=("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
@@ -93,7 +93,7 @@ def test_a_key_that_was_set_while_running_is_shown_to_nobody(tmp_path: Path, dot
         assert (values[key], values[chain]) == ((None, 2), (None, 2))
 
 
-def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path) -> None:
+def test_change_does_not_open_listener_to_everybody(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     with Kafka(
         listeners=("kafka://127.0.0.1:0", "kafka+ssl://0.0.0.0:0?name=outer"),
@@ -106,7 +106,7 @@ def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path
         assert "allow_anonymous_listeners" in result.error_message
 
 
-def test_an_earlier_change_does_not_open_the_listeners_of_a_later_start(tmp_path: Path) -> None:
+def test_earlier_change_does_not_open_later_listeners(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
 
     def settings(host: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def let_in(kafka: Kafka, name: str) -> bool:
         return False
 
 
-def test_where_clients_log_in_no_change_makes_the_listener_ask_for_certificates(tmp_path: Path) -> None:
+def test_login_listener_cannot_be_made_to_ask_certificates(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     settings = {
         "data_dir": str(tmp_path / "data"),
@@ -163,7 +163,7 @@ def test_where_clients_log_in_no_change_makes_the_listener_ask_for_certificates(
         assert (let_in(kafka, "outer"), let_in(kafka, "login")) == (True, True)
 
 
-def test_a_certificate_that_one_listener_refuses_is_taken_by_none(tmp_path: Path) -> None:
+def test_certificate_refused_by_a_listener_changes_none(tmp_path: Path) -> None:
     first, second = (authority().issue("broker", hosts=names) for names in (["a"], ["b"]))
     both = authority().issue("broker", hosts=["a", "c"])
     kept = [each.write(tmp_path, str(number)) for number, each in enumerate((first, second, both))]
@@ -180,7 +180,7 @@ def test_a_certificate_that_one_listener_refuses_is_taken_by_none(tmp_path: Path
         assert shown(kafka, "two") == str(second.x509.serial_number)
 
 
-def test_after_a_restart_nobody_is_let_in_because_a_file_is_missing(tmp_path: Path) -> None:
+def test_missing_file_after_restart_lets_nobody_in(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     settings = {
         "data_dir": str(tmp_path / "data"),
@@ -200,7 +200,7 @@ def test_after_a_restart_nobody_is_let_in_because_a_file_is_missing(tmp_path: Pa
         assert not let_in(kafka, "outer")
 
 
-def test_after_a_restart_a_listener_is_not_open_to_everybody_without_permission(tmp_path: Path) -> None:
+def test_restart_does_not_open_listener_without_permission(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     settings = {
         "data_dir": str(tmp_path / "data"),
@@ -216,7 +216,7 @@ def test_after_a_restart_a_listener_is_not_open_to_everybody_without_permission(
         pass
 
 
-def test_a_certificate_that_was_taken_once_is_taken_after_a_restart(tmp_path: Path) -> None:
+def test_accepted_certificate_is_accepted_after_restart(tmp_path: Path) -> None:
     old, new = (authority().issue("broker", hosts=[name]) for name in ("a", "b"))
     settings = {
         "data_dir": str(tmp_path / "data"),
@@ -234,9 +234,7 @@ def test_a_certificate_that_was_taken_once_is_taken_after_a_restart(tmp_path: Pa
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl", "kafka+sasl+ssl"])
-def test_the_control_listener_answers_health_and_changes_settings_while_the_data_plane_is_full(
-    tmp_path: Path, scheme: str
-) -> None:
+def test_control_listener_works_while_data_plane_is_full(tmp_path: Path, scheme: str) -> None:
     files = certificates.server().write(tmp_path)
     context = ssl.create_default_context(cafile=str(files.authority))
     config = load(

@@ -54,7 +54,7 @@ def test_a_password_is_taken_on_this_machine(running: BrokerServer) -> None:
     assert UNAUTHORIZED == answer(callers, "127.0.0.1", "wrong").status
 
 
-def test_what_only_this_machine_may_send_a_listener_is_not_taken_over_a_network_without_tls(
+def test_local_credentials_are_refused_over_plaintext_network(
     running: BrokerServer,
 ) -> None:
     callers = callers_of(running)
@@ -66,7 +66,7 @@ def test_what_only_this_machine_may_send_a_listener_is_not_taken_over_a_network_
     assert 200 == answer(attrs.evolve(callers, with_tls={"http"}), "192.0.2.1").status
 
 
-def test_where_it_is_allowed_passwords_are_taken_over_a_network_if_the_listener_takes_them(
+def test_passwords_are_taken_over_network_where_allowed(
     running: BrokerServer,
 ) -> None:
     config = attrs.evolve(running.config, http_allow_unencrypted_logins=True)
@@ -75,7 +75,7 @@ def test_where_it_is_allowed_passwords_are_taken_over_a_network_if_the_listener_
     assert (200 if plain else FORBIDDEN) == answer(callers, "192.0.2.1").status
 
 
-def test_what_a_listener_without_tls_takes_from_other_machines_http_takes_as_well(running: BrokerServer) -> None:
+def test_http_takes_what_the_plaintext_listener_takes(running: BrokerServer) -> None:
     config, (asking, *others) = running.config, running.config.listeners
     plain = "PLAIN" in config.sasl_enabled_mechanisms
     for host, ssl, status in (("0.0.0.0", False, 200 if plain else FORBIDDEN), ("0.0.0.0", True, FORBIDDEN)):
@@ -101,7 +101,7 @@ def test_tokens_of_pulsar_are_as_passwords_are(tmp_path: Any) -> None:
         made.stop()
 
 
-def test_nobody_is_asked_where_nobody_logs_in(running: BrokerServer) -> None:
+def test_no_authentication_without_login_listeners(running: BrokerServer) -> None:
     config = running.config
     others = [listener for listener in config.listeners if not listener.sasl]
     callers = open_callers(config, others, running.security, running.runtime.clock)
@@ -112,7 +112,7 @@ def callers_of(running: BrokerServer) -> Callers:
     return open_callers(running.config, running.config.listeners, running.security, running.runtime.clock)
 
 
-def test_records_over_http_count_for_the_quota_of_their_user_in_every_protocol(running: BrokerServer) -> None:
+def test_http_records_count_for_the_user_s_quota(running: BrokerServer) -> None:
     clock, quotas = HandClock(), running.security.quotas
     callers = attrs.evolve(callers_of(running), clock=clock)
     records = callers.protected(Route("GET", "/", lambda call: json_answer("x" * 5000), fetches=True))
@@ -133,7 +133,7 @@ def test_records_over_http_count_for_the_quota_of_their_user_in_every_protocol(r
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_time_of_http_requests_counts_and_delays_their_answers(running: BrokerServer, fails: bool) -> None:
+def test_http_request_time_counts_and_delays_answers(running: BrokerServer, fails: bool) -> None:
     clock, quotas = HandClock(), running.security.quotas
     callers = attrs.evolve(callers_of(running), clock=clock)
 

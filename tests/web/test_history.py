@@ -27,7 +27,7 @@ def test_ten_minutes_are_kept_every_five_seconds() -> None:
     assert [float(number) for number in range(2000 - FINE, 2000)] == extract.series["n"]
 
 
-def test_an_hour_is_kept_every_twenty_seconds_as_means() -> None:
+def test_hour_is_kept_as_means_of_twenty_seconds() -> None:
     history = filled(2000)
     extract = history.read(["n"], 0)
     assert COARSE_STEP_S == extract.step_s
@@ -54,14 +54,14 @@ def test_a_gap_is_null() -> None:
     assert [1.0, None, None, 4.0] == history.read(["n"], START_MS).series["n"]
 
 
-def test_a_second_sample_of_one_step_is_left_out() -> None:
+def test_second_sample_within_a_step_is_dropped() -> None:
     history = filled(2)
     history.record(START_MS + STEP_S * 1000 + 1, {"n": (WHOLE, 99.0)})
     assert [0.0, 1.0] == history.read(["n"], START_MS).series["n"]
 
 
 @pytest.mark.parametrize("shift_s", [-100_000, 100_000])
-def test_the_history_starts_again_when_the_clock_is_set(shift_s: int) -> None:
+def test_history_starts_again_when_clock_is_set(shift_s: int) -> None:
     history = filled(10)
     now_ms = START_MS + shift_s * 1000
     history.record(now_ms, {"n": (WHOLE, 7.0)})
@@ -71,7 +71,7 @@ def test_the_history_starts_again_when_the_clock_is_set(shift_s: int) -> None:
     )
 
 
-def test_of_many_things_the_busiest_have_series() -> None:
+def test_busiest_things_have_series() -> None:
     history = History(kind_max=10)
     for number in range(50):
         now_ms = START_MS + number * STEP_S * 1000
@@ -80,7 +80,7 @@ def test_of_many_things_the_busiest_have_series() -> None:
     assert ["whole"] == history.names(WHOLE)
 
 
-def test_a_thing_that_becomes_busy_takes_the_place_of_one_that_was() -> None:
+def test_busier_thing_replaces_a_quieter_thing() -> None:
     history = History(kind_max=2)
     history.record(START_MS, {"a": ("topic", 10.0), "b": ("topic", 5.0)})
     history.record(START_MS + STEP_S * 1000, {"a": ("topic", 10.0), "c": ("topic", 7.0)})

@@ -25,7 +25,7 @@ def test_a_counter_of_a_thing_is_a_rate() -> None:
     assert [None, 10.0] == figures.history.read(["topic:t:messages_in"], 0).series["topic:t:messages_in"]
 
 
-def test_what_was_not_counted_has_the_rate_zero() -> None:
+def test_uncounted_thing_has_rate_zero() -> None:
     figures = sampled(10, 60, 60)
     assert 0.0 == figures.rate(IN, "t")
     assert [None, 10.0, 0.0] == figures.history.read(["topic:t:messages_in"], 0).series["topic:t:messages_in"]
@@ -41,7 +41,7 @@ def test_gauges_are_kept_as_they_are() -> None:
     assert ["groups"] == figures.history.names(WHOLE)
 
 
-def test_a_sample_that_comes_too_early_is_left_out() -> None:
+def test_sample_that_comes_too_early_is_dropped() -> None:
     figures = sampled(10, 60)
     figures.sample(106.0, 106_000)
     assert 10.0 == figures.rate(IN, "t")

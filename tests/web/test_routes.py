@@ -7,7 +7,7 @@ import pytest
 from broker.web.routes import NO_CONTENT, Route, Routes, json_answer
 
 
-def test_routes_are_kept_in_order_and_each_is_there_once() -> None:
+def test_routes_keep_their_order_and_are_unique() -> None:
     routes = Routes()
     first, second = (Route(method, "/a", lambda call: NO_CONTENT) for method in ("GET", "PUT"))
     routes.add(first, second)
@@ -16,6 +16,6 @@ def test_routes_are_kept_in_order_and_each_is_there_once() -> None:
         routes.add(Route("GET", "/a", lambda call: NO_CONTENT))
 
 
-def test_json_is_ascii_so_that_every_text_can_be_sent() -> None:
+def test_json_is_ascii_for_any_text() -> None:
     value = {"a": "é\ud800", "b": [1, None]}
     assert value == json.loads(json_answer(value).body.decode("ascii"))

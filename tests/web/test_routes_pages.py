@@ -33,7 +33,7 @@ def test_pages_have_every_name_once_and_in_order(names: set[str], limit: int) ->
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "--1", "-", "1" * 40, "٣", "1_0", " 1"])
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_non_number_is_refused(text: str) -> None:
     with pytest.raises(HttpError, match="offset"):
         number_of(call(offset=text), "offset", least=-5)
 
@@ -43,7 +43,7 @@ def test_a_number_may_be_left_out(query: dict[str, Any], expected: int) -> None:
     assert expected == number_of(call(**query), "offset", 7, least=-5)
 
 
-def test_a_page_has_a_hundred_items_unless_something_else_is_asked_for() -> None:
+def test_page_has_a_hundred_items_by_default() -> None:
     assert (100, 1000) == (limit_of(call()), limit_of(call(limit="1000")))
 
 

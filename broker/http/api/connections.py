@@ -1,4 +1,4 @@
-"""``/api/v1/connections``: the reactor from acceptor to handlers, and its connections with the reasons why they are held.
+"""``/api/v1/connections``: the reactor from acceptor to handlers, and its connections with the reasons for their holds.
 
 Read without a lock from the processors' own fields, so the figures of one answer may be some microseconds apart.
 
@@ -26,8 +26,8 @@ class Connections:
         self._sockets = sockets
         self._callers = callers
         self._clock = clock
-        # The last two samples: when (monotonic, s), and what each thread has spent altogether (s): a processor waiting, a handler
-        # working.
+        # The last two samples: the time (monotonic, s), and how long (s) each thread has spent altogether: a processor
+        # waiting, a handler working.
         self._before: tuple[float, Mapping[object, float]] = (0.0, {})
         self._last: tuple[float, Mapping[object, float]] = (0.0, {})
 
@@ -36,12 +36,12 @@ class Connections:
 
     def page(self, call: Call) -> Answer:
         self._callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
-        found = dict(self._all())
-        page, following = page_of(call, found)
+        entries = dict(self._all())
+        page, following = page_of(call, entries)
         now, now_ms = self._clock.monotonic(), self._clock.time_ms()
         connections = []
         for name in call.work.each(page):
-            processor, connection = found[name]
+            processor, connection = entries[name]
             opened_ms = now_ms - int((now - connection.opened_at) * 1000)
             connections.append(_connection(name, processor, connection, opened_ms))
         return json_answer({**self.reactor(), "connections": connections, "next": following})
@@ -51,19 +51,19 @@ class Connections:
         now = self._clock.monotonic()
         spent: dict[object, float] = {}
         for plane in self._sockets.planes:
-            spent |= {each: each.idle_s for each in plane.processors}
-            spent |= {each: each.busy_until(now) for each in plane.handlers.copy()}
+            spent |= {processor: processor.idle_s for processor in plane.processors}
+            spent |= {handler: handler.busy_until(now) for handler in plane.handlers.copy()}
         self._before, self._last = self._last, (now, spent)
 
     def _share(self, thread: object) -> float | None:
-        """Of the last 5 s, how much the thread has spent as `sampled` measures it; None before that is known."""
+        """The share of the last 5 s that the thread has spent as `sampled` measures it; None before that is known."""
         (then, before), (now, last) = self._before, self._last
         if thread not in before or thread not in last or now <= then:
             return None
         return min(1.0, max(0.0, (last[thread] - before[thread]) / (now - then)))
 
     def reactor(self) -> dict[str, Any]:
-        """The planes: that of the data, and the one of the control listener if there is one."""
+        """The data plane, and the control listener's plane if there is one."""
         data, *control = [self._plane(plane) for plane in self._sockets.planes]
         return {"reactor": data, "control": control[0] if control else None}
 
@@ -85,7 +85,7 @@ class Connections:
                 }
             )
         handlers = plane.handlers.copy()
-        busy = [share for each in handlers if (share := self._share(each)) is not None]
+        busy = [share for handler in handlers if (share := self._share(handler)) is not None]
         return {
             "acceptor": {
                 "accepted": 0 if acceptor is None else acceptor.accepted,
@@ -95,7 +95,7 @@ class Connections:
             "channel": {"depth": len(plane.channel), "capacity": plane.channel.capacity},
             "handlers": {
                 "threads": len(handlers),
-                "busy": sum(1 for each in handlers if each.busy_since),
+                "busy": sum(1 for handler in handlers if handler.busy_since),
                 "idle": _rounded(1.0 - sum(busy) / len(busy)) if busy else None,
             },
             "memory": {"used": plane.memory.in_use, "capacity": plane.memory.capacity},
@@ -111,7 +111,7 @@ class Connections:
 
 
 def reasons(holds: int) -> list[str]:
-    """Why a connection takes no request at the moment, by the names of `broker/network/mute.py`."""
+    """Why a connection takes no request at the moment, as named in `broker/network/mute.py`."""
     return [name for bit, name in _REASONS.items() if holds & bit]
 
 

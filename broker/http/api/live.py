@@ -1,5 +1,7 @@
-"""``/api/v1/live``: the overview after each sample and, if asked for, the values of series and the state of the reactor, as
-server-sent events.
+"""``/api/v1/live``, ``/api/v1/history`` and ``/api/v1/events``.
+
+``live`` sends server-sent events: the overview after each sample and, if asked for, values of series and the state of
+the reactor.
 
 | event | when | data |
 |---|---|---|
@@ -7,14 +9,13 @@ server-sent events.
 | samples | after each sample, with ``series`` | ``{"time_ms": ..., "values": {"name": 1.5}}`` |
 | reactor | every second, with ``reactor=true`` | as ``reactor`` of ``/api/v1/connections`` |
 
-The sampler's thread makes the events. What the client may see is asked again each time.
+The sampler's thread makes the events and checks the client's rights each time.
 
-``/api/v1/history``: figures of the last hour, as series.
+``history`` returns figures of the last hour as series. ``series`` names them, separated by commas; a comma within a
+name is written ``%2C``, and a percent sign ``%25``. Without it, all series of the whole broker are returned. Series
+that the client may not describe, and series without a history, are left out.
 
-``series`` names them, with commas between; a comma within a name is written ``%2C`` there, and a percent sign ``%25``. Without
-it, all series of the whole broker are given. What the client may not describe, and what has no history, is left out.
-
-``/api/v1/events``: what happened lately, as the log has written it.
+``events`` returns recent events of the log.
 
 Tests: tests/http/api/test_history_calls.py.
 """
@@ -34,9 +35,9 @@ from broker.web.callers import Callers
 from broker.web.history import WHOLE, Figures
 from broker.web.routes import Answer, Call, EventStream, Route, json_answer, limit_of, number_of, stream_answer
 
-# Of one answer, and of one stream: 180 values each are 200 KB of JSON.
+# The number of series of one answer, and of one stream: 180 values each are 200 KB of JSON.
 SERIES_MAX: Final = 100
-# How far back without `since`: ten minutes.
+# The default of `since`: ten minutes ago.
 _USUAL_MS = 600_000
 _KINDS = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
 
@@ -67,13 +68,13 @@ def wanted(call: Call, figures: Figures) -> list[str]:
 
 
 def series_names(text: str) -> list[str]:
-    """The names in the parameter ``series``, of which commas and percent signs are escaped, and nothing else is."""
+    """The names in the parameter ``series``, in which only commas and percent signs are escaped."""
     names = text.split(",", SERIES_MAX)[:SERIES_MAX]
     return [name.replace("%2C", ",").replace("%2c", ",").replace("%25", "%") for name in names]
 
 
 def permitted(call: Call, callers: Callers, names: Sequence[str]) -> list[str]:
-    """Those whose things the client may describe."""
+    """The series of things that the client may describe."""
     if callers.authorizer is None:
         return list(names)
     return [name for name in names if callers.may(call, Operation.DESCRIBE, *_resource(name))]
@@ -103,9 +104,9 @@ class Events:
         level = call.query.get("level", "debug")
         least = _LEVELS.index(level) if level in _LEVELS else 0
         events = [
-            {"time_ms": each.time_ms, "level": each.level, "event": each.event, "fields": dict(each.fields)}
-            for each in reversed(log.recent())
-            if each.time_ms >= (since or 0) and _LEVELS.index(each.level) >= least
+            {"time_ms": event.time_ms, "level": event.level, "event": event.event, "fields": dict(event.fields)}
+            for event in reversed(log.recent())
+            if event.time_ms >= (since or 0) and _LEVELS.index(event.level) >= least
         ]
         return json_answer({"events": events[:limit]})
 
@@ -157,34 +158,34 @@ class Live:
     # -- on the sampler's thread --------------------------------------------------------------------------------------
 
     def sampled(self) -> None:
-        """There is a new sample."""
+        """Called after each sample."""
         listeners = self._present()
         if not listeners:
             return
         overview, now_ms = _json(self._overview()), self._clock.time_ms()
-        for each in listeners:
-            each.stream.send("overview", overview)
-            if each.series:
-                names = permitted(each.call, self._callers, each.series)
-                each.stream.send("samples", _json({"time_ms": now_ms, "values": self._figures.history.last(names)}))
+        for listener in listeners:
+            listener.stream.send("overview", overview)
+            if listener.series:
+                names = permitted(listener.call, self._callers, listener.series)
+                listener.stream.send("samples", _json({"time_ms": now_ms, "values": self._figures.history.last(names)}))
 
     def tick(self) -> None:
-        """About every second."""
-        listeners = [each for each in self._present() if each.reactor]
+        """Called about every second."""
+        listeners = [listener for listener in self._present() if listener.reactor]
         if listeners:
             reactor = _json(self._reactor())
-            for each in listeners:
-                each.stream.send("reactor", reactor)
+            for listener in listeners:
+                listener.stream.send("reactor", reactor)
 
     def _present(self) -> list[_Listener]:
-        """Those that still read and may."""
+        """The listeners that still read and still have the right to."""
         with self._lock:
-            self._listeners = [each for each in self._listeners if not each.stream.closed]
+            self._listeners = [listener for listener in self._listeners if not listener.stream.closed]
             present = list(self._listeners)
-        for each in present:
-            if not self._callers.may(each.call, Operation.DESCRIBE, ResourceType.CLUSTER):
-                each.stream.close()
-        return [each for each in present if not each.stream.closed]
+        for listener in present:
+            if not self._callers.may(listener.call, Operation.DESCRIBE, ResourceType.CLUSTER):
+                listener.stream.close()
+        return [listener for listener in present if not listener.stream.closed]
 
 
 def _json(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""``/api/v1/overview``: the broker in one line, and the figures of which the history keeps an hour.
+"""``/api/v1/overview``: the broker in one line, and the figures that the history keeps for an hour.
 
-Rates are those of the last sample. What it takes to answer does not depend on the number of topics, connections or groups: the
-rest was read by the sampler, too.
+Rates are those of the last sample. The cost of an answer does not depend on the number of topics, connections or
+groups: the sampler has read those figures.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from broker.web.routes import Answer, Call, Route, json_answer
 MESSAGES_IN = Field("topic", "messages_in", counter=True)
 BYTES_IN = Field("topic", "bytes_in", counter=True)
 BYTES_OUT = Field("topic", "bytes_out", counter=True)
-# Partitions that the reasons for bad health name.
+# How many partitions the reasons for bad health name.
 _NAMED = 3
-# A disk on which records were refused counts as full for so long (s), and then as long as it has less room than this.
+# A disk on which records were refused counts as full for this long (s), and then while it has less room than this.
 _RECENTLY_S = 60.0
 _LITTLE_ROOM_BYTES = 64 << 20
 
 
 @attrs.frozen(eq=False)
 class Whole:
-    """What the overview is about."""
+    """The parts of the broker that the overview describes."""
 
     config: BrokerConfig
     cluster_id: str
@@ -77,12 +77,12 @@ class Overview:
             "health": {"status": "degraded" if reasons else "ok", "reasons": reasons},
             "listeners": [
                 {
-                    "name": each.name,
-                    "scheme": each.url_scheme,
-                    "address": _address(*whole.sockets.address(each.name)),
-                    "connections": connections.get(each.name, 0),
+                    "name": listener.name,
+                    "scheme": listener.url_scheme,
+                    "address": _address(*whole.sockets.address(listener.name)),
+                    "connections": connections.get(listener.name, 0),
                 }
-                for each in whole.listeners
+                for listener in whole.listeners
             ],
             "rates": {
                 name: round(values.get(name, 0.0), 3)
@@ -130,7 +130,7 @@ class Overview:
 
 
 class _Storage:
-    """All logs, read once a sample. On the sampler's thread."""
+    """Figures of all logs, read once a sample on the sampler's thread."""
 
     def __init__(self, logs: LogManager, clock: Clock) -> None:
         self._logs = logs
@@ -141,10 +141,11 @@ class _Storage:
         self.log_bytes = 0
         self.free_bytes = 0  # of the file system with the logs
         self.offline: list[str] = []
-        self.full: list[str] = []  # the disk has no room for what producers send to these
+        self.full: list[str] = []  # their records are refused because the disk has no room
 
     def messages(self) -> float:
-        """The offsets that were given since topics were made. Begins the reading: counters are read first."""
+        """The number of offsets given since the topics were created. This starts the reading, because counters are read
+        first."""
         by_topic: dict[str, float] = {}
         bytes_in: dict[str, float] = {}
         bytes_out: dict[str, float] = {}
@@ -153,7 +154,7 @@ class _Storage:
             self.free_bytes = self._logs.disk.free_bytes(self._logs.data_dir)
         except OSError:
             self.free_bytes = 0
-        # Nobody may have tried since, so after a while it is the room that counts.
+        # No producer may have tried since, so after a while only the free room counts.
         recently = self._clock.monotonic() - _RECENTLY_S
         for (topic, partition), log in self._logs.partitions.copy().items():
             by_topic[topic] = by_topic.get(topic, 0) + log.log_end_offset
@@ -188,13 +189,13 @@ def _named(partitions: list[str]) -> str:
 
 
 class _Stats:
-    """What the processors have counted together. The sum falls when a processor is taken away."""
+    """Sums of the processors' counters. A sum falls when a processor is removed."""
 
     def __init__(self, sockets: SocketServer) -> None:
         self._sockets = sockets
 
     def sum(self, name: str) -> int:
-        return sum(getattr(each.stats, name) for each in self._sockets.processors)
+        return sum(getattr(processor.stats, name) for processor in self._sockets.processors)
 
 
 def _address(host: str, port: int) -> str:

@@ -1,9 +1,10 @@
-"""``/api/v1/requests``: how many requests of each API there were in the last minute, and how long they took.
+"""``/api/v1/requests``: the number of requests of each API in the last minute, and how long they took.
 
-The broker measures the five parts of a request, each by itself (`broker/metrics/request_times.py`). The percentiles of the whole
-are put together from the parts as if these did not depend on each other.
+The broker measures the five parts of a request separately (`broker/metrics/request_times.py`). The percentiles of whole
+requests are computed from the parts as if these were independent of each other.
 
-The sampler's thread takes a snapshot of the counters every 5 s; an answer is the difference to the one of a minute ago.
+The sampler's thread takes a snapshot of the counters every 5 s; an answer is the difference to the snapshot of a minute
+ago.
 
 Tests: tests/http/api/test_requests.py.
 """
@@ -27,7 +28,7 @@ from broker.web.routes import Answer, Call, Route, json_answer
 
 _WINDOW_S: Final = 60.0
 _BOUNDS: Final = names.REQUEST_SECONDS.bounds
-# What stands for the values of a range when ranges are added: the middle of it, and of the last one twice its lower end.
+# The value that represents a range when ranges are added: its middle, and for the last range twice its lower end.
 _MIDDLES: Final = tuple(
     (low + high) / 2 for low, high in zip((0.0, *_BOUNDS), (*_BOUNDS, 3 * _BOUNDS[-1]), strict=True)
 )
@@ -59,7 +60,7 @@ class Requests:
     def page(self, call: Call) -> Answer:
         self._callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
         now = self._snapshot()
-        before = next((each for each in self._snapshots.copy() if each.at >= now.at - _WINDOW_S), now)
+        before = next((snapshot for snapshot in self._snapshots.copy() if snapshot.at >= now.at - _WINDOW_S), now)
         elapsed_s = max(now.at - before.at, 1e-3)
         apis = sorted(labels[0] for labels in now.counts)
         return json_answer({"window_s": round(elapsed_s, 3), "apis": [_api(name, before, now) for name in apis]})
@@ -98,7 +99,7 @@ def _api(name: str, before: _Snapshot, now: _Snapshot) -> dict[str, Any]:
 
 
 def _grown(before: Ranges | None, now: Ranges | None) -> tuple[list[float], float]:
-    """What was added to a histogram."""
+    """The increase of a histogram between two snapshots."""
     if now is None:
         return [0.0] * (len(_BOUNDS) + 1), 0.0
     if before is None:
@@ -115,7 +116,7 @@ def added(one: Sequence[float], other: Sequence[float]) -> list[float]:
             continue
         for second, also in enumerate(other):
             if also:
-                # What is in the first range is next to nothing beside what is not.
+                # A time in the first range is negligible beside a longer one.
                 longer = max(first, second)
                 place = longer if min(first, second) == 0 else bisect_left(_BOUNDS, _MIDDLES[first] + _MIDDLES[second])
                 shares[place] += count * also / (of_one * of_other)
@@ -123,7 +124,8 @@ def added(one: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def percentile(spread: Sequence[float], share: float) -> float:
-    """The time (s) that this share of the requests did not exceed, about: they are taken to be evenly spread over a range."""
+    """The time (s) that about this share of the requests did not exceed; requests are assumed to be even within a
+    range."""
     sums = list(accumulate(spread))
     wanted = share * sums[-1]
     place = min(bisect_left(sums, wanted), len(spread) - 1)

@@ -1,10 +1,11 @@
-"""The routes of the page: ``/``, ``/favicon.ico`` and one for each file under ``/page/``.
+"""The routes of the page: ``/``, ``/favicon.ico``, and a route for each file under ``/page/``.
 
-The files are read, compressed and hashed once, when the HTTP service is put together. A request is answered from memory, on its
-connection's processor. Each file has a route of its own, so no part of a request ever becomes a path of the file system.
+The files are read, compressed and hashed once, when the HTTP service is assembled. A request is answered from memory,
+on its connection's processor. Each file has a route of its own, so no part of a request ever becomes a path of the file
+system.
 
-The page shows what producers have sent, which may be hostile. It inserts everything as text; the Content-Security-Policy is the
-second line: no script but these files, and (``require-trusted-types-for``) no text that becomes HTML.
+The page shows data of producers, which may be hostile. It inserts everything as text; the Content-Security-Policy is
+the second line of defence: no scripts but these files, and (``require-trusted-types-for``) no text that becomes HTML.
 """
 
 import gzip
@@ -50,7 +51,7 @@ _SAFETY: Final = (
 
 
 def routes() -> list[Route]:
-    """Raises OSError where files of the package cannot be read."""
+    """Raises OSError if files of the package cannot be read."""
     files = dict(_files())
     paths = {f"/page/{path}": file for path, file in files.items()}
     paths |= {"/": files[_INDEX], "/favicon.ico": files[_ICON]}
@@ -67,7 +68,7 @@ def _files() -> Iterator[tuple[str, "File"]]:
 
 @attrs.frozen
 class _Form:
-    """One of the two forms in which a file is sent. A form has a tag of its own, as caches need it."""
+    """A file as it is sent, plain or compressed. Each form has its own tag, as caches need it."""
 
     body: bytes
     tag: str
@@ -92,18 +93,18 @@ class File:
 
 
 def _form(body: bytes, tag: str, *headers: tuple[str, str]) -> _Form:
-    # no-cache: a browser may keep the file, but asks each time whether it is still this one.
+    # no-cache: a browser may keep the file, but revalidates it each time.
     always = (("cache-control", "no-cache"), ("etag", tag), ("vary", "accept-encoding"))
     return _Form(body, tag, (*always, *_SAFETY, *headers))
 
 
 def _takes_gzip(headers: Mapping[str, str]) -> bool:
-    """Whether the client says so in plain words; in doubt it gets the file as it is."""
+    """Whether the client accepts gzip explicitly; in doubt it gets the plain file."""
     codings = headers.get("accept-encoding", "").lower().split(",")
     return "gzip" in (coding.strip() for coding in codings)
 
 
 def _has(headers: Mapping[str, str], tag: str) -> bool:
-    """Whether the client has this form already."""
+    """Whether the client has this form already, by its If-None-Match header."""
     known = [each.strip().removeprefix("W/") for each in headers.get("if-none-match", "").split(",")]
     return tag in known or known == ["*"]

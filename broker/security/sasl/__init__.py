@@ -1,1 +1,1 @@
-"""SASL as the broker does it: mechanisms that ask what the broker knows about users. Nothing here knows a socket."""
+"""The broker's side of SASL: mechanisms that check clients against the broker's users. Knows no socket."""

@@ -1,6 +1,7 @@
-"""One login of one client: what every mechanism does with the tokens that the client sends.
+"""The interface of a SASL mechanism: an `Exchange` is one login of one client.
 
-How many logins there were, by listener, mechanism and result. Any thread may count; logins are rare enough for a lock.
+`LoginCounters` counts logins by listener, mechanism and result. Any thread may count; logins are rare enough for a
+lock.
 
 Tests: tests/kafka/handlers/test_sasl_authenticate.py.
 """
@@ -32,7 +33,7 @@ class LoginCounters:
         self._counts: dict[tuple[str, ...], float] = {}
 
     def count(self, listener: str, mechanism: str, result: LoginResult) -> None:
-        """``mechanism``: one of the listener's, or an empty text where none was chosen."""
+        """``mechanism``: a mechanism of the listener, or an empty text if the client chose none."""
         key = (listener, mechanism, result.value)
         with self._lock:
             self._counts[key] = self._counts.get(key, 0) + 1
@@ -46,9 +47,9 @@ class LoginCounters:
 
 
 class AuthenticationFailed(Exception):
-    """The client has not proved who it is. ``reason`` is for the broker's log; the client is not told.
+    """The client has not proved its identity. ``reason`` is for the broker's log; the client is not told.
 
-    ``user`` is the name that the client gave, if it gave one.
+    ``user``: the name that the client gave, if any.
     """
 
     def __init__(self, reason: str, user: str | None = None) -> None:
@@ -59,7 +60,7 @@ class AuthenticationFailed(Exception):
 
 @attrs.frozen(slots=True)
 class Identity:
-    """Who has logged in. ``expires_ms``: wall clock in ms since the epoch, when the proof is no longer valid; None: never."""
+    """The result of a login. ``expires_ms``: when the proof expires, wall clock in ms since the epoch; None: never."""
 
     principal: Principal
     expires_ms: int | None = None
@@ -67,20 +68,20 @@ class Identity:
 
 @attrs.frozen(slots=True)
 class Step:
-    """The broker's token, and, at the end of the exchange, who the client is."""
+    """The broker's token, and, at the end of the exchange, the client's identity."""
 
     token: bytes
     identity: Identity | None = None
 
 
 class Exchange(Protocol):
-    """One login. It is used by one thread at a time, and what it keeps between two tokens is bounded."""
+    """One login. Used by one thread at a time; its state between two tokens is bounded."""
 
     # Whether the next `evaluate` may take longer than 0.2 ms, so that a processor must not call it.
     slow: bool
 
     def evaluate(self, token: bytes) -> Step:
-        """What the client's token leads to. Raises AuthenticationFailed; then the exchange is over."""
+        """The answer to the client's token. Raises AuthenticationFailed; then the exchange is over."""
 
 
 NewExchange = Callable[[], Exchange]
@@ -99,10 +100,10 @@ class Refuse:
 
 
 def subject_of(value: object) -> Principal:
-    """The user that a token names. Raises AuthenticationFailed."""
+    """The principal of a token's subject. Raises AuthenticationFailed."""
     if isinstance(value, str):
         try:
-            # JSON can escape half of a character. No ACL and no quota could name such a user.
+            # JSON can escape half of a character, and neither an ACL nor a quota could name such a user.
             size = len(value.encode())
         except UnicodeEncodeError:
             size = 0

@@ -1,15 +1,13 @@
-"""The mechanisms of a listener: by name, what begins a login. Put together when the broker starts.
+"""The SASL mechanisms of a listener, assembled when the broker starts: for each name a factory of exchanges.
 
-PLAIN: the client sends its password, which is compared with the stored credential of SCRAM.
+`PlainExchange`: the client sends its password, which is compared with the stored credential of SCRAM. That takes 2 to
+20 ms of CPU, depending on the credential's iterations, also for an unknown user. Correct passwords are not cached: an
+attacker who can read the broker's memory could guess them 10,000 times faster, and faster logins would reveal which
+users are online. Clients that log in often should use SCRAM, which costs the broker 30 us.
 
-That takes as long as the credential has iterations, 2 to 20 ms of CPU, also for a user that does not exist. There is no cache of
-passwords that were right: whoever could read the broker's memory could then guess them 10,000 times faster, and logins of users
-who are online would be told apart by their speed. Clients that log in often should use SCRAM, which costs the broker 30 us.
-
-SCRAM-SHA-256 and SCRAM-SHA-512 against the stored credentials.
-
-A user that does not exist takes the same steps as one whose password is wrong, with a credential that is invented for the name.
-An exchange takes some 30 us of CPU, so it runs on the processor.
+`ScramExchange`: SCRAM-SHA-256 and SCRAM-SHA-512 against the stored credentials. An unknown user takes the same steps as
+a user with a wrong password, with a credential that is derived from the name. An exchange takes some 30 us of CPU, so
+it runs on the processor.
 
 Tests: tests/kafka/handlers/test_sasl_authenticate.py.
 """
@@ -98,7 +96,7 @@ log = get_logger("security")
 def open_mechanisms(
     config: BrokerConfig, listener: Listener, credentials: Credentials, runtime: Runtime, timer: Timer
 ) -> Mapping[str, NewExchange]:
-    """Those that ``config``, the listener's settings, enables, in its order. Raises ConfigError."""
+    """The mechanisms that ``config``, the listener's settings, enables, in its order. Raises ConfigError."""
     mechanisms: dict[str, NewExchange] = {}
     for name in config.sasl_enabled_mechanisms:
         if name == PLAIN:
@@ -108,13 +106,13 @@ def open_mechanisms(
         else:
             mechanisms[name] = partial(ScramExchange, name, credentials, runtime.entropy)
         if name in (PLAIN, OAUTHBEARER) and not listener.ssl and not _is_loopback(listener.host):
-            # Everybody who can listen to the network sees the password or the token.
+            # Anybody on the network can read the password or the token.
             log.warning("login_unencrypted", listener=str(listener), mechanism=name)
     return mechanisms
 
 
 def _open_oauthbearer(config: BrokerConfig, listener: Listener, runtime: Runtime, timer: Timer) -> NewExchange:
-    # Imported where they are needed: that takes 0.1 s.
+    # Imported here, because the import takes 0.1 s.
     from broker.security.sasl.oauthbearer import MAX_BYTES, TIMEOUT_S, KeySet, OAuthBearerExchange, Schedule, TokenRules
 
     url = _checked_url(config.sasl_oauthbearer_jwks_endpoint_url)
@@ -136,7 +134,7 @@ def _open_oauthbearer(config: BrokerConfig, listener: Listener, runtime: Runtime
             log.warning("jwks_unencrypted", url=url)  # a person who can change the answer can log in as anybody
         keys.begin()
     if not config.sasl_oauthbearer_expected_audience:
-        # A token that the same issuer has made for another service lets its bearer in.
+        # Otherwise a token that the same issuer has made for another service lets its bearer in.
         log.warning("token_audience_unchecked", listener=str(listener))
     rules = TokenRules(
         audience=config.sasl_oauthbearer_expected_audience,

@@ -1,14 +1,13 @@
-"""OAUTHBEARER: the client sends a signed token (JWT), whose claims say who it is and for how long.
+"""OAUTHBEARER: the client sends a signed token (JWT), whose claims are its identity and the end of its validity.
 
-Checking a token takes 0.1 to 1 ms, so it runs on a handler. The signature is checked first, by an asymmetric algorithm that fits
-the key; then the claims, by the broker's clock. A token that is not accepted is answered with RFC 7628's error; the client
-acknowledges it, and then the login fails. The client is not told what was wrong.
+Checking a token takes 0.1 to 1 ms, so it runs on a handler. The signature is checked first, with an asymmetric
+algorithm that fits the key; then the claims, by the broker's clock. A token that is not accepted is answered with RFC
+7628's error; the client acknowledges it, and then the login fails. The client is not told the reason.
 
-The public keys by which tokens are checked: a JWKS (RFC 7517) of a file or a URL, read again from time to time.
-
-Nobody waits for the server that has it: a fetch runs on a thread of its own (``runtime/web.py``), one at a time, and until it has
-ended the keys that there are stay in use. They also stay if it fails. A token with an unknown key id asks for a fetch, at most
-once in ``_UNKNOWN_EVERY_S``. Any thread may look a key up.
+`KeySet` has the public keys that verify tokens: a JWKS (RFC 7517) of a file or a URL, fetched again from time to time.
+Logins do not wait for the server of the URL: a fetch runs on its own thread (``runtime/web.py``), one at a time, and
+the present keys stay in use until it has succeeded. A token with an unknown key id starts a fetch, at most once in
+``_UNKNOWN_EVERY_S``. Any thread may look a key up.
 """
 
 import json
@@ -37,7 +36,7 @@ log = get_logger("security")
 MAX_BYTES = 1024 * 1024
 _KEYS_MAX = 200
 TIMEOUT_S = 10.0
-# Clients may send tokens with key ids that they have made up.
+# Clients may send tokens with made-up key ids.
 _UNKNOWN_EVERY_S = 10.0
 _RSA_BITS_MIN = 2048
 
@@ -46,13 +45,13 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _OF_RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _OF_CURVE = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _OF_ED25519 = frozenset({"EdDSA"})
-# Asymmetric ones only: with a symmetric algorithm, everybody who has the public key could sign.
+# Only asymmetric algorithms: with a symmetric algorithm, anybody who has the public key could sign.
 ALGORITHMS = _OF_RSA | _OF_ED25519 | frozenset(_OF_CURVE.values())
 
 
 @attrs.frozen
 class Key:
-    """``algorithms``: those by which this key may have signed."""
+    """``algorithms``: the algorithms that this key may have signed with."""
 
     kid: str | None
     public: PublicKey = attrs.field(repr=False)
@@ -60,8 +59,8 @@ class Key:
 
 
 def parse_jwks(content: bytes) -> list[Key]:
-    """The keys for signatures. Those of other kinds are left out, as well as RSA keys that are too short. Raises ValueError if
-    none is left."""
+    """The keys for signatures. Keys of other kinds and RSA keys that are too short are left out. Raises ValueError if
+    no key remains."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -85,7 +84,7 @@ def _parse_key(entry: Any) -> Key | None:
         key = jwt.PyJWK(entry).key
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-    if hasattr(key, "public_key"):  # a private key: what is needed of it is public
+    if hasattr(key, "public_key"):  # a private key: only its public half is used
         key = key.public_key()
     algorithms = _algorithms_of(key)
     if isinstance(declared, str):
@@ -103,7 +102,7 @@ def _algorithms_of(key: Any) -> frozenset[str]:
 
 @attrs.frozen
 class Schedule:
-    """Seconds: between two fetches, and after one that has failed, at first and at most."""
+    """Seconds: between two fetches, and after a failed fetch, at first and at most."""
 
     refresh_s: float
     backoff_s: float
@@ -118,23 +117,23 @@ class KeySet:
         self._clock = clock
         self._timer = timer
         self._keys: Mapping[str | None, list[Key]] = {}
-        self._lock = Lock()  # for what follows
+        self._lock = Lock()  # guards the fields below
         self._fetching = False
-        self._turn = 0  # of the timer; older ones have been called off
+        self._turn = 0  # the number of the timer's turn; earlier turns are cancelled
         self._failures = 0
         self._unknown_at = -_UNKNOWN_EVERY_S
 
     def use(self, content: bytes) -> None:
-        """Use these keys from now on. Raises ValueError and keeps those that there are."""
+        """Use these keys from now on. On ValueError the present keys stay."""
         keys: dict[str | None, list[Key]] = {}
         for key in parse_jwks(content):
             keys.setdefault(key.kid, []).append(key)
         self._keys = keys
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key that may have signed with this algorithm. Without ``kid``: the only one that may.
+        """The key that may have signed with this algorithm. Without ``kid``: the only such key.
 
-        None if there is none; if there is none with this ``kid``, the keys will be fetched."""
+        None without such a key; if no key has this ``kid``, the keys will be fetched."""
         known = self._keys
         candidates = known.get(kid, []) if kid is not None else [key for keys in known.values() for key in keys]
         fitting = [key for key in candidates if algorithm in key.algorithms]
@@ -143,7 +142,7 @@ class KeySet:
         return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None
 
     def begin(self) -> None:
-        """Fetch now, if no fetch is going on. Does not wait."""
+        """Fetch now, unless a fetch is going on. Does not wait."""
         with self._lock:
             if self._fetching:
                 return
@@ -152,7 +151,7 @@ class KeySet:
         self._fetcher.start(self.url, TIMEOUT_S, MAX_BYTES, self._fetched)
 
     def begin_later(self) -> None:
-        """Fetch after the usual time."""
+        """Fetch after the refresh time."""
         self._again_after(self._schedule.refresh_s)
 
     def _ask(self) -> None:
@@ -163,14 +162,14 @@ class KeySet:
             self._unknown_at = now
         self.begin()
 
-    def _fetched(self, found: bytes | OSError) -> None:
+    def _fetched(self, result: bytes | OSError) -> None:
         """On the fetcher's thread."""
         error: Exception | None = None
-        if isinstance(found, OSError):
-            error = found
+        if isinstance(result, OSError):
+            error = result
         else:
             try:
-                self.use(found)
+                self.use(result)
             except ValueError as invalid:
                 error = invalid
         with self._lock:
@@ -197,15 +196,16 @@ class KeySet:
         self._timer.at(self._clock.monotonic() + seconds, begin)
 
 
-# HTTP servers take as much in a header. What takes longer to read than a signature to check is refused.
+# HTTP servers accept headers of this size. Larger messages, which take longer to parse than a signature to check, are
+# refused.
 MESSAGE_MAX_BYTES = 16 * 1024
-# Later than this (ms since the epoch, in the year 2286) is as good as never.
+# Times later than this (ms since the epoch, in the year 2286) count as never.
 _LATEST_MS = 9_999_999_999_999
 
 
 @attrs.frozen
 class TokenRules:
-    """What is required of a token's claims. An empty audience, and no issuer: any is accepted."""
+    """The required claims of a token. An empty audience, and no issuer: any is accepted."""
 
     audience: tuple[str, ...] = ()
     issuer: str | None = None
@@ -215,7 +215,7 @@ class TokenRules:
 
 
 def identify(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Identity:
-    """Who the claims are about. ``now_ms``: wall clock. Raises AuthenticationFailed."""
+    """The identity of the claims. ``now_ms``: wall clock. Raises AuthenticationFailed."""
     skew_ms = rules.clock_skew_s * 1000
     expires_ms = _time_ms(claims, "exp")
     if expires_ms is None:
@@ -239,7 +239,7 @@ def identify(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Ident
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
-    """A NumericDate in ms. None if there is none. Raises AuthenticationFailed."""
+    """A NumericDate in ms; None if it is missing. Raises AuthenticationFailed."""
     value = claims.get(name)
     if value is None:
         return None
@@ -249,13 +249,13 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 
 
 def _texts(value: Any) -> list[str]:
-    """A text, or a list of them. Empty for anything else."""
+    """A text, or a list of texts. Empty for any other value."""
     values = value if isinstance(value, list) else [value]
     return values if all(isinstance(each, str) for each in values) else []
 
 
 def verified_claims(token: str, keys: KeySet) -> Mapping[str, Any]:
-    """The claims of a token that was signed by one of the keys. Raises AuthenticationFailed."""
+    """The claims of a token that a key of ``keys`` has signed. Raises AuthenticationFailed."""
     try:
         header = jwt.get_unverified_header(token)
         algorithm, kid = header.get("alg"), header.get("kid")
@@ -266,7 +266,7 @@ def verified_claims(token: str, keys: KeySet) -> Mapping[str, Any]:
             raise AuthenticationFailed("a token with an unknown key")
         claims = json.loads(jwt.PyJWS([algorithm]).decode(token, key.public, [algorithm]))
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # The errors of the library name what it has read.
+        # The library's errors quote its input.
         raise AuthenticationFailed("a token that is not signed by a known key, or cannot be read") from None
     if not isinstance(claims, dict):
         raise AuthenticationFailed("a token without claims")
@@ -282,7 +282,7 @@ class OAuthBearerExchange:
         self._failure: AuthenticationFailed | None = None
 
     def evaluate(self, token: bytes) -> Step:
-        if self._failure is not None:  # whatever the client says to it
+        if self._failure is not None:  # whatever the client sends
             raise self._failure
         try:
             message = oauthbearer.parse(token, MESSAGE_MAX_BYTES)

@@ -50,12 +50,12 @@ class Aiokafka:
         async def read() -> dict[int, list[Record]]:
             consumer = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
             async with consumer:
-                found: dict[int, list[Record]] = {}
+                consumed: dict[int, list[Record]] = {}
                 for record in await consume(consumer, count):
-                    found.setdefault(record.partition, []).append(
+                    consumed.setdefault(record.partition, []).append(
                         Record(record.key, record.value, tuple(record.headers))
                     )
-                return found
+                return consumed
 
         return asyncio.run(read())
 

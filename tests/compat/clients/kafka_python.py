@@ -55,11 +55,11 @@ class KafkaPython:
             partitions = [kafka.TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
             consumer.assign(partitions)
             consumer.seek_to_beginning()
-            found: dict[int, list[Record]] = {}
+            consumed: dict[int, list[Record]] = {}
             for record in consume(consumer, count):
                 headers = tuple((key, value) for key, value in record.headers)
-                found.setdefault(record.partition, []).append(Record(record.key, record.value, headers))
-            return found
+                consumed.setdefault(record.partition, []).append(Record(record.key, record.value, headers))
+            return consumed
         finally:
             consumer.close()
 

@@ -37,15 +37,15 @@ class Kcat:
 
     def consume(self, servers: str, topic: str, count: int) -> dict[int, list[Record]]:
         output = run(servers, "-C", "-t", topic, "-o", "beginning", "-e", "-X", "fetch.wait.max.ms=10", "-f", _FORMAT)
-        found: dict[int, list[Record]] = {}
+        consumed: dict[int, list[Record]] = {}
         while output:
             line, output = output.split(b"\n", 1)
             partition, key_size, value_size, headers = line.split(b" ", 3)
             key, output = _cut(output, int(key_size))
             value, output = _cut(output, int(value_size))
-            found.setdefault(int(partition), []).append(Record(key, value, _headers(headers.decode())))
-        assert count == sum(map(len, found.values()))
-        return found
+            consumed.setdefault(int(partition), []).append(Record(key, value, _headers(headers.decode())))
+        assert count == sum(map(len, consumed.values()))
+        return consumed
 
 
 def run(servers: str, *options: str, stdin: bytes = b"", fails: bool = False) -> bytes:

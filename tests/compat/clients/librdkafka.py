@@ -53,11 +53,11 @@ class Librdkafka:
         try:
             partitions = consumer.list_topics(topic, 30).topics[topic].partitions
             consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-            found: dict[int, list[Record]] = {}
+            consumed: dict[int, list[Record]] = {}
             for message in consume(consumer, count):
                 headers = tuple(message.headers() or ())
-                found.setdefault(message.partition(), []).append(Record(message.key(), message.value(), headers))
-            return found
+                consumed.setdefault(message.partition(), []).append(Record(message.key(), message.value(), headers))
+            return consumed
         finally:
             consumer.close()
 

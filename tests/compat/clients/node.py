@@ -61,11 +61,13 @@ class _Node:
         return _decode(text)
 
     def consume(self, servers: str, topic: str, count: int) -> dict[int, list[Record]]:
-        found: dict[int, list[Record]] = {}
-        for one in self.run("consume", servers=servers, topic=topic, count=count, group=f"node-{uuid.uuid4()}"):
-            headers = tuple((name, _decode(value)) for name, value in one["headers"])
-            found.setdefault(one["partition"], []).append(Record(_decode(one["key"]), _decode(one["value"]), headers))
-        return found
+        consumed: dict[int, list[Record]] = {}
+        for record in self.run("consume", servers=servers, topic=topic, count=count, group=f"node-{uuid.uuid4()}"):
+            headers = tuple((name, _decode(value)) for name, value in record["headers"])
+            consumed.setdefault(record["partition"], []).append(
+                Record(_decode(record["key"]), _decode(record["value"]), headers)
+            )
+        return consumed
 
     def run(self, command: str, **arguments: Any) -> Any:
         """The result of a command of the script. AssertionError with what it said if it fails."""

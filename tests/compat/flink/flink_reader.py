@@ -67,12 +67,12 @@ class Gate:
 
     def result(self) -> Result:
         """When that has ended."""
-        found = self._reader.ask("result", self._number)
+        answer = self._reader.ask("result", self._number)
         channels = []
-        for channel in found["channels"]:
+        for channel in answer["channels"]:
             streams = {int(stream): Sum(*both) for stream, both in channel.pop("streams").items()}
             channels.append(Channel(streams=streams, **channel))
-        return Result(channels, found["finished"], found["error"])
+        return Result(channels, answer["finished"], answer["error"])
 
     @property
     def buffers(self) -> int:
@@ -109,13 +109,13 @@ class FlinkReader(FlinkProgram):
 
     @property
     def connections(self) -> int:
-        found: int = self.ask("state")["connections"]
-        return found
+        count: int = self.ask("state")["connections"]
+        return count
 
     @property
     def buffers_in_use(self) -> int:
-        found: int = self.ask("state")["buffers_in_use"]
-        return found
+        count: int = self.ask("state")["buffers_in_use"]
+        return count
 
     def ask(self, *words: str) -> Any:
         answer = json.loads(self._ask_line(*words))

@@ -55,11 +55,11 @@ class FrameTool(FlinkProgram):
         return bytes.fromhex(self._ask("decompress", codec, data.hex())[0])
 
     def _received(self, command: str, frames: bytes, piece: int) -> list[Received]:
-        found = []
+        received = []
         for described in filter(None, self._ask(command, frames.hex(), str(piece))):
             name, *fields = described.split(" ")
-            found.append(Received(name, dict(field.split("=", 1) for field in fields)))
-        return found
+            received.append(Received(name, dict(field.split("=", 1) for field in fields)))
+        return received
 
     def _ask(self, *words: str) -> list[str]:
         outcome, *answer = self._ask_line(*words).split("\t")

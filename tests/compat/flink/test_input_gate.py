@@ -55,14 +55,14 @@ def expected(records: int, largest: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("credit", "floating"), [(2, 8), (0, 8), (1, 0)])
-def test_all_records_of_a_flink_task_arrive_in_order(credit: int, floating: int) -> None:
+def test_flink_task_s_records_arrive_in_order(credit: int, floating: int) -> None:
     with flink(4, 4000, 20_000) as server:
-        found: list[list[bytes]] = [[], [], [], []]
+        records: list[list[bytes]] = [[], [], [], []]
         channels = [(server.address, server.partition, index) for index in range(4)]
         with InputGate(channels, credit=credit, floating_buffers=floating) as gate:
             for channel, record in gate.records_by_channel():
-                found[channel].append(record)
-        assert [expected(4000, 20_000)[index::4] for index in range(4)] == found
+                records[channel].append(record)
+        assert [expected(4000, 20_000)[index::4] for index in range(4)] == records
         assert server.said() == "processed"
 
 
@@ -82,7 +82,7 @@ def test_barriers_of_flink_are_aligned() -> None:
         assert records == 3000
 
 
-def test_a_partition_that_flink_does_not_have_is_not_found() -> None:
+def test_partition_missing_in_flink_is_not_found() -> None:
     with flink(1, 0, 1) as server:
         unknown = server.partition.with_attempt(99)
         with (

@@ -134,9 +134,7 @@ def test_every_record_comes_once_and_in_order(
     assert finished
 
 
-def test_channels_of_several_gates_share_a_connection_and_borrow_floating_buffers(
-    flink: FlinkReader, broker: Broker
-) -> None:
+def test_gates_share_connection_and_borrow_floating_buffers(flink: FlinkReader, broker: Broker) -> None:
     """Slow gates: a backlog builds up, and Flink takes floating buffers for it and gives credit for them."""
     written = [Written(broker, flink.release, "pipelined", 1500, 10_000, subpartitions=3) for _ in range(4)]
     with ExitStack() as stack:
@@ -153,7 +151,7 @@ def test_channels_of_several_gates_share_a_connection_and_borrow_floating_buffer
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_without_exclusive_buffers_credit_follows_the_backlog(
+def test_credit_follows_backlog_without_exclusive_buffers(
     jvm: FlinkReader, flink: FlinkReader, broker: Broker, kind: str
 ) -> None:
     """An initial credit of 0: nothing comes but BacklogAnnouncements, until Flink has found floating buffers."""
@@ -174,17 +172,17 @@ def test_a_range_of_subpartitions(flink: FlinkReader, broker: Broker, kind: str)
         reading(flink, broker, written, first=1, last=4) as inner,
         reading(flink, broker, written, first=5) as last,
     ):
-        found = [gate.result() for gate in [each.start() for each in (first, inner, last)]]
-    assert [(True, [])] * 3 == [(result.finished, result.error) for result in found]
-    streams = [channel.streams for result in found for channel in result.channels]
+        results = [gate.result() for gate in [each.start() for each in (first, inner, last)]]
+    assert [(True, [])] * 3 == [(result.finished, result.error) for result in results]
+    streams = [channel.streams for result in results for channel in result.channels]
     together = {stream: each for channel in streams for stream, each in channel.items()}
     assert written.sums == together
     assert (3 if flink.release.startswith("2.") else 6) == len(streams)
     # However many subpartitions there are behind a channel, it ends once.
-    assert all(channel.events == END for result in found for channel in result.channels)
+    assert all(channel.events == END for result in results for channel in result.channels)
 
 
-def test_compressed_buffers_of_a_partition_larger_than_the_broker_s_memory(flink: FlinkReader, broker: Broker) -> None:
+def test_compressed_partition_larger_than_memory(flink: FlinkReader, broker: Broker) -> None:
     written = Written(broker, flink.release, "blocking", 400, 100, subpartitions=2, compression="lz4")
     large = Written(broker, flink.release, "blocking", 600, 60_000, subpartitions=2, compression="lz4")
     for each in (written, large):
@@ -193,7 +191,7 @@ def test_compressed_buffers_of_a_partition_larger_than_the_broker_s_memory(flink
         assert ({1: each.sums[1]}, END, True, []) == (channel.streams, channel.events, finished, error)
 
 
-def test_a_blocking_partition_is_read_again_and_a_pipelined_one_is_not(flink: FlinkReader, broker: Broker) -> None:
+def test_blocking_partition_is_read_again_but_not_pipelined(flink: FlinkReader, broker: Broker) -> None:
     blocking = Written(broker, flink.release, "blocking", 100, 1000)
     pipelined = Written(broker, flink.release, "pipelined", 100, 1000)
     for _ in range(3):
@@ -209,9 +207,7 @@ def test_a_blocking_partition_is_read_again_and_a_pipelined_one_is_not(flink: Fl
 
 
 @pytest.mark.parametrize("timeout_ms", [events.NO_TIMEOUT, 60_000])
-def test_checkpoint_barriers_hold_each_channel_until_it_is_resumed(
-    flink: FlinkReader, broker: Broker, timeout_ms: int
-) -> None:
+def test_checkpoint_barriers_hold_channels_until_resumed(flink: FlinkReader, broker: Broker, timeout_ms: int) -> None:
     partitions = [new_id() for _ in range(3)]
 
     def write(number: int) -> None:
@@ -242,7 +238,7 @@ def test_checkpoint_barriers_hold_each_channel_until_it_is_resumed(
         assert barriers + END == [event for event in channel.events if event != "EventAnnouncement"]
 
 
-def test_what_flink_sends_upstream_comes_to_the_writer(flink: FlinkReader, broker: Broker) -> None:
+def test_flink_s_upstream_events_reach_the_writer(flink: FlinkReader, broker: Broker) -> None:
     told: list[object] = []
     partition = new_id()
     writer = ShuffleWriter(broker.shuffle_address, partition, 1, generation=flink.release)
@@ -268,7 +264,7 @@ def test_what_flink_sends_upstream_comes_to_the_writer(flink: FlinkReader, broke
 # -- what goes wrong ----------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_is_not_there_fails_its_gate_and_no_other(flink: FlinkReader, broker: Broker) -> None:
+def test_missing_partition_fails_only_its_gate(flink: FlinkReader, broker: Broker) -> None:
     written = Written(broker, flink.release, "pipelined", 3000, 3000)
     missing = flink.gate(broker.shuffle_address, unknown := new_id(), kind=KINDS["pipelined"])
     with reading(flink, broker, written) as gate:
@@ -297,7 +293,7 @@ def test_a_partition_that_comes_late_is_waited_for(
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_a_producer_that_fails_fails_its_gate_and_no_other(flink: FlinkReader, broker: Broker, kind: str) -> None:
+def test_failing_producer_fails_only_its_gate(flink: FlinkReader, broker: Broker, kind: str) -> None:
     healthy = Written(broker, flink.release, "pipelined", 3000, 3000)
     partition = new_id()
     with reading(flink, broker, healthy) as good:
@@ -309,22 +305,22 @@ def test_a_producer_that_fails_fails_its_gate_and_no_other(flink: FlinkReader, b
             if kind == "pipelined":
                 wait_for(lambda: gate.buffers == 1)
             writer.fail("out of luck")
-        found = gate.result()
+        result = gate.result()
         gate.close()
-        assert [1 if kind == "pipelined" else 0] == [channel.buffers for channel in found.channels]
-        assert "RemoteTransportException: Error at remote task manager" in found.error[0]
-        assert found.error[-1] == "ProducerFailedException: out of luck"
+        assert [1 if kind == "pipelined" else 0] == [channel.buffers for channel in result.channels]
+        assert "RemoteTransportException: Error at remote task manager" in result.error[0]
+        assert result.error[-1] == "ProducerFailedException: out of luck"
         assert healthy.sums == good.result().channels[0].streams
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_a_gate_that_is_cancelled_leaves_the_others_alone(flink: FlinkReader, broker: Broker, kind: str) -> None:
+def test_cancelled_gate_leaves_others_alone(flink: FlinkReader, broker: Broker, kind: str) -> None:
     written = Written(broker, flink.release, kind, 3000, 10_000, subpartitions=2)
     with reading(flink, broker, written, first=1) as stays:
         stays.start(delay_us=200)
         cancelled = flink.gate(broker.shuffle_address, written.id, kind=KINDS[kind])
-        found = cancelled.start(most=20).result()
-        assert (20, False, []) == (found.channels[0].buffers, found.finished, found.error)
+        result = cancelled.start(most=20).result()
+        assert (20, False, []) == (result.channels[0].buffers, result.finished, result.error)
         cancelled.close()
         assert 1 == flink.connections
         assert {1: written.sums[1]} == stays.result().channels[0].streams
@@ -345,9 +341,9 @@ def test_a_broker_that_goes_fails_every_gate(jvm: FlinkReader, flink: FlinkReade
             writer.push(index, ONE)
         wait_for(lambda: [1, 1] == [gate.buffers for gate in gates])
     for gate in gates:
-        found = gate.result()
-        assert 1 == found.channels[0].buffers
-        assert found.error[0].startswith("RemoteTransportException: ")
-        assert "remote task manager" in found.error[0] or "Lost connection to task manager" in found.error[0]
+        result = gate.result()
+        assert 1 == result.channels[0].buffers
+        assert result.error[0].startswith("RemoteTransportException: ")
+        assert "remote task manager" in result.error[0] or "Lost connection to task manager" in result.error[0]
         gate.close()
     writer.close()

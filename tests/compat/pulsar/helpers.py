@@ -19,8 +19,8 @@ SILENCE_MS = 300
 
 def receive(consumer: Any, count: int) -> list[Any]:
     """The next messages, in the order they come. Also of a reader."""
-    one = getattr(consumer, "receive", None) or consumer.read_next
-    return [one(PATIENCE_MS) for _ in range(count)]
+    receive_next = getattr(consumer, "receive", None) or consumer.read_next
+    return [receive_next(PATIENCE_MS) for _ in range(count)]
 
 
 def texts(messages: Iterable[Any]) -> list[str]:
@@ -64,9 +64,9 @@ def send_batch(producer: Any, values: Iterable[str], **options: Any) -> list[Any
 
 def is_silent(consumer: Any, silence_ms: int = SILENCE_MS) -> bool:
     """Whether nothing more comes."""
-    one = getattr(consumer, "receive", None) or consumer.read_next
+    receive_next = getattr(consumer, "receive", None) or consumer.read_next
     try:
-        message = one(silence_ms)
+        message = receive_next(silence_ms)
     except pulsar.Timeout:
         return True
     raise AssertionError(f"{message.data()!r} came, {message.message_id()}")
@@ -74,13 +74,13 @@ def is_silent(consumer: Any, silence_ms: int = SILENCE_MS) -> bool:
 
 def drain(consumer: Any, silence_ms: int = SILENCE_MS, *, acknowledge: bool = True) -> list[Any]:
     """Everything until nothing comes for a while."""
-    found = []
+    messages = []
     while True:
         try:
             message = consumer.receive(silence_ms)
         except pulsar.Timeout:
-            return found
-        found.append(message)
+            return messages
+        messages.append(message)
         if acknowledge:
             consumer.acknowledge(message)
 

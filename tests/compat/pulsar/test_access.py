@@ -165,7 +165,7 @@ def test_tokens_that_are_not_good(guests: Connect, name: str, bad: str) -> None:
         guests("pulsar+sasl", pulsar.AuthenticationToken(bad)).create_producer(name)
 
 
-def test_who_says_nothing_is_refused(guests: Connect, name: str) -> None:
+def test_client_without_proof_is_refused(guests: Connect, name: str) -> None:
     with pytest.raises(pulsar.PulsarException):
         guests("pulsar+sasl").create_producer(name)
 

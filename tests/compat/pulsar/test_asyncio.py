@@ -34,13 +34,13 @@ async def receive(consumer: pulsar.asyncio.Consumer, count: int) -> AsyncIterato
         yield await asyncio.wait_for(consumer.receive(), PATIENCE_MS / 1000)
 
 
-def test_what_is_sent_at_once_is_one_batch(run: asyncio.Runner, service_url: str, name: str) -> None:
+def test_messages_sent_at_once_are_one_batch(run: asyncio.Runner, service_url: str, name: str) -> None:
     async def check() -> None:
         async with Client(service_url) as client:
             producer = await client.create_producer(name, batching_enabled=True)
             ids = await asyncio.gather(*(producer.send(text.encode()) for text in numbered(5)))
-            assert 1 == len({(one.ledger_id(), one.entry_id()) for one in ids})
-            assert list(range(5)) == [one.batch_index() for one in ids]
+            assert 1 == len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids})
+            assert list(range(5)) == [message_id.batch_index() for message_id in ids]
             consumer = await client.subscribe(name, "sub", initial_position=pulsar.InitialPosition.Earliest)
             assert numbered(5) == [message.data().decode() async for message in receive(consumer, 5)]
             with pytest.raises(asyncio.TimeoutError):
@@ -61,8 +61,8 @@ def test_acknowledgements_last(run: asyncio.Runner, service_url: str, name: str)
                 await consumer.acknowledge(message)
             await consumer.close()
             consumer = await client.subscribe(name, "sub", consumer_type=pulsar.ConsumerType.Shared)
-            found = [message.data().decode() async for message in receive(consumer, 2)]
-            assert ["message 1", "message 3"] == found
+            texts = [message.data().decode() async for message in receive(consumer, 2)]
+            assert ["message 1", "message 3"] == texts
 
     run.run(check())
 
@@ -82,7 +82,7 @@ def test_seeking_and_the_last_id(run: asyncio.Runner, service_url: str, name: st
     run.run(check())
 
 
-def test_a_topic_of_a_namespace_that_there_is_not(run: asyncio.Runner, service_url: str) -> None:
+def test_topic_of_a_missing_namespace(run: asyncio.Runner, service_url: str) -> None:
     async def check() -> None:
         async with Client(service_url) as client:
             with pytest.raises(pulsar.asyncio.PulsarException):

@@ -61,16 +61,16 @@ class Kafka:
         )
         consumer.subscribe([topic])
         try:
-            found: list[Any] = []
+            messages: list[Any] = []
             deadline = time.monotonic() + PATIENCE_MS / 1000
-            while len(found) < count:
-                assert time.monotonic() < deadline, f"{len(found)} of {count} came"
+            while len(messages) < count:
+                assert time.monotonic() < deadline, f"{len(messages)} of {count} came"
                 message = consumer.poll(1)
                 if message is None:
                     continue
                 assert not message.error() or message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                found.append(message)
-            return found
+                messages.append(message)
+            return messages
         finally:
             consumer.close()
 
@@ -80,9 +80,7 @@ def kafka(kafka_servers: str) -> Kafka:
     return Kafka(kafka_servers)
 
 
-def test_a_kafka_consumer_gets_records_of_what_pulsar_has_written(
-    client: pulsar.Client, kafka: Kafka, name: str
-) -> None:
+def test_kafka_consumer_reads_pulsar_messages(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     producer = client.create_producer(name)
     sent = producer.send(
         b"value", partition_key="key", properties={"a": "1", "b": "zwei"}, event_timestamp=1_600_000_000_123
@@ -109,14 +107,12 @@ def test_batches_and_compression_of_pulsar_for_kafka(
     assert numbered(15) == [record.value().decode() for record in records]
     assert list(range(15)) == [record.offset() for record in records]
     assert 10 * [b"key"] + 5 * [None] == [record.key() for record in records]
-    assert {0} == {one.entry_id() for one in ids[:10]}
-    assert {10} == {one.entry_id() for one in ids[10:]}
+    assert {0} == {message_id.entry_id() for message_id in ids[:10]}
+    assert {10} == {message_id.entry_id() for message_id in ids[10:]}
 
 
 @pytest.mark.parametrize("codec", KAFKA_CODECS)
-def test_a_pulsar_consumer_gets_messages_of_what_kafka_has_written(
-    client: pulsar.Client, kafka: Kafka, name: str, codec: str
-) -> None:
+def test_pulsar_consumer_reads_kafka_records(client: pulsar.Client, kafka: Kafka, name: str, codec: str) -> None:
     kafka.create(name)
     consumer = client.subscribe(name, "sub")
     value = {
@@ -132,8 +128,8 @@ def test_a_pulsar_consumer_gets_messages_of_what_kafka_has_written(
     assert first.properties() == {"a": "1", "b": "zwei"}
     assert 1_600_000_000_123 in (first.publish_timestamp(), first.event_timestamp())
     assert [str(number) for number in range(9)] == texts(messages[1:])
-    found = [message.message_id().entry_id() + max(message.message_id().batch_index(), 0) for message in messages]
-    assert offsets == found
+    positions = [message.message_id().entry_id() + max(message.message_id().batch_index(), 0) for message in messages]
+    assert offsets == positions
     acknowledge(consumer, messages)
     consumer.close()
     assert is_silent(client.subscribe(name, "sub"))
@@ -159,16 +155,16 @@ def test_both_follow_a_topic_while_it_is_written(client: pulsar.Client, kafka: K
     shared = [client.subscribe(name, "sub", ConsumerType.Shared) for _ in range(2)]
     for turn in range(5):
         kafka.produce(name, b"%d" % turn)
-        found = []
-        while not found:
+        received = []
+        while not received:
             for consumer in shared:
                 try:
                     message = consumer.receive(100)
                 except pulsar.Timeout:
                     continue
                 consumer.acknowledge(message)
-                found.append(message.data())
-        assert [b"%d" % turn] == found
+                received.append(message.data())
+        assert [b"%d" % turn] == received
         client.create_producer(name).send(b"x")
         [record] = kafka.consume(name, 2 * (turn + 1))[-1:]
         assert record.value() == b"x"
@@ -215,7 +211,7 @@ def test_aborted_records_of_kafka_are_not_for_pulsar(client: pulsar.Client, kafk
     assert is_silent(consumer)
 
 
-def test_a_deleted_value_of_kafka_is_a_null_value(client: pulsar.Client, kafka: Kafka, name: str) -> None:
+def test_kafka_tombstone_is_a_null_value(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     kafka.create(name)
     consumer = client.subscribe(name, "sub")
     kafka.produce(name, {"key": b"key", "value": None}, {"key": b"key", "value": b""})
@@ -232,9 +228,7 @@ def test_keys_that_are_not_text(client: pulsar.Client, kafka: Kafka, name: str) 
     assert message.data() == b"value"
 
 
-def test_a_pulsar_consumer_starts_in_the_middle_of_a_kafka_batch(
-    client: pulsar.Client, kafka: Kafka, name: str
-) -> None:
+def test_pulsar_consumer_starts_inside_a_kafka_batch(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     kafka.create(name)
     kafka.produce(name, *(text.encode() for text in numbered(10)))
     reader = client.create_reader(name, MessageId.earliest)
@@ -245,25 +239,23 @@ def test_a_pulsar_consumer_starts_in_the_middle_of_a_kafka_batch(
         other.close()
 
 
-def test_a_kafka_consumer_starts_in_the_middle_of_a_pulsar_batch(
-    client: pulsar.Client, kafka: Kafka, name: str
-) -> None:
+def test_kafka_consumer_starts_inside_a_pulsar_batch(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     from confluent_kafka import TopicPartition
 
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=10_000)
     send_batch(producer, numbered(10))
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": name})
     consumer.assign([TopicPartition(name, 0, 6)])
-    found: list[str] = []
+    values: list[str] = []
     deadline = time.monotonic() + PATIENCE_MS / 1000
-    while len(found) < 4:
+    while len(values) < 4:
         assert time.monotonic() < deadline
         message = consumer.poll(1)
         if message is not None and not message.error():
-            found.append(message.value().decode())
+            values.append(message.value().decode())
     low, high = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)
     consumer.close()
-    assert numbered(4, 6) == found
+    assert numbered(4, 6) == values
     assert (low, high) == (0, 10)
 
 
@@ -284,9 +276,7 @@ def test_a_terminated_topic_takes_nothing_from_kafka_either(
     assert is_silent(consumer)
 
 
-def test_encrypted_and_chunked_messages_do_not_stop_a_kafka_consumer(
-    client: pulsar.Client, kafka: Kafka, name: str
-) -> None:
+def test_kafka_consumer_passes_encrypted_and_chunked_messages(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     producer = client.create_producer(name, chunking_enabled=True)
     producer.send(b"before")
     producer.send(bytes(11 << 20))
@@ -298,9 +288,7 @@ def test_encrypted_and_chunked_messages_do_not_stop_a_kafka_consumer(
     assert records[0].value() == b"before" and records[-1].value() == b"after"
 
 
-def test_a_kafka_topic_has_no_messages_twice_after_a_subscription_was_there(
-    client: pulsar.Client, kafka: Kafka, name: str
-) -> None:
+def test_kafka_topic_has_no_duplicates_after_a_subscription(client: pulsar.Client, kafka: Kafka, name: str) -> None:
     kafka.create(name)
     client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
     kafka.produce(name, *(text.encode() for text in numbered(5)))

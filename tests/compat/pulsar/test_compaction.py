@@ -19,9 +19,7 @@ def compact(rest: Admin, name: str) -> None:
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_a_compacted_topic_has_the_last_value_of_each_key(
-    connect: Connect, rest: Admin, name: str, batching: bool
-) -> None:
+def test_compacted_topic_has_last_value_of_each_key(connect: Connect, rest: Admin, name: str, batching: bool) -> None:
     client = connect()
     client.subscribe(name, "compacted", is_read_compacted=True).close()
     whole = client.subscribe(name, "whole")
@@ -48,8 +46,8 @@ def test_an_empty_value_removes_its_key(connect: Connect, rest: Admin, name: str
     producer.send(b"", partition_key="a")
     producer.send(b"no key")
     compact(rest, name)
-    found = texts(receive(client.create_reader(name, MessageId.earliest, is_read_compacted=True), 1))
-    assert found == ["2"]
+    values = texts(receive(client.create_reader(name, MessageId.earliest, is_read_compacted=True), 1))
+    assert values == ["2"]
 
 
 def test_a_table_view_of_a_compacted_topic(connect: Connect, rest: Admin, name: str) -> None:

@@ -24,12 +24,12 @@ def path(topic: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover])
-def test_who_is_there_gets_the_messages_in_order(client: pulsar.Client, topic: str, kind: Any) -> None:
+def test_present_consumer_gets_messages_in_order(client: pulsar.Client, topic: str, kind: Any) -> None:
     consumer = client.subscribe(topic, "sub", kind)
     ids = send(client.create_producer(topic), 10)
     messages = receive(consumer, 10)
     assert numbered(10) == texts(messages)
-    assert [str(one) for one in ids] == [str(message.message_id()) for message in messages]
+    assert [str(message_id) for message_id in ids] == [str(message.message_id()) for message in messages]
     for message in messages:
         consumer.acknowledge(message)
     consumer.redeliver_unacknowledged_messages()
@@ -42,10 +42,10 @@ def test_a_batch_comes_as_one(client: pulsar.Client, topic: str) -> None:
     ids = send_batch(producer, numbered(20))
     messages = receive(consumer, 20)
     assert numbered(20) == texts(messages)
-    assert [str(one) for one in ids] == [str(message.message_id()) for message in messages]
+    assert [str(message_id) for message_id in ids] == [str(message.message_id()) for message in messages]
 
 
-def test_who_comes_later_gets_nothing(client: pulsar.Client, topic: str) -> None:
+def test_later_consumer_gets_no_earlier_messages(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     send(producer, 3)
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
@@ -55,14 +55,14 @@ def test_who_comes_later_gets_nothing(client: pulsar.Client, topic: str) -> None
     assert numbered(2, 3) == texts(receive(consumer, 2)) == texts(receive(reader, 2))
 
 
-def test_each_subscription_gets_all_and_shared_consumers_divide_them(connect: Connect, topic: str) -> None:
+def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, topic: str) -> None:
     sharing = [connect().subscribe(topic, "shared", ConsumerType.Shared) for _ in range(2)]
     alone = connect().subscribe(topic, "alone")
     send(connect().create_producer(topic), 100)
     assert numbered(100) == texts(receive(alone, 100))
-    found = [texts(drain(consumer)) for consumer in sharing]
-    assert sorted(numbered(100)) == sorted(found[0] + found[1])
-    assert 50 == len(found[0])
+    received = [texts(drain(consumer)) for consumer in sharing]
+    assert sorted(numbered(100)) == sorted(received[0] + received[1])
+    assert 50 == len(received[0])
 
 
 def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
@@ -70,13 +70,13 @@ def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
     producer = connect().create_producer(topic)
     for number in range(300):
         producer.send(str(number).encode(), partition_key=f"key {number % 30}")
-    found = [drain(consumer) for consumer in consumers]
-    keys = [{message.partition_key() for message in of} for of in found]
-    assert 300 == sum(map(len, found))
+    received = [drain(consumer) for consumer in consumers]
+    keys = [{message.partition_key() for message in of} for of in received]
+    assert 300 == sum(map(len, received))
     assert 30 == len(set.union(*keys)) == sum(map(len, keys))
 
 
-def test_what_a_consumer_has_no_permits_for_is_dropped_and_counted(connect: Connect, rest: Admin, topic: str) -> None:
+def test_messages_without_permits_are_dropped_and_counted(connect: Connect, rest: Admin, topic: str) -> None:
     consumer = connect().subscribe(topic, "sub", receiver_queue_size=5)
     send(connect().create_producer(topic), 100)
     assert numbered(5) == texts(receive(consumer, 5))
@@ -90,15 +90,15 @@ def test_what_a_consumer_has_no_permits_for_is_dropped_and_counted(connect: Conn
 def test_a_failover_goes_to_the_next(connect: Connect, topic: str) -> None:
     clients = [connect(), connect()]
     consumers = [
-        one.subscribe(topic, "sub", ConsumerType.Failover, consumer_name=n)
-        for one, n in zip(clients, "ab", strict=True)
+        client.subscribe(topic, "sub", ConsumerType.Failover, consumer_name=n)
+        for client, n in zip(clients, "ab", strict=True)
     ]
     producer = connect().create_producer(topic)
     send(producer, 10)
-    found = [drain(consumer) for consumer in consumers]
-    served = 0 if found[0] else 1
-    assert 10 == len(found[served])
-    assert not found[1 - served]
+    received = [drain(consumer) for consumer in consumers]
+    served = 0 if received[0] else 1
+    assert 10 == len(received[served])
+    assert not received[1 - served]
     consumers[served].close()
     send(producer, 10)
     assert 10 == len(receive(consumers[1 - served], 10))
@@ -112,7 +112,7 @@ def test_partitions(client: pulsar.Client, rest: Admin, topic: str) -> None:
     consumer = client.subscribe(topic, "sub")
     routing = pulsar.PartitionsRoutingMode.RoundRobinDistribution
     ids = send(client.create_producer(topic, message_routing_mode=routing), 30)
-    assert {0, 1, 2} == {one.partition() for one in ids}
+    assert {0, 1, 2} == {message_id.partition() for message_id in ids}
     assert sorted(numbered(30)) == sorted(texts(receive(consumer, 30)))
     assert ["sub"] == rest.call("GET", f"{path(topic)}/subscriptions")[1]
     assert 412 == rest.call("DELETE", f"{path(topic)}/partitions")[0]
@@ -120,7 +120,7 @@ def test_partitions(client: pulsar.Client, rest: Admin, topic: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["binary", "http"])
-def test_a_pattern_matches_topics_of_the_domain_that_it_asks_for(
+def test_pattern_matches_topics_of_its_domain(
     connect: Connect, web_url: str, service_url: str, name: str, url: str
 ) -> None:
     client = connect(web_url if url == "http" else service_url)
@@ -147,7 +147,7 @@ def test_a_pattern_matches_topics_of_the_domain_that_it_asks_for(
         assert is_silent(consumers[mode])
 
 
-def test_what_needs_a_log_is_refused(client: pulsar.Client, topic: str) -> None:
+def test_operations_that_need_a_log_are_refused(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub")
     with pytest.raises(pulsar.NotAllowedError):
         consumer.get_last_message_id()
@@ -183,6 +183,6 @@ def test_kafka_does_not_see_it(client: pulsar.Client, kafka_servers: str, topic:
     send(client.create_producer(topic), 1)
     admin = KafkaAdminClient(bootstrap_servers=kafka_servers)
     try:
-        assert not [one for one in admin.list_topics() if name in one]
+        assert not [listed for listed in admin.list_topics() if name in listed]
     finally:
         admin.close()

@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 CODECS = [CompressionType.NONE, CompressionType.LZ4, CompressionType.ZLib, CompressionType.ZSTD, CompressionType.SNAPPY]
 
 
-def test_a_message_comes_with_the_id_of_its_receipt(client: pulsar.Client, name: str) -> None:
+def test_message_has_the_id_of_its_receipt(client: pulsar.Client, name: str) -> None:
     producer = client.create_producer(name)
     consumer = client.subscribe(name, "sub")
     sent = producer.send(b"hello")
@@ -30,13 +30,13 @@ def test_a_message_comes_with_the_id_of_its_receipt(client: pulsar.Client, name:
     assert is_silent(consumer)
 
 
-def test_entry_ids_of_single_messages_count_up_by_one(client: pulsar.Client, name: str) -> None:
+def test_entry_ids_of_single_messages_are_consecutive(client: pulsar.Client, name: str) -> None:
     ids = send(client.create_producer(name), 5)
-    assert [0, 1, 2, 3, 4] == [one.entry_id() for one in ids]
-    assert 1 == len({one.ledger_id() for one in ids})
+    assert [0, 1, 2, 3, 4] == [message_id.entry_id() for message_id in ids]
+    assert 1 == len({message_id.ledger_id() for message_id in ids})
 
 
-def test_all_that_belongs_to_a_message_comes_with_it(client: pulsar.Client, name: str) -> None:
+def test_all_message_metadata_is_delivered(client: pulsar.Client, name: str) -> None:
     consumer = client.subscribe(name, "sub")
     producer = client.create_producer(name, producer_name=f"{name}-producer")
     producer.send(
@@ -74,8 +74,8 @@ def test_compressed_messages_come_as_they_were_sent(
 def test_a_batch_is_one_entry(client: pulsar.Client, name: str) -> None:
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=10_000)
     ids = send_batch(producer, numbered(10))
-    assert list(range(10)) == [one.batch_index() for one in ids]
-    assert 1 == len({one.entry_id() for one in ids})
+    assert list(range(10)) == [message_id.batch_index() for message_id in ids]
+    assert 1 == len({message_id.entry_id() for message_id in ids})
     more = send_batch(producer, numbered(3))
     assert more[0].entry_id() > ids[0].entry_id()
 
@@ -88,7 +88,7 @@ def test_messages_of_all_sizes(client: pulsar.Client, name: str, size: int) -> N
     assert value == receive(consumer, 1)[0].data()
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(client: pulsar.Client, name: str) -> None:
+def test_too_large_message_is_refused_next_is_not(client: pulsar.Client, name: str) -> None:
     producer = client.create_producer(name)
     with pytest.raises(pulsar.MessageTooBig):
         producer.send(bytes(10 << 20))
@@ -109,9 +109,7 @@ def test_a_chunked_message_comes_whole(client: pulsar.Client, name: str) -> None
     assert is_silent(client.subscribe(name, "sub"))
 
 
-def test_chunks_of_two_producers_come_apart_with_several_shared_consumers(
-    connect: Callable[..., pulsar.Client], name: str
-) -> None:
+def test_chunks_of_two_producers_with_shared_consumers(connect: Callable[..., pulsar.Client], name: str) -> None:
     consumers = [connect().subscribe(name, "sub", ConsumerType.Shared) for _ in range(3)]
     clients = [connect() for _ in range(2)]
     values = [os.urandom(11 << 20) for _ in clients]
@@ -122,20 +120,20 @@ def test_chunks_of_two_producers_come_apart_with_several_shared_consumers(
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
-    found: list[bytes] = []
+    received: list[bytes] = []
 
     def all_have_come() -> bool:
         for consumer in consumers:
             try:
-                found.append(consumer.receive(100).data())
+                received.append(consumer.receive(100).data())
             except pulsar.Timeout:
                 pass
-        return len(found) == 2
+        return len(received) == 2
 
     wait_for(all_have_come)
     for thread in threads:
         thread.join()
-    assert sorted(values) == sorted(found)
+    assert sorted(values) == sorted(received)
 
 
 def test_encrypted_messages_pass_through(client: pulsar.Client, name: str, tmp_path: Path) -> None:
@@ -159,19 +157,19 @@ def test_encrypted_messages_pass_through(client: pulsar.Client, name: str, tmp_p
 
 
 def test_a_listener_is_called_for_each_message(client: pulsar.Client, name: str) -> None:
-    found: list[bytes] = []
+    received: list[bytes] = []
 
     def listener(consumer: Any, message: Any) -> None:
-        found.append(message.data())
+        received.append(message.data())
         consumer.acknowledge(message)
 
     client.subscribe(name, "sub", message_listener=listener)
     send(client.create_producer(name), 3)
-    wait_for(lambda: len(found) == 3)
-    assert numbered(3) == [one.decode() for one in found]
+    wait_for(lambda: len(received) == 3)
+    assert numbered(3) == [data.decode() for data in received]
 
 
-def test_a_subscription_begins_at_the_end_or_at_the_beginning(client: pulsar.Client, name: str) -> None:
+def test_subscription_begins_at_end_or_beginning(client: pulsar.Client, name: str) -> None:
     producer = client.create_producer(name)
     send(producer, 5)
     early = client.subscribe(name, "early", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
@@ -183,15 +181,13 @@ def test_a_subscription_begins_at_the_end_or_at_the_beginning(client: pulsar.Cli
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared], ids=str)
-def test_a_consumer_without_a_queue_gets_one_message_for_each_that_it_asks_for(
-    client: pulsar.Client, name: str, kind: ConsumerType
-) -> None:
+def test_consumer_without_queue_gets_single_messages(client: pulsar.Client, name: str, kind: ConsumerType) -> None:
     consumer = client.subscribe(name, "sub", kind, receiver_queue_size=0, initial_position=InitialPosition.Earliest)
     send(client.create_producer(name), 10)
     assert numbered(10) == texts([consumer.receive() for _ in range(10)])
 
 
-def test_a_queue_that_batches_do_not_fit_into_evenly(client: pulsar.Client, name: str) -> None:
+def test_batches_that_do_not_fill_the_queue_evenly(client: pulsar.Client, name: str) -> None:
     consumer = client.subscribe(name, "sub", receiver_queue_size=41)
     producer = client.create_producer(name, batching_enabled=True, batching_max_messages=10, max_pending_messages=1001)
     values = numbered(1000)
@@ -250,9 +246,7 @@ def test_acknowledged_in_the_middle_of_a_batch(client: pulsar.Client, name: str)
     assert is_silent(consumer)
 
 
-def test_a_partly_acknowledged_batch_comes_whole_to_who_does_not_ask_for_parts(
-    client: pulsar.Client, name: str
-) -> None:
+def test_partly_acknowledged_batch_is_redelivered_whole_without_parts(client: pulsar.Client, name: str) -> None:
     consumer = client.subscribe(name, "sub")
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=10_000)
     send_batch(producer, numbered(5))
@@ -276,13 +270,13 @@ def test_many_messages_of_several_producers_on_several_connections(
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    found: dict[str, list[str]] = {}
+    received: dict[str, list[str]] = {}
     for _ in range(4000):
         message = consumer.receive(PATIENCE_MS)
         producer_number, _, text = message.data().decode().partition(": ")
-        found.setdefault(producer_number, []).append(text)
+        received.setdefault(producer_number, []).append(text)
         consumer.acknowledge(message)
     for thread in threads:
         thread.join()
-    assert found == {str(number): numbered(1000) for number in range(4)}
+    assert received == {str(number): numbered(1000) for number in range(4)}
     assert is_silent(consumer)

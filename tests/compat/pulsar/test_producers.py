@@ -16,7 +16,7 @@ Connect = Callable[..., pulsar.Client]
 DEDUPLICATION = "/admin/v2/namespaces/public/other/deduplication"
 
 
-def test_a_name_is_for_one_producer_at_a_time(connect: Connect, name: str) -> None:
+def test_name_is_for_one_producer_at_once(connect: Connect, name: str) -> None:
     first = connect().create_producer(name, producer_name="mine")
     connect().create_producer(name, producer_name="another")
     with pytest.raises(pulsar.ProducerBusy):
@@ -63,21 +63,21 @@ def test_a_fencing_producer_throws_the_other_out(connect: Connect, name: str) ->
 def test_a_producer_waits_until_it_is_alone(connect: Connect, name: str) -> None:
     first = connect().create_producer(name, access_mode=ProducerAccessMode.Exclusive)
     waiting = connect()
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def wait() -> None:
         try:
-            found.append(waiting.create_producer(name, access_mode=ProducerAccessMode.WaitForExclusive))
+            outcomes.append(waiting.create_producer(name, access_mode=ProducerAccessMode.WaitForExclusive))
         except pulsar.PulsarException as error:
-            found.append(error)
+            outcomes.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
     thread.join(2)
-    assert not found
+    assert not outcomes
     first.close()
     thread.join(30)
-    found[0].send(b"value")
+    outcomes[0].send(b"value")
 
 
 def test_duplicates_are_dropped_where_that_is_wanted(connect: Connect, rest: Admin, name: str) -> None:
@@ -173,7 +173,7 @@ def _refused(client: pulsar.Client, topic: str) -> type | None:
     return None
 
 
-def test_a_producer_whose_connection_is_lost_goes_on_under_its_name(connect: Connect, rest: Admin, name: str) -> None:
+def test_reconnected_producer_keeps_its_name(connect: Connect, rest: Admin, name: str) -> None:
     producer = connect().create_producer(name, producer_name="mine")
     for start in range(0, 30, 10):
         send(producer, 10, start)
@@ -182,7 +182,7 @@ def test_a_producer_whose_connection_is_lost_goes_on_under_its_name(connect: Con
     assert numbered(30) == texts(receive(reader, 30))
 
 
-def test_messages_stay_in_order_when_many_are_on_their_way(connect: Connect, name: str) -> None:
+def test_messages_in_flight_stay_in_order(connect: Connect, name: str) -> None:
     producer = connect().create_producer(name, max_pending_messages=5000, block_if_queue_full=True)
     order: list[int] = []
     for number in range(5000):

@@ -33,14 +33,16 @@ def _subscribed(client: pulsar.Client, name: str) -> None:
 
 
 def consume(flex: Any, count: int, kind: str = "EXCLUSIVE", *, queue: int = 500, refusals: int = 0) -> list[Any]:
-    found = flex("consume", subscription="flex", type=kind, count=count, queue=queue, refusals=refusals)
-    assert isinstance(found, list)
-    return found
+    messages = flex("consume", subscription="flex", type=kind, count=count, queue=queue, refusals=refusals)
+    assert isinstance(messages, list)
+    return messages
 
 
 @pytest.mark.parametrize("mode", ["SHARED", "EXCLUSIVE"])
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_what_it_sends_comes_to_others(client: pulsar.Client, flex: Any, name: str, batched: bool, mode: str) -> None:
+def test_its_messages_reach_other_clients(
+    client: pulsar.Client, flex: Any, name: str, batched: bool, mode: str
+) -> None:
     consumer = client.subscribe(name, "sub")
     assert 20 == flex("produce", values=numbered(20), batched=batched, mode=mode)
     messages = receive(consumer, 20)
@@ -52,11 +54,11 @@ def test_what_it_sends_comes_to_others(client: pulsar.Client, flex: Any, name: s
 @pytest.mark.usefixtures("_subscribed")
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_it_gets_what_others_send(client: pulsar.Client, flex: Any, name: str, kind: str, batched: bool) -> None:
+def test_others_messages_reach_it(client: pulsar.Client, flex: Any, name: str, kind: str, batched: bool) -> None:
     producer = client.create_producer(name, batching_enabled=batched, batching_max_publish_delay_ms=1_000)
     (send_batch if batched else lambda to, values: send(to, len(values)))(producer, numbered(30))
-    found = consume(flex, 30, kind)
-    assert numbered(30) == [one["value"] for one in found]
+    messages = consume(flex, 30, kind)
+    assert numbered(30) == [message["value"] for message in messages]
     # All of it is acknowledged.
     assert is_silent(subscribe_when_free(client, name, "flex"))
 
@@ -64,10 +66,10 @@ def test_it_gets_what_others_send(client: pulsar.Client, flex: Any, name: str, k
 @pytest.mark.usefixtures("_subscribed")
 def test_a_queue_smaller_than_what_there_is(client: pulsar.Client, flex: Any, name: str) -> None:
     send(client.create_producer(name), 100)
-    assert numbered(100) == [one["value"] for one in consume(flex, 100, queue=7)]
+    assert numbered(100) == [message["value"] for message in consume(flex, 100, queue=7)]
 
 
 @pytest.mark.usefixtures("_subscribed")
-def test_what_it_refuses_comes_again(client: pulsar.Client, flex: Any, name: str) -> None:
+def test_messages_it_refuses_are_redelivered(client: pulsar.Client, flex: Any, name: str) -> None:
     send(client.create_producer(name), 1)
-    assert [0, 1, 2] == [one["redeliveryCount"] for one in consume(flex, 1, "SHARED", refusals=2)]
+    assert [0, 1, 2] == [message["redeliveryCount"] for message in consume(flex, 1, "SHARED", refusals=2)]

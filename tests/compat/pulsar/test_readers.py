@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 Connect = Callable[..., pulsar.Client]
 
 
-def test_a_reader_from_the_beginning_and_one_from_the_end(client: pulsar.Client, name: str) -> None:
+def test_readers_from_beginning_and_end(client: pulsar.Client, name: str) -> None:
     producer = client.create_producer(name)
     send(producer, 5)
     first, last = client.create_reader(name, MessageId.earliest), client.create_reader(name, MessageId.latest)
@@ -153,7 +153,7 @@ def test_a_consumer_of_partitions_seeks_by_time(client: pulsar.Client, rest: Any
     assert 3 * ["new"] + 3 * ["old"] == sorted(texts(receive(consumer, 6)))
 
 
-def test_a_consumer_that_closes_while_it_seeks_can_come_back(client: pulsar.Client, name: str) -> None:
+def test_consumer_closed_during_seek_can_come_back(client: pulsar.Client, name: str) -> None:
     send(client.create_producer(name), 3)
     for _ in range(10):
         consumer = client.subscribe(name, "sub")

@@ -67,7 +67,9 @@ def test_redeliveries_are_counted(client: pulsar.Client, name: str, kind: Consum
 
 
 @pytest.mark.parametrize("kind", ALL, ids=str)
-def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, name: str, kind: ConsumerType) -> None:
+def test_messages_not_acknowledged_in_time_are_redelivered(
+    client: pulsar.Client, name: str, kind: ConsumerType
+) -> None:
     consumer = client.subscribe(name, "sub", kind, unacked_messages_timeout_ms=10_000)  # the client allows no less
     send(client.create_producer(name), 5)
     messages = receive(consumer, 5)
@@ -79,7 +81,7 @@ def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, nam
 
 
 @pytest.mark.parametrize("kind", ALL, ids=str)
-def test_all_that_is_not_acknowledged_is_asked_for_again(
+def test_all_unacknowledged_messages_are_redelivered(
     client: pulsar.Client, rest: Admin, name: str, kind: ConsumerType
 ) -> None:
     consumer = client.subscribe(name, "sub", kind)
@@ -130,7 +132,7 @@ def test_a_delayed_message_comes_when_it_is_due(client: pulsar.Client, name: str
     assert time.monotonic() - began >= 1.5, "at most a tick too early"
 
 
-def test_delayed_messages_come_in_the_order_of_their_times(client: pulsar.Client, name: str) -> None:
+def test_delayed_messages_come_in_order_of_time(client: pulsar.Client, name: str) -> None:
     consumer = client.subscribe(name, "sub", ConsumerType.Shared)
     producer = client.create_producer(name)
     now = int(time.time() * 1000)
@@ -153,17 +155,17 @@ def test_delayed_messages_survive_the_last_consumer(connect: Connect, name: str)
     assert is_silent(again)
 
 
-def test_messages_that_another_consumer_refused_are_shared_out_again(connect: Connect, name: str) -> None:
+def test_refused_messages_are_shared_out_again(connect: Connect, name: str) -> None:
     refuser = connect().subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     send(connect().create_producer(name), 20)
     held = receive(refuser, 20)
     worker = connect().subscribe(name, "sub", ConsumerType.Shared)
     for message in held:
         refuser.negative_acknowledge(message)
-    found: list[Any] = []
+    received: list[Any] = []
     deadline = time.monotonic() + PATIENCE_MS / 1000
-    while len(found) < 20:
+    while len(received) < 20:
         assert time.monotonic() < deadline
-        found += drain(worker, 100) + drain(refuser, 100)
-    assert sorted(numbered(20)) == sorted(texts(found))
-    assert {1} == {message.redelivery_count() for message in found}
+        received += drain(worker, 100) + drain(refuser, 100)
+    assert sorted(numbered(20)) == sorted(texts(received))
+    assert {1} == {message.redelivery_count() for message in received}

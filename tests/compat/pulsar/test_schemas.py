@@ -104,7 +104,7 @@ def test_the_same_schema_is_registered_once(connect: Connect, name: str) -> None
     assert 3 * [bytes(8)] == [message.schema_version().encode() for message in receive(consumer, 3)]
 
 
-def test_who_brings_another_schema_is_refused_and_leaves_nothing_behind(connect: Connect, name: str) -> None:
+def test_incompatible_schema_is_refused_without_traces(connect: Connect, name: str) -> None:
     client = connect()
     client.create_producer(name, schema=JsonSchema(Example))
     for schema in (JsonSchema(Other), StringSchema(), avro({"a": "string"})):
@@ -156,7 +156,7 @@ NULLABLE = {"a": ["null", "int"], "b": "boolean"}
         ("ALWAYS_INCOMPATIBLE", avro(NULLABLE, name="Renamed"), False),
     ],
 )
-def test_what_is_compatible(
+def test_compatibility_strategy_decides(
     connect: Connect, rest: Admin, namespace: str, wanted: str, new: Text, accepted: bool
 ) -> None:
     strategy(rest, namespace, wanted)
@@ -183,16 +183,16 @@ def test_versions_count_up_and_can_be_asked_for(
     assert [number.to_bytes(8, "big") for number in (0, 1, 0)] == versions
     path = f"/admin/v2/schemas/{namespace}/x/schema"
     for version, schema in enumerate(schemas):
-        found = rest.get(f"{path}/{version}")
-        assert (found["version"], found["type"]) == (version, "AVRO")
-        assert found["data"] == schema.schema_info().schema()
-        assert isinstance(found["properties"], dict)
+        stored = rest.get(f"{path}/{version}")
+        assert (stored["version"], stored["type"]) == (version, "AVRO")
+        assert stored["data"] == schema.schema_info().schema()
+        assert isinstance(stored["properties"], dict)
     assert 1 == rest.get(path)["version"]
     assert 404 == rest.call("GET", f"{path}/9")[0]
     assert 404 == rest.call("GET", f"/admin/v2/schemas/{namespace}/nothing/schema")[0]
 
 
-def test_two_who_register_at_once_get_two_versions_or_one(connect: Connect, name: str) -> None:
+def test_concurrent_registrations_get_one_or_two_versions(connect: Connect, name: str) -> None:
     clients = [connect() for _ in range(8)]
     consumer = connect().subscribe(name, "sub")
     failures: list[Exception] = []

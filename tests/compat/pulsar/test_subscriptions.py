@@ -32,7 +32,7 @@ def test_an_exclusive_subscription_has_one_consumer(connect: Connect, name: str,
     assert other.subscribe(name, "sub")
 
 
-def test_who_wants_another_type_is_refused_while_somebody_consumes(connect: Connect, name: str) -> None:
+def test_another_type_is_refused_while_consumers_exist(connect: Connect, name: str) -> None:
     consumer = connect().subscribe(name, "sub", ConsumerType.Shared)
     for kind in (ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.KeyShared):
         with pytest.raises(pulsar.ConsumerBusy):
@@ -44,30 +44,30 @@ def test_who_wants_another_type_is_refused_while_somebody_consumes(connect: Conn
 def test_shared_consumers_divide_the_messages(connect: Connect, name: str) -> None:
     consumers = [connect().subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=10) for _ in range(3)]
     send(connect().create_producer(name), 300)
-    found: list[list[str]] = [[] for _ in consumers]
+    received: list[list[str]] = [[] for _ in consumers]
 
     def all_have_come() -> bool:
-        for consumer, of in zip(consumers, found, strict=True):
+        for consumer, of in zip(consumers, received, strict=True):
             of += texts(drain(consumer, 50))
-        return sum(map(len, found)) >= 300
+        return sum(map(len, received)) >= 300
 
     wait_for(all_have_come)
-    assert sorted(numbered(300)) == sorted(itertools.chain(*found))
-    assert all(found), "somebody got nothing"
+    assert sorted(numbered(300)) == sorted(itertools.chain(*received))
+    assert all(received), "somebody got nothing"
     assert all(is_silent(consumer) for consumer in consumers)
 
 
-def test_a_shared_consumer_without_permits_gets_nothing_and_holds_up_nobody(connect: Connect, name: str) -> None:
+def test_shared_consumer_without_permits_holds_up_nobody(connect: Connect, name: str) -> None:
     slow = connect().subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=1)
     quick = connect().subscribe(name, "sub", ConsumerType.Shared)
     send(connect().create_producer(name), 100)
-    found = texts(drain(quick))
-    assert len(found) >= 99
-    found += texts(drain(slow))
-    assert sorted(numbered(100)) == sorted(found)
+    received = texts(drain(quick))
+    assert len(received) >= 99
+    received += texts(drain(slow))
+    assert sorted(numbered(100)) == sorted(received)
 
 
-def test_what_a_shared_consumer_had_goes_to_the_others_when_it_leaves(connect: Connect, name: str) -> None:
+def test_leaving_shared_consumer_s_messages_go_to_others(connect: Connect, name: str) -> None:
     leaver, stayer = connect(), connect()
     first = leaver.subscribe(name, "sub", ConsumerType.Shared)
     send(connect().create_producer(name), 20)
@@ -89,16 +89,16 @@ def test_failover_serves_one_and_then_the_other(connect: Connect, name: str) -> 
     }
     producer = connect().create_producer(name)
     send(producer, 10)
-    found: dict[str, list[Any]] = {consumer: [] for consumer in consumers}
+    messages: dict[str, list[Any]] = {consumer: [] for consumer in consumers}
 
     def first_have_come() -> bool:
         for consumer in consumers:
-            found[consumer] += drain(consumers[consumer], 100)
-        return sum(map(len, found.values())) >= 10
+            messages[consumer] += drain(consumers[consumer], 100)
+        return sum(map(len, messages.values())) >= 10
 
     wait_for(first_have_come)
-    active = max(found, key=lambda consumer: len(found[consumer]))
-    assert numbered(10) == texts(found[active])
+    active = max(messages, key=lambda consumer: len(messages[consumer]))
+    assert numbered(10) == texts(messages[active])
     send(producer, 5, start=10)
     received = receive(consumers[active], 5)
     acknowledge(consumers[active], received[:2])
@@ -116,15 +116,15 @@ def test_partitions_of_a_failover_subscription_are_divided(connect: Connect, res
     client = connect()
     for partition in range(4):
         send(client.create_producer(f"{topic}-partition-{partition}"), 10)
-    found: list[Any] = [[], []]
+    received: list[Any] = [[], []]
 
     def all_have_come() -> bool:
-        for consumer, of in zip(consumers, found, strict=True):
+        for consumer, of in zip(consumers, received, strict=True):
             of += drain(consumer, 100)
-        return sum(map(len, found)) >= 40
+        return sum(map(len, received)) >= 40
 
     wait_for(all_have_come)
-    partitions = [{message.message_id().partition() for message in of} for of in found]
+    partitions = [{message.message_id().partition() for message in of} for of in received]
     assert partitions[0] | partitions[1] == {0, 1, 2, 3}
     assert [2, 2] == [len(of) for of in partitions]
 
@@ -167,11 +167,11 @@ def test_an_ordering_key_comes_before_the_partition_key(connect: Connect, name: 
     producer = connect().create_producer(name)
     for number in range(60):
         producer.send(b"value", partition_key=f"key {number}", ordering_key="the same")
-    found = [len(drain(consumer)) for consumer in consumers]
-    assert sorted(found) == [0, 60]
+    counts = [len(drain(consumer)) for consumer in consumers]
+    assert sorted(counts) == [0, 60]
 
 
-def test_a_key_stays_with_whoever_has_unacknowledged_messages_of_it(connect: Connect, name: str) -> None:
+def test_key_stays_with_consumer_of_unacknowledged_messages(connect: Connect, name: str) -> None:
     first = connect().subscribe(name, "sub", ConsumerType.KeyShared, consumer_name="first")
     producer = connect().create_producer(name)
 
@@ -209,9 +209,9 @@ def test_sticky_ranges_of_hashes(connect: Connect, name: str) -> None:
     producer = connect().create_producer(name)
     for number in range(100):
         producer.send(b"%d" % number, partition_key=f"key {number}")
-    found = [[int(message.data()) for message in drain(consumer)] for consumer in (low, high)]
-    assert list(range(100)) == sorted(found[0] + found[1])
-    assert all(found)
+    received = [[int(message.data()) for message in drain(consumer)] for consumer in (low, high)]
+    assert list(range(100)) == sorted(received[0] + received[1])
+    assert all(received)
 
 
 def test_keys_without_an_owner_wait_for_one(connect: Connect, name: str) -> None:
@@ -219,10 +219,10 @@ def test_keys_without_an_owner_wait_for_one(connect: Connect, name: str) -> None
     producer = connect().create_producer(name)
     for number in range(50):
         producer.send(b"%d" % number, partition_key=f"key {number}")
-    found = {int(message.data()) for message in drain(low)}
-    assert 0 < len(found) < 50
+    received = {int(message.data()) for message in drain(low)}
+    assert 0 < len(received) < 50
     high = connect().subscribe(name, "sub", ConsumerType.KeyShared, key_shared_policy=sticky((30001, 65535)))
-    assert set(range(50)) - found == {int(message.data()) for message in drain(high)}
+    assert set(range(50)) - received == {int(message.data()) for message in drain(high)}
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared], ids=str)
@@ -253,7 +253,7 @@ def test_consumers_that_come_and_go_lose_nothing(connect: Connect, name: str) ->
     for text in numbered(500):
         producer.send_async(text.encode(), lambda *_: None)
     producer.flush()
-    found: list[str] = []
+    received: list[str] = []
     for turn in range(12):
         client = connect()
         consumer = client.subscribe(
@@ -269,10 +269,10 @@ def test_consumers_that_come_and_go_lose_nothing(connect: Connect, name: str) ->
             except pulsar.Timeout:
                 break
             consumer.acknowledge(message)
-            found.append(message.data().decode())
+            received.append(message.data().decode())
         if turn % 2:
             consumer.close()
         client.close()
     last = connect().subscribe(name, "sub", ConsumerType.Shared)
-    found += texts(drain(last, 1_000))
-    assert set(numbered(500)) == set(found)
+    received += texts(drain(last, 1_000))
+    assert set(numbered(500)) == set(received)

@@ -25,11 +25,11 @@ def test_messages_of_partitions_come_to_one_consumer(client: pulsar.Client, rest
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic, message_routing_mode=PartitionsRoutingMode.RoundRobinDistribution)
     ids = send(producer, 30)
-    assert {0, 1, 2} == {one.partition() for one in ids}
+    assert {0, 1, 2} == {message_id.partition() for message_id in ids}
     messages = receive(consumer, 30)
     assert sorted(numbered(30)) == sorted(texts(messages))
-    found = sorted(message.message_id().serialize() for message in messages)
-    assert sorted(one.serialize() for one in ids) == found
+    received = sorted(message.message_id().serialize() for message in messages)
+    assert sorted(message_id.serialize() for message_id in ids) == received
     acknowledge(consumer, messages)
     assert is_silent(consumer)
 
@@ -65,7 +65,7 @@ def test_partitions_are_added(connect: Connect, rest: Admin, name: str) -> None:
     assert 5 == len(client.get_topic_partitions(topic))
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
-    assert {0, 1, 2, 3, 4} == {one.partition() for one in send(producer, 20)}
+    assert {0, 1, 2, 3, 4} == {message_id.partition() for message_id in send(producer, 20)}
     assert 20 == len(receive(consumer, 20))
     status, _ = rest.call("POST", f"/admin/v2/persistent/public/default/{name}/partitions", 3)
     assert status >= 400
@@ -141,7 +141,7 @@ def test_names_that_kafka_would_not_allow(client: pulsar.Client, name: str, stra
     consumer.unsubscribe()
 
 
-def test_names_that_could_be_mistaken_for_others_are_not(client: pulsar.Client, name: str) -> None:
+def test_ambiguous_names_are_distinguished(client: pulsar.Client, name: str) -> None:
     topics = [
         f"persistent://public/default/{name}",
         f"persistent://public/other/{name}",

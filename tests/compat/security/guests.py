@@ -306,7 +306,7 @@ class NodeGuest:
         plain: dict[str, Any] = {"servers": servers, "security": security, "topic": topic}
         client.run("produce", **plain, partition=0, records=records, codec="none", acks=-1, idempotent=False)
         found = client.run("consume", **plain, count=len(VALUES), group=topic)
-        return [client.decoded(one["value"]) or b"" for one in found]
+        return [client.decoded(record["value"]) or b"" for record in found]
 
     def refused(self, servers: str, access: Access) -> str:
         try:

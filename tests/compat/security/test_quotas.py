@@ -32,7 +32,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_librdkafka_is_told_how_long_its_requests_are_throttled(broker: Broker) -> None:
+def test_librdkafka_is_told_its_throttle_time(broker: Broker) -> None:
     throttles: list[Any] = []
     producer = Producer(
         {
@@ -75,7 +75,7 @@ def test_a_consumer_of_librdkafka_gets_everything(broker: Broker) -> None:
     assert max(throttle.throttle_time for throttle in throttles) > 0
 
 
-def test_kafka_python_is_told_how_long_its_requests_are_throttled(broker: Broker) -> None:
+def test_kafka_python_is_told_its_throttle_time(broker: Broker) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="kafka-python", linger_ms=0)
     for _ in range(RECORDS):
         producer.send("py", b"x" * SIZE).get(60)
@@ -94,7 +94,7 @@ def test_a_consumer_of_kafka_python_gets_everything(broker: Broker, caplog: pyte
     assert "FetchResponse throttled by broker" in caplog.text
 
 
-def test_the_admin_of_kafka_python_hears_that_it_has_created_too_many_partitions(broker: Broker) -> None:
+def test_kafka_python_admin_learns_of_partition_quota(broker: Broker) -> None:
     broker.server.kafka.quotas.alter([(Entity("ANONYMOUS", "admin"), Kind.MUTATION, 1e-3)])
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers, client_id="admin")
     topics = {name: {"num_partitions": 3, "replication_factor": 1} for name in ("one", "two")}
@@ -120,7 +120,7 @@ def test_the_statistics_of_librdkafka_have_the_throttle_times(broker: Broker) ->
     for _ in range(RECORDS):
         producer.produce("stats", b"x" * SIZE)
         producer.flush()
-    while not any(each["throttle"]["max"] for one in statistics for each in one["brokers"].values()):
+    while not any(each["throttle"]["max"] for report in statistics for each in report["brokers"].values()):
         producer.produce("stats", b"x" * SIZE)
         producer.poll(0.2)
     producer.flush()

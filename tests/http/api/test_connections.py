@@ -19,7 +19,7 @@ def api() -> Iterator[Api]:
         yield made
 
 
-def test_a_connection_has_what_its_client_says_and_what_it_has_moved(api: Api) -> None:
+def test_connection_shows_client_software_and_bytes(api: Api) -> None:
     producer = Producer({"bootstrap.servers": api.broker.bootstrap_servers, "client.id": "me"})
     producer.produce("orders", b"x" * 1000)
     assert 0 == producer.flush(30)
@@ -56,7 +56,7 @@ def test_pages_have_every_connection_once(api: Api) -> None:
             each.close()
 
 
-def test_a_control_listener_has_a_plane_of_its_own() -> None:
+def test_control_listener_has_its_own_plane() -> None:
     with api_broker(listeners=["kafka://127.0.0.1:0"], control_listener="http://127.0.0.1:0?name=http") as api:
         answer = api.get("/connections")
         assert ["control-processor-0"] == [each["id"] for each in answer["control"]["processors"]]
@@ -64,7 +64,7 @@ def test_a_control_listener_has_a_plane_of_its_own() -> None:
         assert "control-processor-0" == connection["processor"]
 
 
-def test_http_is_served_by_the_control_plane_if_there_is_one() -> None:
+def test_control_plane_serves_http_if_it_exists() -> None:
     with api_broker(control_listener="kafka://127.0.0.1:0?name=control") as api:
         http = [each["processor"] for each in api.get("/connections")["connections"] if each["listener"] == "http"]
         assert ["control-processor-0"] == http

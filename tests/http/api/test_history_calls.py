@@ -41,7 +41,7 @@ def test_topics_and_groups_have_series() -> None:
         assert 2.0 == api.get("/history?series=topic:orders:messages_in")["series"]["topic:orders:messages_in"][-1]
 
 
-def test_the_bytes_of_a_topic_are_counted_in_both_directions() -> None:
+def test_topic_bytes_are_counted_in_both_directions() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)
         figures = api.http.sampler._figures

@@ -30,7 +30,7 @@ def streamed(api: Api, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
         yield found()
 
 
-def test_the_overview_comes_at_once_and_after_each_sample() -> None:
+def test_overview_comes_at_once_and_after_each_sample() -> None:
     with api_broker() as api, streamed(api, "/api/v1/live") as events:
         event, overview = next(events)
         assert "overview" == event
@@ -38,7 +38,7 @@ def test_the_overview_comes_at_once_and_after_each_sample() -> None:
         assert "overview" == next(events)[0]
 
 
-def test_series_and_the_reactor_come_if_they_are_asked_for() -> None:
+def test_series_and_reactor_come_if_requested() -> None:
     with api_broker() as api, streamed(api, "/api/v1/live?series=connections,nothing&reactor=true") as events:
         seen: dict[str, Any] = {}
         while len(seen) < 3:

@@ -9,7 +9,7 @@ from tests.http.api.harness import api_broker, differences, documented
 log = get_logger("test")
 
 
-def test_events_are_those_of_the_log_the_newest_first() -> None:
+def test_logged_events_come_newest_first() -> None:
     with api_broker() as api:
         log.warning("thing_happened", topic="orders", count=3)
         try:
@@ -39,7 +39,7 @@ def test_events_take_bounded_memory() -> None:
     assert len(json.dumps([dict(each.fields) for each in kept])) < 4_000_000
 
 
-def test_values_of_any_kind_can_be_shown_as_json() -> None:
+def test_values_of_any_kind_become_json() -> None:
     values = {"timestamp": "2026-01-01T00:00:00Z", "level": "info", "event": "e", "a": 2**100, "b": b"\0", "c": None}
     assert values is recent_events.keep(None, "", values)
     event = recent_events.recent()[-1]

@@ -35,7 +35,7 @@ def test_rates_are_those_of_the_last_sample() -> None:
     assert {"requests": 10.0} == figures.values
 
 
-def test_an_offline_partition_is_a_reason_for_bad_health() -> None:
+def test_offline_partition_is_reason_for_bad_health() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 2)
         api.kafka.logs.partitions["orders", 1].go_offline("the disk has failed")
@@ -51,7 +51,7 @@ def test_an_offline_partition_is_a_reason_for_bad_health() -> None:
         assert (200, b"ok\n") == api.raw("/healthz")
 
 
-def test_a_figure_that_cannot_be_read_does_not_end_the_sampler(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_figure_does_not_end_the_sampler(capsys: pytest.CaptureFixture[str]) -> None:
     figures = Figures()
     figures.whole["broken"] = lambda: 1 // 0
     sampler = Sampler(figures, system_runtime().clock)

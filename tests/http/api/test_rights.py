@@ -104,7 +104,7 @@ def test_a_client_without_rights_gets_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", "partition=0", "partition=7&offset=99999", "limit=1"])
-def test_who_may_do_nothing_cannot_tell_what_exists(api: Api, extra: str) -> None:
+def test_client_without_rights_cannot_probe_names(api: Api, extra: str) -> None:
     known = {"{group}": "reads-orders", "{topic}": "orders"}
     missing = dict.fromkeys(known, "no-such-thing")
     patterns = [each.pattern for each in api.http.routes() if "{" in each.pattern and each.pattern.startswith("/api/")]
@@ -123,7 +123,7 @@ def test_who_may_do_nothing_cannot_tell_what_exists(api: Api, extra: str) -> Non
     assert {} == {path: told for path in patterns if (told := answer(path, known)) != answer(path, missing)}
 
 
-def test_lists_leave_out_what_the_client_may_not_describe(api: Api) -> None:
+def test_lists_omit_resources_without_describe_right(api: Api) -> None:
     alice = as_user("alice")
     (orders,) = api.get("/topics", **alice)["topics"]
     assert ("orders", ["reads-both", "reads-orders"]) == (
@@ -138,7 +138,7 @@ def test_lists_leave_out_what_the_client_may_not_describe(api: Api) -> None:
         assert 403 == api.ask(f"/api/v1{path}", **alice)[0], path
 
 
-def test_assignments_name_only_topics_that_the_client_may_describe(api: Api) -> None:
+def test_assignments_omit_topics_without_describe_right(api: Api) -> None:
     settings = {"bootstrap.servers": api.broker.bootstrap_servers, "group.id": "reads-both"}
     member = Consumer({**settings, "enable.auto.commit": False})
     member.subscribe(["orders", "secrets"])
@@ -153,7 +153,7 @@ def test_assignments_name_only_topics_that_the_client_may_describe(api: Api) -> 
     member.close()
 
 
-def test_settings_of_a_topic_have_a_right_of_their_own(api: Api) -> None:
+def test_topic_settings_need_a_right_of_their_own(api: Api) -> None:
     assert api.get("/topics/orders", **as_user("alice"))["settings"] is None
     assert api.get("/topics/orders", **as_user("root"))["settings"]
 
@@ -162,7 +162,7 @@ def test_tokens_that_nobody_accepts_are_refused(api: Api) -> None:
     assert 401 == api.ask("/api/v1/topics", Authorization="Bearer x.y.z")[0]
 
 
-def test_without_logins_and_acls_everybody_may_ask() -> None:
+def test_everybody_may_ask_without_logins_and_acls() -> None:
     with api_broker() as made:
         assert 200 == made.ask("/api/v1/overview")[0]
 

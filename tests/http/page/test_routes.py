@@ -36,7 +36,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[h
 
 
 @loop_over("path", PATHS)
-def test_each_file_is_served_with_its_type_and_under_a_strict_policy(address: str, path: str) -> None:
+def test_files_have_their_type_and_strict_policy(address: str, path: str) -> None:
     reply, body = ask(address, path)
     assert 200 == reply.status
     suffix = Path(path).suffix if path not in ("/", "/favicon.ico") else {"/": ".html", "/favicon.ico": ".svg"}[path]
@@ -53,14 +53,14 @@ def test_each_file_is_served_with_its_type_and_under_a_strict_policy(address: st
     assert (folder / name).read_bytes() == body
 
 
-def test_every_file_of_the_page_is_served_and_its_licences_are_not(address: str) -> None:
+def test_page_files_are_served_but_licences_are_not(address: str) -> None:
     static = {f"/page/{path.relative_to(PAGE / 'static')}" for path in (PAGE / "static").rglob("*.*")}
     vendor = {f"/page/vendor/{path.name}" for path in (PAGE / "vendor").glob("*.?s*")}
     assert static | vendor | {"/", "/favicon.ico"} == set(PATHS)
     assert 404 == ask(address, "/page/vendor/LICENSE.uplot")[0].status
 
 
-def test_nothing_in_the_index_is_inline_or_from_elsewhere() -> None:
+def test_index_has_nothing_inline_or_from_elsewhere() -> None:
     index = (PAGE / "static" / "index.html").read_text()
     assert re.findall(r"<script(?![^>]* src=)", index) == []
     assert re.findall(r" on\w+=| style=|<style|//", index) == []
@@ -69,7 +69,7 @@ def test_nothing_in_the_index_is_inline_or_from_elsewhere() -> None:
 
 
 @loop_over("path", PATHS)
-def test_a_browser_that_has_the_file_is_not_sent_it_again(address: str, path: str) -> None:
+def test_cached_file_is_not_sent_again(address: str, path: str) -> None:
     tag = ask(address, path)[0].headers["etag"]
     reply, body = ask(address, path, if_none_match=f'"other", W/{tag}')
     assert (304, b"", tag) == (reply.status, body, reply.headers["etag"])
@@ -78,7 +78,7 @@ def test_a_browser_that_has_the_file_is_not_sent_it_again(address: str, path: st
     assert 304 == ask(address, path, if_none_match="*")[0].status
 
 
-def test_who_takes_gzip_gets_a_form_with_a_tag_of_its_own(address: str) -> None:
+def test_gzip_form_has_its_own_tag(address: str) -> None:
     plain, content = ask(address, "/page/main.js")
     reply, body = ask(address, "/page/main.js", accept_encoding="br, GZIP")
     assert "gzip" == reply.headers["content-encoding"]
@@ -149,7 +149,7 @@ def test_the_wheel_has_the_files_and_the_licences(wheel: Path) -> None:
     assert {"vendor/LICENSE.uplot", "vendor/LICENSE.htm", "vendor/LICENSE.preact", "vendor/README.md"} <= packed
 
 
-def test_the_page_is_served_from_a_wheel_that_was_not_unpacked(wheel: Path) -> None:
+def test_page_is_served_from_a_packed_wheel(wheel: Path) -> None:
     """So no file system path of the source tree is used: everything comes through the package."""
     program = "from broker.http.page.routes import routes; print(*(route.pattern for route in routes()))"
     done = subprocess.run(

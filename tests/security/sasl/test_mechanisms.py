@@ -44,7 +44,7 @@ def test_tokens_need_a_url_with_keys(url: str | None) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", jwks()])
-def test_a_file_of_no_use_is_said_at_the_start(tmp_path: Path, content: bytes | None) -> None:
+def test_useless_file_is_reported_at_the_start(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "keys.json"
     if content is not None:
         path.write_bytes(content)
@@ -56,7 +56,7 @@ def test_a_url_is_not_waited_for() -> None:
     start(sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys")
 
 
-def test_what_lets_too_many_in_is_said_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_open_settings_are_reported_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(jwks(jwk(private_key())))
     url = f"file://{path}"

@@ -47,7 +47,7 @@ class World:
 ONE, OTHER = jwks(jwk(private_key(), "one")), jwks(jwk(private_key(), "other"))
 
 
-def test_keys_are_fetched_at_once_and_again_after_the_usual_time() -> None:
+def test_keys_are_fetched_at_once_and_refreshed() -> None:
     world = World()
     world.keys.begin()
     assert world.keys.find("one", "ES256") is None
@@ -61,7 +61,7 @@ def test_keys_are_fetched_at_once_and_again_after_the_usual_time() -> None:
 
 
 @pytest.mark.parametrize("answer", [OSError("refused"), b"", b"{}", jwks(), b"\xff", b"[" * 100_000])
-def test_a_failure_keeps_the_keys_and_is_tried_again_less_and_less_often(answer: bytes | OSError) -> None:
+def test_failed_fetch_keeps_keys_and_backs_off(answer: bytes | OSError) -> None:
     world = World()
     world.keys.begin()
     world.answer(ONE)
@@ -77,7 +77,7 @@ def test_a_failure_keeps_the_keys_and_is_tried_again_less_and_less_often(answer:
     assert world.after(1)
 
 
-def test_an_unknown_key_has_them_fetched_once_in_a_while() -> None:
+def test_unknown_key_starts_a_fetch_occasionally() -> None:
     world = World()
     world.keys.use(ONE)
     world.keys.begin_later()
@@ -94,7 +94,7 @@ def test_an_unknown_key_has_them_fetched_once_in_a_while() -> None:
     assert world.waiting
 
 
-def test_while_a_server_hangs_nothing_else_is_fetched_and_the_keys_stay() -> None:
+def test_hanging_server_blocks_fetches_and_keys_stay() -> None:
     world = World()
     world.keys.use(ONE)
     world.keys.begin()
@@ -105,14 +105,14 @@ def test_while_a_server_hangs_nothing_else_is_fetched_and_the_keys_stay() -> Non
         assert 1 == len(world.waiting)
 
 
-def test_a_key_id_with_another_algorithm_asks_for_nothing() -> None:
+def test_key_id_with_another_algorithm_fetches_nothing() -> None:
     world = World()
     world.keys.use(ONE)
     assert world.keys.find("one", "RS256") is None
     assert not world.waiting
 
 
-def test_what_is_no_key_for_signatures_is_left_out() -> None:
+def test_entries_without_signature_key_are_left_out() -> None:
     usable = jwk(private_key(), "good")
     secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret", "alg": "HS256"}
     others: list[Any] = [
@@ -134,7 +134,7 @@ def test_what_is_no_key_for_signatures_is_left_out() -> None:
         parse_jwks(jwks(*others))
 
 
-def test_of_a_private_key_only_the_public_half_is_used() -> None:
+def test_private_key_is_reduced_to_its_public_half() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     (parsed,) = parse_jwks(jwks(ECAlgorithm.to_jwk(key, as_dict=True)))
     assert parsed.public.public_numbers() == key.public_key().public_numbers()  # type: ignore[union-attr]
