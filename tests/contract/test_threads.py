@@ -133,7 +133,7 @@ def test_chance_does_not_repeat(world: World) -> None:
 
 
 @in_world
-def test_waiting_for_an_event_or_a_queue_has_an_end(world: World) -> None:
+def test_waits_for_events_and_queues_time_out(world: World) -> None:
     event, queue = new_event(world), new_queue(world)
     assert not event.wait(0)
     assert not event.wait(0.01)

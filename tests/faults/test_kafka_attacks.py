@@ -51,7 +51,7 @@ def test_an_attack_stops_nobody_and_takes_little_memory(broker: BrokerProcess, n
     assert broker.peak_bytes < RSS_MAX
 
 
-def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess) -> None:
+def test_unknown_topics_are_not_all_created_at_once(broker: BrokerProcess) -> None:
     before = len(topics(broker))
     attack, _ = outlives(broker, lambda number: unknown_topics(number, 1000), 8)
     assert broker.peak_bytes < RSS_MAX
@@ -68,7 +68,7 @@ def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess)
     assert made <= 100 * (sum(attack.answers) + 8)
 
 
-def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProcess) -> None:
+def test_too_many_names_close_connection_and_create_nothing(broker: BrokerProcess) -> None:
     with KafkaConnection(broker.address) as client:
         client.send(unknown_topics(99, 100_000))
         with pytest.raises(ConnectionError):
@@ -76,14 +76,14 @@ def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProc
     assert not any(name.startswith("unknown-99") for name in topics(broker))
 
 
-def test_fetches_of_many_partitions_that_wait_cost_appends_nothing(broker: BrokerProcess) -> None:
+def test_waiting_fetches_of_many_partitions_cost_appends_nothing(broker: BrokerProcess) -> None:
     # Of the wide topic and of the neighbour's: each of its appends concerns all of them.
     request = repeated_fetch(WIDE, range(1000), 1000)
     outlives(broker, request, CONNECTIONS, rounds=50)
     assert broker.peak_bytes < RSS_MAX
 
 
-def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> None:
+def test_stop_does_not_wait_for_attack_requests(tmp_path: Any) -> None:
     with attacked_broker(tmp_path) as broker:
         neighbour = Neighbour(broker.address)
         with Attack(broker.address, lambda number: unknown_topics(number, 1000), CONNECTIONS) as attack:
@@ -93,7 +93,7 @@ def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> No
         neighbour.close()
 
 
-def test_neither_neighbours_nor_a_stop_wait_for_batches_that_are_decompressed(tmp_path: Any) -> None:
+def test_decompression_delays_neither_neighbours_nor_a_stop(tmp_path: Any) -> None:
     """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; looked into by whoever asks for a
     time. Each once kept all handlers for seconds, and with them everything that the processors had handed over."""
     contents = [

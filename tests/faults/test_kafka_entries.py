@@ -149,9 +149,7 @@ def test_too_many_entries_close_the_connection(
     assert tempting.exchange(control.encode_request(key, version, 7, "x", fields)) == 0
 
 
-def test_an_answer_that_would_be_too_long_closes_the_connection(
-    tempting: Tempting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_answer_closes_the_connection(tempting: Tempting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.kafka.api.RESPONSE_MAX_BYTES", 2000)
     monkeypatch.setattr("broker.kafka.handlers.metadata.RESPONSE_MAX_BYTES", 2000)
     described = {"topics": [{"name": tempting.name}], "response_partition_limit": 200}

@@ -95,7 +95,7 @@ def test_nothing_else_is_answered_before_a_login(users: Faults) -> None:
             assert raw.rest() == b"", (key, version)
 
 
-def test_nothing_that_is_sent_along_with_a_login_is_answered_before_it(users: Faults) -> None:
+def test_requests_sent_with_a_login_wait_for_it(users: Faults) -> None:
     request = control.encode_request(ApiKey.METADATA, 5, 9, "raw", {"topics": None})
     first = control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 8, "raw", {"mechanism": "PLAIN"})
     with come(users) as raw:
@@ -151,7 +151,7 @@ def test_a_client_that_repeats_its_nonce_comes_in(users: Faults) -> None:
         assert scram.is_genuine(answer.auth_bytes)
 
 
-def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
+def test_proof_is_not_taken_twice_on_a_connection(users: Faults) -> None:
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -162,7 +162,7 @@ def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
         assert is_in(raw)
 
 
-def test_credentials_that_would_keep_the_broker_or_clients_busy_are_not_stored(users: Faults) -> None:
+def test_credentials_costly_to_check_are_not_stored(users: Faults) -> None:
     for iterations in (2**31 - 1, 1_000_000, 1, 0, -1):
         codes = put_user(users, "mallory", iterations=iterations)
         assert set(codes) == {ErrorCode.unacceptable_credential}, iterations
@@ -170,7 +170,7 @@ def test_credentials_that_would_keep_the_broker_or_clients_busy_are_not_stored(u
         assert log_in(raw, "SCRAM-SHA-256", "mallory").error_code == ErrorCode.sasl_authentication_failed
 
 
-def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Faults) -> None:
+def test_request_too_large_for_a_login_closes_connection(users: Faults) -> None:
     with come(users) as raw:
         raw.try_send(LENGTH.pack(524_289) + bytes(100_000))
         assert raw.rest() == b""
@@ -191,7 +191,7 @@ def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Fa
 class TestAgain:
     """A login that is renewed."""
 
-    def test_the_same_user_may_log_in_again_with_requests_under_way(self, users: Faults) -> None:
+    def test_same_user_may_reauthenticate_with_requests_in_flight(self, users: Faults) -> None:
         with come(users) as raw:
             lifetime_s = log_in(raw).session_lifetime.total_seconds()
             assert 0 < lifetime_s <= 600
@@ -232,7 +232,7 @@ def test_a_session_that_is_not_renewed_ends(users: Faults) -> None:
 # -- many ----------------------------------------------------------------------------------------------------------------
 
 
-def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> None:
+def test_three_hundred_wrong_passwords_delay_nobody(users: Faults) -> None:
     """Each costs the broker milliseconds of CPU: on the handlers, and not on the processors."""
     clients = [come(users) for _ in range(300)]
     for raw in clients:
@@ -250,9 +250,7 @@ def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> 
 
 
 @with_settings(connection_failed_authentication_delay_ms=60_000)
-def test_refusals_that_are_held_back_hold_nobody_up_and_are_forgotten_with_their_clients(
-    users: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delayed_refusals_block_nobody_and_end_with_clients(users: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_LINGER_S", 0.1)  # 10 s: those that have closed their side might still read
     clients = [come(users) for _ in range(50)]
     for raw in clients:

@@ -350,7 +350,7 @@ def test_kafka_http_and_shuffle_decide_by_the_model(world: World, rights: list[A
     [allow(Operation.ALL, "*"), allow(Operation.ALL, "pulsar.shop.eu.one-partition-3", Permission.DENY)],
     Named("shop/eu", "one-partition-3", "non-persistent"),
 )
-def test_pulsar_and_its_admin_api_decide_by_the_model(world: World, rights: list[Acl], named: Named) -> None:
+def test_pulsar_and_its_admin_api_follow_the_model(world: World, rights: list[Acl], named: Named) -> None:
     rights = list(filter(valid, rights))
     model = Model(rights, set(TOPICS))
     topic, partition = model.opened(named)

@@ -32,7 +32,7 @@ def fill(pulsar: PulsarFaults, name: str, count: int, size: int = 100, **fields:
 # -- permits ------------------------------------------------------------------------------------------------------------------
 
 
-def test_who_joins_a_consumer_that_takes_nothing_is_given_the_rest(pulsar: PulsarFaults) -> None:
+def test_consumer_beside_a_stalled_consumer_gets_the_rest(pulsar: PulsarFaults) -> None:
     name = topic()
     pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, kind=SHARED).flow(1_000_000)
     fill(pulsar, name, 600, 10_000)
@@ -55,7 +55,7 @@ def test_permits_without_end_are_no_permits_too_many(pulsar: PulsarFaults, kind:
     assert pulsar.serves_pulsar()
 
 
-def test_a_consumer_that_reads_nothing_costs_a_bounded_amount_of_memory(pulsar: PulsarFaults) -> None:
+def test_consumer_that_reads_nothing_costs_bounded_memory(pulsar: PulsarFaults) -> None:
     name = topic()
     silent = pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, "silent", SHARED)
     silent.flow(MAX)
@@ -79,7 +79,7 @@ def test_a_consumer_that_reads_nothing_costs_a_bounded_amount_of_memory(pulsar: 
     assert pulsar.serves_pulsar()
 
 
-def test_a_producer_that_reads_no_receipts_is_not_read_from(pulsar: PulsarFaults) -> None:
+def test_producer_that_reads_no_receipts_is_muted(pulsar: PulsarFaults) -> None:
     client = pulsar.connect_pulsar(receive_buffer=4096).produce_to(topic())
     client.socket.setblocking(False)
     frames = b"".join(send(0, number, b"v" * 10) for number in range(1000))
@@ -102,7 +102,7 @@ def test_a_producer_that_reads_no_receipts_is_not_read_from(pulsar: PulsarFaults
     assert pulsar.serves_pulsar()
 
 
-def test_a_consumer_that_never_acknowledges_is_stopped_at_a_bound(pulsar: PulsarFaults) -> None:
+def test_consumer_that_never_acknowledges_is_stopped_at_bound(pulsar: PulsarFaults) -> None:
     name = topic()
     greedy = pulsar.connect_pulsar().subscribe_to(name, "greedy", SHARED)
     greedy.flow(MAX)
@@ -122,7 +122,7 @@ def test_a_consumer_that_never_acknowledges_is_stopped_at_a_bound(pulsar: Pulsar
     assert pulsar.serves_pulsar()
 
 
-def test_a_key_that_is_not_acknowledged_holds_up_no_other_key(pulsar: PulsarFaults) -> None:
+def test_unacknowledged_key_blocks_no_other_key(pulsar: PulsarFaults) -> None:
     name = topic()
     first = pulsar.connect_pulsar().subscribe_to(name, "sub", KEY_SHARED, consumer_name="first")
     first.flow(1000)
@@ -168,7 +168,7 @@ def _plain(frame: Any) -> dict[str, int]:
 # -- acknowledgements ---------------------------------------------------------------------------------------------------------
 
 
-def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(pulsar: PulsarFaults) -> None:
+def test_acknowledgements_with_many_holes_are_bounded_and_kept(pulsar: PulsarFaults) -> None:
     name = topic()
     with pulsar.connect_pulsar() as client:
         client.produce_to(name)
@@ -213,7 +213,7 @@ def test_acknowledgements_of_what_there_is_not(pulsar: PulsarFaults) -> None:
     assert [b"another"] == [frame.payload for frame in client.messages(1)]
 
 
-def test_a_set_of_a_batch_larger_than_any_batch_ends_the_connection(pulsar: PulsarFaults) -> None:
+def test_oversized_batch_set_ends_the_connection(pulsar: PulsarFaults) -> None:
     client = pulsar.connect_pulsar().subscribe_to(topic(), kind=SHARED)
     lie = {"ledgerId": 0, "entryId": 0, "ack_set": [-1] * 100_000, "batch_size": 3}
     client.tell("ACK", consumer_id=0, ack_type=0, message_id=[lie])
@@ -223,7 +223,7 @@ def test_a_set_of_a_batch_larger_than_any_batch_ends_the_connection(pulsar: Puls
 
 @pytest.mark.parametrize("words", [1, 2, 1000])
 @pytest.mark.parametrize("batch_size", [0, 3, 2**31 - 1, -1])
-def test_sets_of_a_batch_that_lie_about_their_size(pulsar: PulsarFaults, words: int, batch_size: int) -> None:
+def test_batch_sets_with_false_sizes(pulsar: PulsarFaults, words: int, batch_size: int) -> None:
     name = topic()
     client = pulsar.connect_pulsar().produce_to(name).subscribe_to(name, kind=SHARED)
     client.send(send_batch(0, 0, [b"a", b"b", b"c"]))
@@ -301,7 +301,7 @@ def test_many_topics_and_patterns_for_them(pulsar: PulsarFaults) -> None:
     assert pulsar.serves_pulsar()
 
 
-def test_clients_that_connect_and_go_in_the_middle_of_everything(pulsar: PulsarFaults) -> None:
+def test_clients_that_connect_and_leave_at_any_point(pulsar: PulsarFaults) -> None:
     name = topic()
     fill(pulsar, name, 200)
     for number in range(100):
@@ -325,7 +325,7 @@ def test_clients_that_connect_and_go_in_the_middle_of_everything(pulsar: PulsarF
 
 
 @with_settings(connections_max_idle_ms=1_000)
-def test_a_consumer_that_is_told_nothing_stays_connected_if_it_answers_pings(pulsar: PulsarFaults) -> None:
+def test_idle_consumer_that_answers_pings_stays_connected(pulsar: PulsarFaults) -> None:
     name = topic()
     client = pulsar.connect_pulsar().subscribe_to(name)
     client.flow(10)

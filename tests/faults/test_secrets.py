@@ -17,7 +17,7 @@ SECRET = "Planted-Secret-4711"
 SECRETS = [info.name for info in setting_infos(BrokerConfig) if info.secret and info.name != "listener_settings"]
 
 
-def test_every_setting_that_sounds_like_a_secret_is_one() -> None:
+def test_settings_named_like_secrets_are_secret() -> None:
     sounds = {
         info.name
         for info in setting_infos(BrokerConfig)
@@ -37,7 +37,7 @@ def test_a_secret_setting_does_not_show(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_an_error_about_a_secret_setting_does_not_show_it(name: str) -> None:
+def test_error_about_secret_setting_does_not_show_it(name: str) -> None:
     for value in (f"[{SECRET}", f'{{a = "{SECRET}"}}', [SECRET], {SECRET: 1}):
         said = []
         try:
@@ -90,7 +90,7 @@ def test_a_running_broker_does_not_show_its_secrets(broker: BrokerProcess) -> No
     assert "PRIVATE KEY" not in broker.output
 
 
-def test_a_wrong_password_of_a_key_is_not_in_the_message(tmp_path: Path) -> None:
+def test_wrong_key_password_is_not_in_the_message(tmp_path: Path) -> None:
     identity = certificates.server()
     store = tmp_path / "server.pem"
     store.write_text(identity.key_pem("another") + identity.certificate)

@@ -101,7 +101,7 @@ def test_a_token_with_bad_claims_lets_nobody_in(faults: Faults, key: rsa.RSAPriv
     refused(faults, text)
 
 
-def test_a_token_that_is_signed_otherwise_lets_nobody_in(faults: Faults, key: rsa.RSAPrivateKey) -> None:
+def test_token_signed_otherwise_is_refused(faults: Faults, key: rsa.RSAPrivateKey) -> None:
     other = rsa.generate_private_key(65537, 2048)
     public = key.public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

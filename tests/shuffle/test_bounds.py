@@ -36,7 +36,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return most
 
 
-def test_writers_of_large_buffers_are_given_credit_for_what_there_is_room_for(serve: Any, held: list[int]) -> None:
+def test_writers_of_large_buffers_get_affordable_credit(serve: Any, held: list[int]) -> None:
     """Ten writers that use all their credit, with buffers of 250 KB, have 4 MiB, and the disk takes nothing."""
     server = serve(shuffle_memory_bytes=4 * MiB, shuffle_pipelined_bytes=1 << 30)
     server.disk.error = OSError(28, "full")
@@ -54,7 +54,7 @@ def test_writers_of_large_buffers_are_given_credit_for_what_there_is_room_for(se
     server.disk.error = None
 
 
-def test_who_pushes_more_than_there_is_room_for_is_cut_off_and_loses_nothing(serve: Any, held: list[int]) -> None:
+def test_oversized_pusher_is_cut_off_and_loses_nothing(serve: Any, held: list[int]) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     server.disk.gate.clear()
     client = server.connect()
@@ -78,7 +78,7 @@ def test_who_pushes_more_than_there_is_room_for_is_cut_off_and_loses_nothing(ser
     assert held[0] <= 2 * MiB
 
 
-def test_who_was_cut_off_is_told_to_wait_and_is_given_credit_unasked(serve: Any) -> None:
+def test_cut_off_writer_waits_and_gets_unrequested_credit(serve: Any) -> None:
     """However much room there is by then: a writer that hears of no credit does not count the lost connection."""
     server = serve(shuffle_memory_bytes=2 * MiB)
     server.disk.gate.clear()
@@ -97,7 +97,7 @@ def test_who_was_cut_off_is_told_to_wait_and_is_given_credit_unasked(serve: Any)
     assert other.find(w.WriterCredit).credit > 0
 
 
-def test_our_writers_get_through_with_buffers_of_any_size(serve: Any, held: list[int]) -> None:
+def test_own_writers_succeed_with_buffers_of_any_size(serve: Any, held: list[int]) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     host, port = server.sockets.address("2.0")
     partitions = [new_id() for _ in range(4)]
@@ -144,7 +144,7 @@ def test_idle_writers_keep_nobody_from_writing(serve: Any) -> None:
     assert len(read(server, partition)) == 200
 
 
-def test_opening_costs_what_is_counted_and_is_refused_when_that_is_too_much(serve: Any) -> None:
+def test_opening_is_charged_and_refused_beyond_the_bound(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=16 * MiB)
     client = server.connect()
     client.open(new_id(), w.MAX_SUBPARTITIONS)
@@ -174,7 +174,7 @@ def test_opening_costs_what_is_counted_and_is_refused_when_that_is_too_much(serv
     other.open(new_id(), w.MAX_SUBPARTITIONS)
 
 
-def test_a_subpartition_is_counted_when_something_comes_for_it(serve: Any) -> None:
+def test_subpartition_is_charged_on_its_first_use(serve: Any) -> None:
     server = serve()
     client = server.connect()
     writer = client.open(new_id(), 1000)
@@ -187,7 +187,7 @@ def test_a_subpartition_is_counted_when_something_comes_for_it(serve: Any) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finishing_gives_every_subpartition_an_end_and_is_refused_when_that_is_too_much(serve: Any, kind: Any) -> None:
+def test_finishing_ends_all_subpartitions_or_is_refused(serve: Any, kind: Any) -> None:
     server = serve(shuffle_memory_bytes=8 * MiB)
     client = server.connect()
     writers = [client.open(new_id(), 10_000, kind) for _ in range(4)]
@@ -205,7 +205,7 @@ def test_finishing_gives_every_subpartition_an_end_and_is_refused_when_that_is_t
 
 
 @pytest.mark.parametrize("end", [0, 9_999])
-def test_a_receiver_whose_subpartitions_have_no_room_is_refused(serve: Any, end: int) -> None:
+def test_receiver_of_subpartitions_without_room_is_refused(serve: Any, end: int) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     client = server.connect()
     client.open(partition := new_id(), 10_000)
@@ -221,7 +221,7 @@ def test_a_receiver_whose_subpartitions_have_no_room_is_refused(serve: Any, end:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_quota_counts_what_it_takes_to_know_where_everything_is(serve: Any, kind: Any) -> None:
+def test_quota_counts_the_index(serve: Any, kind: Any) -> None:
     server = serve(shuffle_quota_bytes=100_000)
     client = server.connect()
     writer = client.open(new_id(), 1, kind, owner="somebody")
@@ -231,7 +231,7 @@ def test_a_quota_counts_what_it_takes_to_know_where_everything_is(serve: Any, ki
     assert client.find(w.WriterError).code == WriterErrorCode.QUOTA_EXCEEDED
 
 
-def test_a_partition_of_too_many_small_buffers_fails_and_the_others_go_on(serve: Any) -> None:
+def test_partition_of_too_many_small_buffers_fails_alone(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     client, other = server.connect(), server.connect()
     writer = client.open(new_id(), 1, BLOCKING)
@@ -244,7 +244,7 @@ def test_a_partition_of_too_many_small_buffers_fails_and_the_others_go_on(serve:
     assert len(read(server, partition)) == 100
 
 
-def test_receivers_are_bounded_and_make_room_when_they_go(serve: Any) -> None:
+def test_receivers_are_bounded_and_free_room_on_leaving(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     most = MiB // 2 // READER_BYTES
     reader, other = server.connect(), server.connect()
@@ -263,7 +263,7 @@ def test_receivers_are_bounded_and_make_room_when_they_go(serve: Any) -> None:
     wait_for(lambda: server.partitions.budget._readers == READER_BYTES)
 
 
-def test_a_receiver_of_many_finished_subpartitions_is_counted_by_their_number(serve: Any) -> None:
+def test_receiver_of_finished_subpartitions_is_charged_for_each(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     client = server.connect()
     client.finish(client.open(partition := new_id(), 1000, BLOCKING))
@@ -278,7 +278,7 @@ def test_a_receiver_of_many_finished_subpartitions_is_counted_by_their_number(se
     wait_for(lambda: budget._readers == 0)
 
 
-def test_a_writer_that_goes_makes_room_for_those_that_wait(serve: Any) -> None:
+def test_leaving_writer_frees_room_for_waiting_writers(serve: Any) -> None:
     """It has not used what it was promised, and nothing else changes."""
     server = serve(shuffle_memory_bytes=MiB)
     holder, waiting = server.connect(), server.connect()

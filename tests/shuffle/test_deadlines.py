@@ -36,7 +36,7 @@ def test_each_deadline_comes_once_at_its_time() -> None:
     assert len(setup.deadlines) == 0
 
 
-def test_a_new_one_of_the_same_kind_takes_the_place_of_the_one_before() -> None:
+def test_deadline_of_same_kind_replaces_the_previous() -> None:
     setup = Setup()
     setup.set(Deadline.EXPIRY, 5, "first")
     setup.set(Deadline.EXPIRY, 10, "second")

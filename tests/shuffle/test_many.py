@@ -16,7 +16,7 @@ from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id
 from tests.waiting import wait_for
 
 
-def test_256_receivers_of_one_connection_one_of_which_never_gives_credit(server: Served) -> None:
+def test_receiver_without_credit_stalls_none_of_256(server: Served) -> None:
     count, each = 256, 10
     client = server.connect()
     writer = client.open(partition := new_id(), count)
@@ -67,7 +67,7 @@ def test_1000_partitions_at_once(serve: Any) -> None:
     wait_for(lambda: server.files == [])
 
 
-def test_a_prefix_finds_the_partitions_whose_ids_begin_so(server: Served) -> None:
+def test_prefix_lists_the_partitions_that_begin_with_it(server: Served) -> None:
     client = server.connect()
     random = Random(5)
     data_sets = [bytes([first]) + random.randbytes(15) for first in (0x00, 0x0A, 0xAB, 0xAB, 0xFF)]
@@ -107,7 +107,7 @@ def test_a_long_list_occupies_no_processor(serve: Any, monkeypatch: pytest.Monke
     assert {info.partition for info in client.next(w.PartitionList).partitions} == set(ids)
 
 
-def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(server: Served) -> None:
+def test_reader_that_never_reads_costs_a_bounded_amount(server: Served) -> None:
     partition = server.store(*[b"x" * 32_000] * 400)
     lazy = server.connect(receive_buffer=4096)
     lazy.request(partition, credit=1000)
@@ -121,7 +121,7 @@ def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(se
     assert len(lazy.take(402)) == 402
 
 
-def test_a_cancelled_receiver_gets_no_more_than_what_was_on_its_way(server: Served) -> None:
+def test_cancelled_receiver_gets_only_buffers_in_flight(server: Served) -> None:
     partition = server.store(*[b"x" * 32_000] * 400)
     reader = server.connect()
     receiver = reader.request(partition, credit=1)
@@ -163,7 +163,7 @@ def test_one_receiver_of_5000_subpartitions(server: Served, kind: PartitionType,
         wait_for(lambda: server.partitions.list("")[0].readers == 0)
 
 
-def test_a_receiver_of_5000_subpartitions_that_cancels_at_once(server: Served) -> None:
+def test_receiver_of_5000_subpartitions_cancels_at_once(server: Served) -> None:
     client, reader = server.connect(), server.connect()
     client.open(partition := new_id(), 5000).push(b"x", subpartition=4999)
     client.sync()

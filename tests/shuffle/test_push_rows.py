@@ -60,7 +60,7 @@ def outcome(client: Client, server: Served, frames: list[bytes], together: bool)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(pushes=PUSHES)
-def test_pushes_together_do_what_they_do_one_by_one(server: Served, pushes: list[tuple[int, int, int, bytes]]) -> None:
+def test_pushes_in_a_row_act_like_single_pushes(server: Served, pushes: list[tuple[int, int, int, bytes]]) -> None:
     frames = frames_of(0, pushes)
     outcomes = []
     for together in (True, False):
@@ -89,7 +89,7 @@ def test_a_row_is_taken_under_one_lock(server: Served, monkeypatch: pytest.Monke
     assert found.holdings.in_memory == 30
 
 
-def test_more_pushes_together_than_there_is_credit_for_are_refused_at_the_first_one_too_many(serve: Any) -> None:
+def test_row_beyond_credit_is_refused_at_first_excess(serve: Any) -> None:
     server = serve(shuffle_write_credit_buffers=8, shuffle_pipelined_bytes=1024)
     client = server.connect()
     writer = client.open(partition := new_id(), 1, PIPELINED)
@@ -102,7 +102,7 @@ def test_more_pushes_together_than_there_is_credit_for_are_refused_at_the_first_
     assert found.holdings.in_memory == writer.opened.credit
 
 
-def test_a_row_over_the_quota_is_refused_with_its_subpartition_counted(serve: Any) -> None:
+def test_row_over_quota_is_refused_with_subpartition_counted(serve: Any) -> None:
     one = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES
     server = serve(shuffle_quota_bytes=one + 2 * (100 + IN_MEMORY_BYTES) - 1)
     client = server.connect()

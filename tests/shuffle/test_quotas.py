@@ -34,7 +34,7 @@ def throttles(broker: Broker, kind: Kind) -> float:
 
 
 @pytest.mark.parametrize("pushes", [1, 20])  # alone, and as a row
-def test_a_writer_above_its_quota_is_not_heard_until_it_is_lifted(broker: Broker, client: Client, pushes: int) -> None:
+def test_writer_above_quota_is_muted_until_it_ends(broker: Broker, client: Client, pushes: int) -> None:
     part = broker.server.part("shuffle")
     assert isinstance(part, ShufflePart)
     writer = client.open(partition := new_id())
@@ -53,7 +53,7 @@ def test_a_writer_above_its_quota_is_not_heard_until_it_is_lifted(broker: Broker
     assert found.id == partition
 
 
-def test_a_reader_above_its_quota_gets_no_more_until_it_is_lifted(broker: Broker, client: Client) -> None:
+def test_reader_above_quota_gets_nothing_until_it_ends(broker: Broker, client: Client) -> None:
     writer = client.open(partition := new_id())
     client.request(partition, credit=1000)
     limit(broker, Kind.FETCH, 1)

@@ -14,7 +14,7 @@ def called(budget: Budget) -> list[bool]:
     return calls
 
 
-def test_who_found_it_full_is_called_although_another_one_found_room_meanwhile() -> None:
+def test_refused_writer_is_called_although_another_got_room() -> None:
     budget = Budget(100, -1, -1)
     calls = called(budget)
     budget.take("", 100)
@@ -74,7 +74,7 @@ def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> N
     assert waiting == set()
 
 
-def test_what_the_index_takes_is_not_there_for_payloads() -> None:
+def test_index_memory_is_not_available_for_payloads() -> None:
     budget = Budget(100, -1, -1)
     calls = called(budget)
     budget.take("", 26, index=48)
@@ -94,7 +94,7 @@ def test_what_the_index_takes_is_not_there_for_payloads() -> None:
     assert calls == [True, True]
 
 
-def test_who_waits_is_told_when_a_writer_goes_that_was_promised_room() -> None:
+def test_waiting_writer_is_told_when_promised_room_returns() -> None:
     budget = Budget(1000, -1, -1)
     calls = []
     budget.on_room_freed = lambda: calls.append("room")

@@ -36,7 +36,7 @@ def test_docstring_draws_the_table() -> None:
     check_docstring(life.__doc__, TABLE, S, E)
 
 
-def test_every_state_has_a_name_in_the_writer_protocol() -> None:
+def test_every_state_has_a_writer_protocol_name() -> None:
     assert [PartitionState.OPEN, PartitionState.OPEN, PartitionState.FINISHED, PartitionState.FAILED] == WIRE_STATE[:4]
     assert [PartitionState.RELEASED] * 3 == WIRE_STATE[4:]
     assert len(LifeState) == len(WIRE_STATE)

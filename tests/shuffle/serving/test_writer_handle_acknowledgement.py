@@ -18,7 +18,7 @@ from tests.shuffle.harness import BLOCKING, CLEAR_END, Served, new_id
 MIB = 1024 * 1024
 
 
-def test_bytes_make_an_acknowledgement_due_whatever_the_number_of_pushes() -> None:
+def test_bytes_make_acknowledgement_due_regardless_of_push_count() -> None:
     pending = Unacknowledged()
     assert not pending
     assert [] == list(pending.take(0.0))
@@ -30,7 +30,7 @@ def test_bytes_make_an_acknowledgement_due_whatever_the_number_of_pushes() -> No
     assert {3: 2} == dict(pending.take(0.0))
 
 
-def test_a_push_after_a_pause_is_acknowledged_at_once() -> None:
+def test_push_after_pause_is_acknowledged_at_once() -> None:
     """The first one ever, too; those that follow it closely are not."""
     pending = Unacknowledged()
     assert pending.add(0, 1, 10, 100.0)
@@ -41,7 +41,7 @@ def test_a_push_after_a_pause_is_acknowledged_at_once() -> None:
     assert {0: 4} == dict(pending.take(101.0))
 
 
-def test_one_timer_serves_all_who_ask_while_it_runs() -> None:
+def test_one_timer_serves_all_callers_while_it_runs() -> None:
     clock = HandClock()
     timer = Timer(clock)
     soon = Soon(clock, timer)
@@ -187,9 +187,7 @@ _STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=20
 
 
 @given(policies=_POLICIES, steps=_STEPS, size=st.integers(0, 300))
-def test_there_is_room_for_any_push_when_nothing_is_under_way(
-    policies: Policies, steps: list[tuple[int, int]], size: int
-) -> None:
+def test_any_push_has_room_when_nothing_is_pending(policies: Policies, steps: list[tuple[int, int]], size: int) -> None:
     """Either repair is enough: that of the broker for writers of any kind, that of the writer for older brokers."""
     assume(policies.idle or policies.asks)
     both = Both(policies)
@@ -209,7 +207,7 @@ def test_there_is_room_for_any_push_when_nothing_is_under_way(
     assert both.window.all_sent
 
 
-def test_the_model_sees_two_sides_that_wait_for_each_other() -> None:
+def test_model_detects_a_mutual_wait() -> None:
     """The defaults of both, in MB: the broker acknowledges 16 pushes together, and the window is full with 12 or 13."""
     both = Both(Policies(window_bytes=64, subpartitions=1, credit=64, due=0, idle=False, asks=False))
     pushed = 0
@@ -241,7 +239,7 @@ def test_the_model_sees_two_sides_that_wait_for_each_other() -> None:
         (10 * MIB, 700 * 1024, 60),
     ],
 )
-def test_a_writer_gets_on_whatever_its_window_and_its_buffers_are(
+def test_writer_progresses_with_any_window_and_buffer_size(
     server: Served, kind: str, window_bytes: int, size: int, count: int
 ) -> None:
     partition = new_id()
@@ -261,7 +259,7 @@ def test_a_writer_gets_on_whatever_its_window_and_its_buffers_are(
                 assert size == len(item.data)
 
 
-def test_what_has_arrived_is_acknowledged_when_nothing_more_comes(server: Served) -> None:
+def test_last_pushes_are_acknowledged_when_none_follow(server: Served) -> None:
     """For writers in other languages, which may wait for each of their pushes."""
     client = server.connect()
     writer = client.open(new_id(), 3, BLOCKING)
@@ -274,7 +272,7 @@ def test_what_has_arrived_is_acknowledged_when_nothing_more_comes(server: Served
         last |= dict(client.next(w.PushAcknowledged).next_sequences)
 
 
-def test_a_busy_writer_does_not_keep_another_one_of_its_connection_waiting(server: Served) -> None:
+def test_busy_writer_does_not_delay_another_acknowledgement(server: Served) -> None:
     client = server.connect()
     first, second = client.open(new_id(), 1, BLOCKING), client.open(new_id(), 1, BLOCKING)
     first.push(b"waits")
