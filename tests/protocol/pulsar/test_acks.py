@@ -56,7 +56,7 @@ def test_a_flow_reads_as_it_was_written(command: CommandFlow) -> None:
         )
     )
 )
-def test_any_change_of_the_bytes_is_read_or_refused(frame: bytes) -> None:
+def test_changed_bytes_are_read_or_refused(frame: bytes) -> None:
     refused_or_read(read_ack, frame)
     refused_or_read(read_flow, frame)
 

@@ -78,7 +78,7 @@ def field_of(field: F) -> Field:
     return LABELS[field.label], type_name, field.number, field.default_value
 
 
-def test_the_generated_module_holds_what_the_proto_file_declares() -> None:
+def test_generated_module_matches_the_proto_file() -> None:
     assert declared(PROTO) == generated()
 
 
@@ -103,7 +103,7 @@ def test_a_command_has_the_number_of_its_type() -> None:
     assert numbers <= types
 
 
-def test_the_messages_are_not_in_the_pool_that_the_process_shares() -> None:
+def test_messages_are_not_in_the_shared_pool() -> None:
     """Pulsar's tools in Python may have messages of the same names in there."""
     with pytest.raises(KeyError):
         Default().FindMessageTypeByName(pulsar_pb2.BaseCommand.DESCRIPTOR.full_name)

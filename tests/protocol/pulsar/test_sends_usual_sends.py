@@ -92,7 +92,7 @@ def hostile(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(st.one_of(frames, hostile()), max_size=12))
-def test_metadata_of_any_bytes_is_read_as_the_others_read_it(many: list[bytes]) -> None:
+def test_random_metadata_is_read_as_by_read_send(many: list[bytes]) -> None:
     usual = UsualSends(1)
     for data in many:
         frame = memoryview(data)
@@ -151,7 +151,7 @@ def test_a_frame_may_stand_between_others() -> None:
         memoryview(bytes(plain(2))[:-1] + b"y"),  # its checksum
     ],
 )
-def test_what_is_not_usual_is_left_to_the_others(wrong: memoryview) -> None:
+def test_unusual_sends_are_left_to_read_send(wrong: memoryview) -> None:
     usual = learned(plain(1, num_messages_in_batch=3))
     assert usual.read(wrong, 0, len(wrong)) is None
 
@@ -166,7 +166,7 @@ def test_it_gives_up_where_nothing_is_usual() -> None:
     assert usual.read(frame, 0, len(frame)) is None
 
 
-def test_metadata_that_ends_before_its_time_is_left_to_the_others() -> None:
+def test_metadata_without_time_is_left_to_read_send() -> None:
     usual = learned(plain(1))
     metadata = MessageMetadata(producer_name="p", sequence_id=2, publish_time=NOW).SerializeToString()
     command = CommandSend(producer_id=300, sequence_id=2)

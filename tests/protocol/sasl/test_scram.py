@@ -56,7 +56,7 @@ def test_what_the_server_says_is_passed_on() -> None:
         b"",
     ],
 )
-def test_a_first_message_that_cannot_be_trusted_is_refused(message: bytes) -> None:
+def test_untrustworthy_first_message_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         client().final(message)
 

@@ -78,7 +78,7 @@ def test_a_header_is_read_back(generation: Generation, data: st.DataObject) -> N
 
 
 @given(GENERATIONS, st.data())
-def test_the_stream_is_the_same_however_it_is_cut(generation: Generation, data: st.DataObject) -> None:
+def test_stream_is_the_same_however_it_is_split(generation: Generation, data: st.DataObject) -> None:
     expected, frames = data.draw(streams(generation))
     decoder = ClientDecoder(generation)
     found: list[ServerMessage] = []
@@ -90,9 +90,7 @@ def test_the_stream_is_the_same_however_it_is_cut(generation: Generation, data: 
 
 
 @given(GENERATIONS, st.data())
-def test_the_stream_is_the_same_if_payloads_are_received_into_their_place(
-    generation: Generation, data: st.DataObject
-) -> None:
+def test_stream_is_the_same_with_payloads_received_directly(generation: Generation, data: st.DataObject) -> None:
     expected, frames = data.draw(streams(generation))
     decoder = ClientDecoder(generation)
     found: list[ServerMessage] = []
@@ -157,7 +155,7 @@ def test_any_bytes_raise_nothing_but_protocol_errors(data: bytes, generation: Ge
             pass
 
 
-def test_a_payload_is_not_touched_when_the_receive_buffer_is_used_again() -> None:
+def test_payload_survives_reuse_of_the_receive_buffer() -> None:
     received = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 4) + b"data")
     (response,) = ClientDecoder(V2_0).feed(received)
     received[:] = bytes(len(received))
@@ -174,7 +172,7 @@ def test_two_payloads_that_came_in_pieces_are_two() -> None:
     assert [b"first", b"other"] == [one.payload for one in found if isinstance(one, BufferResponse)]
 
 
-def test_the_frames_length_is_not_believed_for_a_buffer() -> None:
+def test_frame_length_is_ignored_for_a_buffer() -> None:
     frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 4) + b"data")
     frame[:4] = (9).to_bytes(4, "big")
     (response,) = ClientDecoder(V2_0).feed(frame)
@@ -252,7 +250,7 @@ def test_a_size_is_not_believed(size: int) -> None:
     tracemalloc.stop()
 
 
-def test_a_large_size_within_the_bound_allocates_little_more_than_what_came() -> None:
+def test_large_size_allocates_little_more_than_received_bytes() -> None:
     decoder = ClientDecoder(V2_0, max_payload=1 << 30)
     tracemalloc.start()
     try:
@@ -268,7 +266,7 @@ def test_a_large_size_within_the_bound_allocates_little_more_than_what_came() ->
 
 @pytest.mark.parametrize("length", [10_001, 2**31 - 1, -1, 8])
 @pytest.mark.parametrize("cut", [4, 8, 9])
-def test_a_frame_above_the_limit_is_refused_at_its_beginning(length: int, cut: int) -> None:
+def test_frame_above_the_limit_is_refused_at_once(length: int, cut: int) -> None:
     with pytest.raises(ProtocolError, match="bytes"):
         ClientDecoder(V2_0, max_frame=10_000).feed(HEADER.pack(length, MAGIC, 1)[:cut])
 
@@ -286,7 +284,7 @@ def test_data_of_no_bytes_is_a_buffer() -> None:
 
 
 @pytest.mark.parametrize(("generation", "first"), [(Generation.V1_16, 8), (Generation.V1_19, 12), (V2_0, 14)])
-def test_a_type_that_a_generation_does_not_know_is_refused(generation: Generation, first: int) -> None:
+def test_type_unknown_to_a_generation_is_refused(generation: Generation, first: int) -> None:
     with pytest.raises(ProtocolError, match="type"):
         ClientDecoder(generation).feed(header(generation, RECEIVER, 0, 0, 0, first, False, 1) + b"x")
     assert ClientDecoder(generation).feed(header(generation, RECEIVER, 0, 0, 0, first - 1, False, 1) + b"x")

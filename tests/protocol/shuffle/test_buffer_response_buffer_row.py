@@ -76,7 +76,7 @@ def by_receiver(messages: list[Any]) -> dict[bytes | None, list[Any]]:
 
 
 @given(FRAMES, st.lists(st.integers(1, 200), max_size=20))
-def test_rows_are_the_same_buffers_however_the_stream_is_cut(frames: list[Any], cuts: list[int]) -> None:
+def test_rows_are_the_same_however_stream_is_split(frames: list[Any], cuts: list[int]) -> None:
     data = stream(frames)
     plain = ClientDecoder(V2_0).feed(data)
     decoder, came = ClientDecoder(V2_0, rows=True), []
@@ -91,7 +91,7 @@ def test_rows_are_the_same_buffers_however_the_stream_is_cut(frames: list[Any], 
 
 
 @given(FRAMES.map(stream), st.data())
-def test_mutations_are_the_same_messages_or_the_same_error(data: bytes, chooser: st.DataObject) -> None:
+def test_mutations_give_the_same_messages_or_error(data: bytes, chooser: st.DataObject) -> None:
     changed = bytearray(data)
     for _ in range(chooser.draw(st.integers(0, 3)) if data else 0):
         changed[chooser.draw(st.integers(0, len(data) - 1))] = chooser.draw(st.integers(0, 255))
@@ -138,7 +138,7 @@ def test_receivers_that_alternate_have_a_row_each() -> None:
         frame(0, 2, b"data")[:-1],
     ],
 )
-def test_a_row_ends_before_what_is_no_plain_buffer_in_order(other: bytes) -> None:
+def test_row_ends_before_anything_but_consecutive_plain_buffers(other: bytes) -> None:
     first = frame(0, 0, b"data") + frame(0, 1, b"data")
     rows, size = take_rows(memoryview(first + other), 10)
     assert ([len(row) for row in rows], size) == ([2], len(first))

@@ -32,7 +32,7 @@ def test_each_truncation_is_a_protocol_error(
         errors.parse_error(body[: data.draw(st.integers(0, len(body) - 1))])
 
 
-def test_each_truncation_of_flinks_own_is_a_protocol_error() -> None:
+def test_truncations_of_flinks_error_raise_protocol_error() -> None:
     for end in range(9, len(FLINKS)):
         with pytest.raises(ProtocolError):
             errors.parse_error(memoryview(FLINKS)[9:end])
@@ -56,17 +56,17 @@ def test_any_bytes_are_a_protocol_error(data: bytes) -> None:
             errors.parse_error(body)
 
 
-def test_a_class_that_the_other_side_may_not_have_is_not_sent() -> None:
+def test_class_unknown_to_the_peer_is_not_sent() -> None:
     with pytest.raises(ValueError, match=r"com\.example\.Unheard"):
         errors.encode_error("com.example.Unheard", "x", None)
 
 
-def test_a_message_that_is_too_long_for_java_is_cut() -> None:
+def test_message_too_long_for_java_is_cut() -> None:
     error = errors.parse_error(errors.encode_error(errors.IO_EXCEPTION, "ä" * 50_000, None)[9:])
     assert "ä" * 32_767 == error.message
 
 
-def test_a_partition_that_is_not_there_in_flinks_words() -> None:
+def test_missing_partition_has_flinks_message() -> None:
     error = errors.parse_error(errors.partition_not_found("p", bytes(16))[9:])
     assert (errors.PARTITION_NOT_FOUND_EXCEPTION, "Partition p not found.", bytes(16)) == error
     assert not error.is_fatal

@@ -39,7 +39,7 @@ def test_mutations_are_events_or_protocol_errors(event: ev.Event, generation: Ge
 
 
 @given(EVENTS, GENERATIONS)
-def test_an_event_that_a_generation_does_not_know_is_refused(event: ev.Event, generation: Generation) -> None:
+def test_event_unknown_to_a_generation_is_refused(event: ev.Event, generation: Generation) -> None:
     if ev.exists_in(event, generation):
         assert event == ev.parse(ev.encode(event), generation)
     else:

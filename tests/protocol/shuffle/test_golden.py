@@ -151,7 +151,7 @@ def test_an_event(vector: dict[str, Any]) -> None:
 
 
 @loop_over("vector", vectors("events"))
-def test_an_event_with_the_padding_of_a_pipelined_producer(vector: dict[str, Any]) -> None:
+def test_event_with_padding_of_pipelined_producer(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized.ljust(vector["pipelined_wire_size"], b"\0"))
     if isinstance(event, events.OtherEvent):  # only its class could tell where it ends

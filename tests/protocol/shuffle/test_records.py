@@ -12,7 +12,7 @@ RECORDS = st.lists(st.binary(max_size=40), max_size=20)
 
 
 @given(RECORDS, st.integers(1, 50), st.booleans())
-def test_records_come_out_of_buffers_as_they_went_in(records: list[bytes], size: int, at_once: bool) -> None:
+def test_records_are_restored_from_buffers(records: list[bytes], size: int, at_once: bool) -> None:
     encoder = RecordEncoder(size)
     buffers = encoder.add_all(records) if at_once else [buffer for record in records for buffer in encoder.add(record)]
     assert all(len(buffer) == size for buffer in buffers)

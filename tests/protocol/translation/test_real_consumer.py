@@ -40,7 +40,7 @@ def entries_of(ack: Ack) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_the_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
+def test_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     records = [
         (b"a", b"one", [("h", b"1"), ("bin", b"\x00\xff")], NOW),
         (None, b"two", [], NOW + 1),
@@ -74,7 +74,7 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
     assert {41, 45, 47} == acked
 
 
-def test_the_client_takes_a_record_that_is_larger_than_a_message_may_be() -> None:
+def test_client_takes_record_larger_than_the_message_limit() -> None:
     value = b"0123456789" * (1 << 20)
     batch = build_batch([(None, value, [], NOW)], base_offset=1, compression=4)
     with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:

@@ -80,7 +80,7 @@ def test_offsets_stay_where_compaction_has_removed_records(batch_records: list[K
 
 
 @given(st.lists(kept, min_size=1, max_size=4))
-def test_a_time_that_the_broker_set_is_the_publish_time_and_no_event_time(batch_records: list[Kept]) -> None:
+def test_log_append_time_is_publish_time_only(batch_records: list[Kept]) -> None:
     batch = build_batch(batch_records)
     set_log_append_time(batch, 0, read_header(batch), NOW)
     found = entries(batch)
@@ -104,14 +104,14 @@ def test_a_record_alone_is_no_batch() -> None:
     assert b"v" == payload_of(entry)
 
 
-def test_the_publish_time_of_a_batch_is_its_largest_timestamp() -> None:
+def test_publish_time_of_batch_is_largest_timestamp() -> None:
     (entry,) = entries(build_batch([(None, b"", [], NOW), (None, b"", [], NOW + 5), (None, b"", [], NOW + 1)]))
     assert NOW + 5 == metadata_of(entry).publish_time
     singles = [single for single, _ in split_batch(payload_of(entry), 3)]
     assert [NOW, NOW + 5, NOW + 1] == [single.event_time for single in singles]
 
 
-def test_times_that_pulsar_cannot_tell_become_the_publish_time() -> None:
+def test_inexpressible_times_become_the_publish_time() -> None:
     (entry,) = entries(build_batch([(None, b"", [], -1), (None, b"", [], 0), (None, b"", [], 5)]))
     assert [5, 5, 5] == [record.timestamp for record in back([entry])]
     (entry,) = entries(build_batch([(None, b"", [], -1)]))
@@ -149,12 +149,12 @@ def test_headers_that_are_not_text_are_still_there(value: bytes | None, text: st
     assert value == header_of(text)
 
 
-def test_a_header_that_repeats_is_a_property_that_repeats() -> None:
+def test_repeated_header_is_a_repeated_property() -> None:
     (entry,) = entries(build_batch([(None, b"", [("a", b"1"), ("b", b"2"), ("a", b"3")], NOW)]))
     assert [("a", "1"), ("b", "2"), ("a", "3")] == [(pair.key, pair.value) for pair in metadata_of(entry).properties]
 
 
-def test_by_key_each_entry_has_one_key_that_orders_it() -> None:
+def test_by_key_gives_each_entry_one_key() -> None:
     batch = build_batch([(key, b"", [], NOW) for key in (b"a", b"a", b"b", None, None, b"\xff")], base_offset=50)
     found = entries(batch, by_key=True)
     assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in found]
@@ -166,7 +166,7 @@ def test_by_key_each_entry_has_one_key_that_orders_it() -> None:
     assert b"kafka-9" == sticky_key(metadata_of(entry))
 
 
-def test_a_batch_is_cut_before_an_entry_becomes_larger_than_a_message_may_be() -> None:
+def test_batch_is_cut_before_entries_exceed_message_size() -> None:
     batch = build_batch([(b"key", bytes([i]) * 3000, [("h", b"v" * 100)], NOW) for i in range(10)])
     found = entries(batch, max_message_size=10_000)
     assert len(found) > 1
@@ -174,7 +174,7 @@ def test_a_batch_is_cut_before_an_entry_becomes_larger_than_a_message_may_be() -
     assert [properly_named(record) for record in records(batch)] == back(found)
 
 
-def test_a_record_that_is_larger_than_a_message_may_be_is_compressed() -> None:
+def test_too_large_record_is_compressed() -> None:
     batch = build_batch([(None, bytes(50_000), [], NOW), (None, b"small", [], NOW)], compression=4)
     large, small = entries(batch, max_message_size=10_000)
     assert (50_000, 5) == (len(payload_of(large)), len(payload_of(small)))
@@ -182,7 +182,7 @@ def test_a_record_that_is_larger_than_a_message_may_be_is_compressed() -> None:
     assert metadata_of(large).compression and not metadata_of(small).compression
 
 
-def test_an_entry_has_no_more_messages_than_a_consumers_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_has_no_more_messages_than_consumer_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MESSAGES", 3)
     found = entries(build_batch([(None, b"", [], NOW)] * 7, base_offset=10))
     assert [(10, 3), (13, 3), (16, 1)] == [entry[:2] for entry in found]
@@ -207,7 +207,7 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([5, 8], "the offset 8 after 5, in a batch up to 7"),
     ],
 )
-def test_offsets_that_are_not_the_batchs_or_do_not_ascend_are_refused(offsets: list[int], what: str) -> None:
+def test_offsets_outside_batch_or_not_ascending_are_refused(offsets: list[int], what: str) -> None:
     batch = build_batch([(None, b"", [], NOW)] * 2, offsets=offsets, base_offset=5, last_offset_delta=2)
     with pytest.raises(ProtocolError, match=what):
         entries(batch)
@@ -218,9 +218,7 @@ def test_a_batch_without_records_becomes_nothing() -> None:
 
 
 @given(st.lists(kept, min_size=1, max_size=3), st.integers(0, 4), st.data())
-def test_any_change_of_the_bytes_is_translated_or_refused(
-    batch_records: list[Kept], codec: int, data: st.DataObject
-) -> None:
+def test_changed_bytes_are_translated_or_refused(batch_records: list[Kept], codec: int, data: st.DataObject) -> None:
     batch = build_batch(batch_records, compression=codec)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(12, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -239,7 +237,7 @@ def test_any_change_of_the_bytes_is_translated_or_refused(
         max_size=5,
     )
 )
-def test_messages_of_pulsars_are_the_same_after_both_ways(
+def test_pulsar_messages_survive_both_translations(
     messages: list[tuple[str | None, bytes | None, list[tuple[str, str]], int]],
 ) -> None:
     payload = build_payload(

@@ -58,7 +58,7 @@ def test_a_response_is_written_as_the_schema_says(
     assert written[4 : len(expected) - 1] == expected[4:-1]
 
 
-def test_the_answer_to_a_version_from_the_future_is_the_one_every_client_can_read() -> None:
+def test_answer_to_future_version_is_readable_by_all() -> None:
     frame = api_versions.response(7, 0, 35, {18: (0, 4)})
     assert frame == bytes.fromhex("00000010 00000007 0023 00000001 0012 0000 0004")
 
@@ -73,5 +73,5 @@ def test_a_request_says_who_the_client_is(version: int, name: str, software_vers
 
 
 @given(st.binary(max_size=30), st.integers(0, 100))
-def test_a_request_that_makes_no_sense_is_still_answered(body: bytes, version: int) -> None:
+def test_nonsensical_request_is_still_answered(body: bytes, version: int) -> None:
     assert isinstance(api_versions.parse_request(memoryview(body), version), ApiVersionsRequest)

@@ -71,12 +71,12 @@ def test_whatever_says_something_is_left_to_the_schema(version: int, changed: di
 
 
 @given(VERSIONS, st.binary(max_size=60))
-def test_nothing_is_read_out_of_bytes_that_the_schema_reads_otherwise(version: int, body: bytes) -> None:
+def test_bytes_that_the_schema_reads_otherwise_are_declined(version: int, body: bytes) -> None:
     assert_agrees(version, body)
 
 
 @given(VERSIONS, st.data())
-def test_nothing_is_read_out_of_a_request_that_is_damaged(version: int, data: st.DataObject) -> None:
+def test_damaged_request_is_declined(version: int, data: st.DataObject) -> None:
     frame = frame_of(version, group_id="group", member_id="member", member_epoch=3, instance_id="i")
     body = bytearray(frame[parse_request_header(frame).body_offset :])
     for _ in range(data.draw(st.integers(1, 3))):

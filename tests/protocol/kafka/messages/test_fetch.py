@@ -120,14 +120,14 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
 @every_version
 @few_examples
 @given(topic=st.text(max_size=200), rack=st.just("") | st.text(max_size=4))
-def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic: str, rack: str) -> None:
+def test_one_partition_request_is_parsed_as_by_kio(version: int, topic: str, rack: str) -> None:
     body = one_partition(version, topic, rack_id=rack)
     same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
 
 
 @loop_over("version", range(12, fetch.MAX_VERSION + 1))
 @loop_over("size", [0, 1, 33, 60])
-def test_a_partition_is_not_read_from_bytes_that_are_the_tags_of_another(version: int, size: int) -> None:
+def test_partition_is_not_parsed_from_tags_of_another(version: int, size: int) -> None:
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2}
     frame = control.encode_request(
         *(ApiKey.FETCH, version, 1, None),
@@ -162,7 +162,7 @@ def test_each_truncation_is_a_protocol_error(version: int) -> None:
 @every_version
 @few_examples
 @given(st.data())
-def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
+def test_mutations_take_general_path_or_are_refused(version: int, data: st.DataObject) -> None:
     body = bytearray(one_partition(version, "topic"))
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(body) - 1))
@@ -286,7 +286,7 @@ TOPIC_ID = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
 @every_client_version
 @few_examples
 @given(st.data())
-def test_a_client_s_request_says_what_kafka_s_schema_reads(version: int, data: st.DataObject) -> None:
+def test_client_request_matches_kafka_schema(version: int, data: st.DataObject) -> None:
     topic: Any = data.draw(TOPIC_ID if version >= 13 else st.text(max_size=200))
     partition, offset = data.draw(INT32), data.draw(INT64)
     wait, least, most, level = data.draw(COUNT), data.draw(INT32), data.draw(INT32), data.draw(st.integers(0, 1))
@@ -377,7 +377,7 @@ def test_an_answer_reads_as_it_was_written(
 @every_client_version
 @few_examples
 @given(st.binary(max_size=64), st.lists(PARTITION, min_size=1, max_size=2), st.data())
-def test_bad_bytes_in_an_answer_are_a_protocol_error_and_nothing_else(
+def test_invalid_response_bytes_raise_only_protocol_error(
     version: int, noise: bytes, partitions: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     frame = bytearray(answer(version, [("t", UUID(int=1), partitions)]))

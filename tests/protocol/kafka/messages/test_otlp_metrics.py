@@ -55,7 +55,7 @@ def test_damaged_metrics_are_refused_or_read(data: st.DataObject) -> None:
         pass
 
 
-def test_other_kinds_of_metrics_and_unknown_fields_are_passed_over() -> None:
+def test_other_metrics_and_unknown_fields_are_skipped() -> None:
     unknown = field(99, b"?") + varint(98 << 3) + varint(1 << 40) + varint(97 << 3 | 5) + bytes(4)
     histogram = metric("h", field(9, b"") + varint(4 << 3 | 1) + struct.pack("<d", 1.0), kind=HISTOGRAM)
     data = metrics_data(histogram, unknown + metric("g", point(1, {"a": "b"}) + unknown) + unknown) + unknown

@@ -64,7 +64,7 @@ def test_each_truncation_is_a_protocol_error() -> None:
             own_apis.parse_response(RESPONSE[:size])
 
 
-def test_a_count_that_promises_much_is_refused_before_anything_is_made_of_it() -> None:
+def test_false_count_is_refused_before_any_allocation() -> None:
     with pytest.raises(ProtocolError, match="an array of 268435454 elements in 0 bytes"):
         own_apis.parse_request(bytes.fromhex("ffffff7f"))
 

@@ -91,7 +91,7 @@ def wanted(topics: list[Any]) -> list[Any]:
         }
     )
 )
-def test_a_fetch_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, Any]) -> None:
+def test_fetch_is_parsed_by_kafka_schema(version: int, fields: dict[str, Any]) -> None:
     view, at = body(ApiKey.SHARE_FETCH, version, fields)
     parsed = parse_fetch(view, version, at)
     assert (
@@ -114,7 +114,7 @@ def test_a_fetch_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(fields=st.fixed_dictionaries(SESSION | {"is_renew_ack": st.booleans(), "topics": TOPICS}))
-def test_an_acknowledgement_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, Any]) -> None:
+def test_acknowledgement_is_parsed_by_kafka_schema(version: int, fields: dict[str, Any]) -> None:
     view, at = body(ApiKey.SHARE_ACKNOWLEDGE, version, fields)
     parsed = parse_acknowledge(view, version, at)
     assert (fields["group_id"], fields["member_id"], fields["share_session_epoch"]) == parsed[:3]
@@ -165,7 +165,7 @@ PARTITIONS = st.lists(
     records=st.lists(st.binary(max_size=300), min_size=5, max_size=5),
     error=st.sampled_from([0, 122]),
 )
-def test_what_was_fetched_is_written_as_kafka_s_schema_says(
+def test_fetched_partitions_are_encoded_by_kafka_schema(
     version: int, partitions: list[FetchedPartition], records: list[bytes], error: int
 ) -> None:
     partitions = [
@@ -217,7 +217,7 @@ def test_what_was_fetched_is_written_as_kafka_s_schema_says(
         max_size=5,
     )
 )
-def test_an_answer_to_acknowledgements_is_written_as_kafka_s_schema_says(
+def test_acknowledgement_response_is_encoded_by_kafka_schema(
     version: int, partitions: list[AcknowledgedPartition]
 ) -> None:
     frame = acknowledge_response(7, version, 0, None, 15_000, partitions)

@@ -59,7 +59,7 @@ def as_records(given: list[Given]) -> list[Record]:
 
 @every_client
 @given(RECORDS)
-def test_an_uncompressed_batch_is_the_clients_byte_for_byte(client: str, given: list[Given]) -> None:
+def test_uncompressed_batch_equals_the_clients_bytes(client: str, given: list[Given]) -> None:
     theirs = bytearray(built_by(client, given, 0))
     theirs[12:16] = bytes(4)  # clients fill in different leader epochs; the broker overwrites it
     assert theirs == built_here(given, 0)

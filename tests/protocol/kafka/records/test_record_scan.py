@@ -61,7 +61,7 @@ def is_well_formed(data: bytes, count: int, dense: bool) -> bool:
 
 
 @given(RECORDS, st.data())
-def test_the_check_accepts_what_can_be_read_and_nothing_else(
+def test_check_accepts_exactly_readable_records(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], data: st.DataObject
 ) -> None:
     """The two walks over the records agree, also on bytes that somebody has changed."""
@@ -81,7 +81,7 @@ def test_the_check_accepts_what_can_be_read_and_nothing_else(
 
 
 @given(RECORDS, st.integers(0, 6))
-def test_records_without_a_key_are_named_up_to_a_number(
+def test_records_without_key_are_named_up_to_limit(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], most: int
 ) -> None:
     batch = build_batch(records)
@@ -100,7 +100,7 @@ def test_times_are_those_of_the_records(timestamps: list[int], timestamp: int, s
     assert latest == latest_record(header, data, start, NOTHING_LIMITED)
 
 
-def test_log_append_time_is_the_time_of_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     header, data = batch_of(5, 9, 7, attributes=LOG_APPEND_TIME)
     assert (0, 9) == first_record(header, data, 8, 0, NOTHING_LIMITED)
     assert (1, 9) == latest_record(header, data, 1, NOTHING_LIMITED)
@@ -143,7 +143,7 @@ SIZES = st.lists(st.tuples(st.sampled_from([0, 1, 55, 56, 57, 120, 121, 122, 900
 
 
 @given(SIZES.filter(bool), st.data())
-def test_the_shape_of_records_is_that_of_their_lengths(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_shape_of_records_follows_their_lengths(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
     records = [(None, b"v" * size, [], 0) for size, times in sizes for _ in range(times)]
     batch = build_batch(records)
     whole = unpack(batch, 0, read_header(batch))
@@ -161,7 +161,7 @@ def test_the_shape_of_records_is_that_of_their_lengths(sizes: list[tuple[int, in
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
-def test_any_bytes_have_the_shape_that_their_lengths_give_them(data: bytes, count: int) -> None:
+def test_any_bytes_have_the_shape_of_their_lengths(data: bytes, count: int) -> None:
     assert lengths_fit(data, count) == has_shape(data, count)
 
 
@@ -176,7 +176,7 @@ def test_compressed_records_begin_as_their_codec_does(records: list[Any], codec:
         assert not has_shape(wrong, len(records), other) or (other == SNAPPY and wrong is data)
 
 
-def test_zstd_may_begin_with_a_frame_that_holds_nothing() -> None:
+def test_zstd_may_begin_with_a_skippable_frame() -> None:
     assert has_shape(b"\x5f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
     assert not has_shape(b"\x4f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
 

@@ -103,7 +103,7 @@ def test_records_that_lie_about_themselves_are_refused(body: bytes, count: int) 
         list(records(with_body(body, count)))
 
 
-def test_a_count_that_lies_is_refused_before_the_first_record() -> None:
+def test_false_count_is_refused_before_the_first_record() -> None:
     with pytest.raises(ProtocolError, match="2147483647 records"):
         records(with_body(ONE, 2**31 - 1))
 
@@ -130,7 +130,7 @@ def test_any_records_raise_only_protocol_errors_or_parse(body: bytes, count: int
         pass
 
 
-def test_a_batch_is_decompressed_to_the_bound_and_no_further() -> None:
+def test_batch_is_decompressed_only_to_the_bound() -> None:
     data = build_batch([(None, bytes(10_000_000), [], 0)], compression=compression.ZSTD)
     assert len(data) < 2000
     tracemalloc.start()
@@ -167,7 +167,7 @@ def test_records_before_an_offset_can_be_left_out(steps: list[int], base_offset:
 
 
 @given(st.binary(max_size=2000), st.integers(0, 500), st.integers(1, 600))
-def test_records_that_are_left_out_are_bounded_by_their_bytes(data: bytes, count: int, first_offset: int) -> None:
+def test_skipped_records_are_bounded_by_their_bytes(data: bytes, count: int, first_offset: int) -> None:
     header = read_header(bytes(build_batch([])))._replace(record_count=count)
     with contextlib.suppress(ProtocolError):
         assert len(list(read_records(header, data, first_offset))) <= count
