@@ -103,8 +103,8 @@ def test_settings_of_entities_are_listed_by_name_prefix(catalogue: Reopening) ->
         catalogue.now.alter_broker_configs({"a": "1", "b": entity}, entity)
     catalogue.now.alter_broker_configs({"a": "1"}, "group:gone")
     catalogue.now.alter_broker_configs({"a": None}, "group:gone")
-    found = {"group:a": {"a": "1", "b": "group:a"}, "group:ü": {"a": "1", "b": "group:ü"}}
-    assert catalogue.again().configs_by_entity("group:") == found
+    expected = {"group:a": {"a": "1", "b": "group:a"}, "group:ü": {"a": "1", "b": "group:ü"}}
+    assert catalogue.again().configs_by_entity("group:") == expected
     assert catalogue.now.configs_by_entity("other") == {}
 
 
@@ -176,18 +176,22 @@ def test_quotas_are_set_and_removed(catalogue: Reopening) -> None:
 
 
 def test_cursors_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
-    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
-    rows = [CursorRow(one, 0, "a", b""), CursorRow(one, 1, "a", b"\x00\xff"), CursorRow(one, 0, "ü", b"x")]
-    catalogue.now.save_cursors([*rows, CursorRow(other, 0, "a", b"y")])
-    catalogue.now.save_cursors([CursorRow(one, 0, "a", b"later")])
-    catalogue.now.delete_cursors([(one, 1, "a"), (one, 7, "never")])
-    assert sorted(catalogue.again().load_cursors()) == [
-        CursorRow(one, 0, "a", b"later"),
-        CursorRow(one, 0, "ü", b"x"),
-        CursorRow(other, 0, "a", b"y"),
+    topic_id, other_id = uuid.UUID(int=1), uuid.UUID(int=2)
+    rows = [
+        CursorRow(topic_id, 0, "a", b""),
+        CursorRow(topic_id, 1, "a", b"\x00\xff"),
+        CursorRow(topic_id, 0, "ü", b"x"),
     ]
-    catalogue.now.delete_topic_cursors([one])
-    assert list(catalogue.again().load_cursors()) == [CursorRow(other, 0, "a", b"y")]
+    catalogue.now.save_cursors([*rows, CursorRow(other_id, 0, "a", b"y")])
+    catalogue.now.save_cursors([CursorRow(topic_id, 0, "a", b"later")])
+    catalogue.now.delete_cursors([(topic_id, 1, "a"), (topic_id, 7, "never")])
+    assert sorted(catalogue.again().load_cursors()) == [
+        CursorRow(topic_id, 0, "a", b"later"),
+        CursorRow(topic_id, 0, "ü", b"x"),
+        CursorRow(other_id, 0, "a", b"y"),
+    ]
+    catalogue.now.delete_topic_cursors([topic_id])
+    assert list(catalogue.again().load_cursors()) == [CursorRow(other_id, 0, "a", b"y")]
 
 
 def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:

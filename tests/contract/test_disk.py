@@ -105,9 +105,9 @@ def test_a_closed_file_cannot_be_used(disk: Disk, root: str) -> None:
 
 
 def test_two_open_files_of_one_path_share_data(disk: Disk, root: str) -> None:
-    one, two = make(disk, f"{root}/a"), disk.open(f"{root}/a")
-    one.pwrite([b"abc"], 0)
-    assert two.pread(3, 0) == b"abc"
+    first, second = make(disk, f"{root}/a"), disk.open(f"{root}/a")
+    first.pwrite([b"abc"], 0)
+    assert second.pread(3, 0) == b"abc"
 
 
 def test_an_open_file_outlives_its_name(disk: Disk, root: str) -> None:

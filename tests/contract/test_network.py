@@ -27,9 +27,9 @@ def connected(world: World, listener: Listener) -> tuple[Socket, Client]:
     accepted: list[Socket] = []
 
     def accept() -> bool:
-        found = listener.accept()
-        if found is not None:
-            accepted.append(found[0])
+        connection = listener.accept()
+        if connection is not None:
+            accepted.append(connection[0])
         return bool(accepted)
 
     world.until(accept)
@@ -66,9 +66,9 @@ def test_assigned_port_can_be_connected_to(world: World) -> None:
     assert listener.address[1] > 0
     assert listener.accept() is None
     world.connect(listener.address[1])
-    found: list[tuple[Socket, tuple[str, int], tuple[str, int]]] = []
-    world.until(lambda: found or found.extend(filter(None, [listener.accept()])) or found)
-    socket, peer, local = found[0]
+    connections: list[tuple[Socket, tuple[str, int], tuple[str, int]]] = []
+    world.until(lambda: connections or connections.extend(filter(None, [listener.accept()])) or connections)
+    socket, peer, local = connections[0]
     assert local == listener.address
     assert peer != local
     assert socket.fileno() >= 0

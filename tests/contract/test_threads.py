@@ -127,9 +127,9 @@ def test_chance_does_not_repeat(world: World) -> None:
     entropy = world.runtime.entropy
     assert len({entropy.bytes(16) for _ in range(50)}) == 50
     assert all(len(entropy.bytes(n)) == n for n in (0, 1, 7))
-    found = {entropy.uuid() for _ in range(50)}
-    assert len(found) == 50
-    assert {uuid.version for uuid in found} == {4}
+    uuids = {entropy.uuid() for _ in range(50)}
+    assert len(uuids) == 50
+    assert {uuid.version for uuid in uuids} == {4}
 
 
 @in_world

@@ -122,9 +122,9 @@ def until(runtime: Runtime, condition: Callable[[], Any]) -> None:
 
 class _SimulatedClient:
     def __init__(self, fabric: Fabric, port: int) -> None:
-        found = fabric.connect(port)
-        assert found is not None, "refused"
-        self._socket = found
+        connected = fabric.connect(port)
+        assert connected is not None, "refused"
+        self._socket = connected
         self._unsent = bytearray()
         self._data = b""
 

@@ -148,7 +148,7 @@ def attacked_broker(directory: Any, *settings: str, partitions: int = 1000) -> I
             ]
             groups_topics = [{"name": WIDE, "partitions": commits}]
             committed = client.ask(ApiKey.OFFSET_COMMIT, 2, group_id=GROUP, topics=groups_topics)
-            assert {one.error_code for one in committed.topics[0].partitions} == {0}
+            assert {partition.error_code for partition in committed.topics[0].partitions} == {0}
         yield broker
 
 

@@ -116,20 +116,20 @@ class RawPulsar(Raw):
         self.tell("FLOW", consumer_id=consumer_id, messagePermits=permits)
 
     def messages(self, count: int) -> list[Frame]:
-        found: list[Frame] = []
-        while len(found) < count:
+        frames: list[Frame] = []
+        while len(frames) < count:
             frame = self.next_frame()
             if frame.kind == "PING":
                 self.send(command("PONG"))
             elif frame.kind != "ACTIVE_CONSUMER_CHANGE":
                 assert frame.kind == "MESSAGE", frame
-                found.append(frame)
-        return found
+                frames.append(frame)
+        return frames
 
     def acknowledge(self, ids: Iterable[Any], consumer_id: int = 0, **fields: Any) -> str:
         """The error of the answer, if there is one."""
         return self.error_of(
-            "ACK", consumer_id=consumer_id, ack_type=0, message_id=[plain(one) for one in ids], **fields
+            "ACK", consumer_id=consumer_id, ack_type=0, message_id=[plain(message_id) for message_id in ids], **fields
         )
 
     def is_silent(self) -> bool:

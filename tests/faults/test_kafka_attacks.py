@@ -129,7 +129,7 @@ def test_large_requests_of_honest_clients_are_answered(tmp_path: Any) -> None:
         wanted = list(range(partitions))
         fetched = client.ask(ApiKey.FETCH, 11, **fetch_fields(WIDE, wanted, max_wait=10))
         assert [(number, 0) for number in wanted] == [
-            (one.partition_index, one.error_code) for one in fetched.responses[0].partitions
+            (partition.partition_index, partition.error_code) for partition in fetched.responses[0].partitions
         ]
         # Four times as many partitions as there are: 10,000 answers.
         asked = client.ask(

@@ -128,12 +128,12 @@ def test_half_closed_client_hears_of_writes_and_offsets(faults: Faults, acks: in
         )
         client.finish()
         answers = client.rest()
-    found = []
+    numbers = []
     while answers:
         size = 4 + LENGTH.unpack(answers[:4])[0]
-        found.append(LENGTH.unpack(answers[4:8])[0])
+        numbers.append(LENGTH.unpack(answers[4:8])[0])
         answers = answers[size:]
-    assert found == [1, 2, 3, 4]
+    assert numbers == [1, 2, 3, 4]
 
 
 def test_waiting_fetch_is_answered_when_client_half_closes(faults: Faults) -> None:

@@ -296,20 +296,20 @@ STEPS = st.one_of(
 
 
 def _frame(step: tuple[str, int, Any]) -> bytes:
-    kind, version, what = step
+    kind, version, payload = step
     try:
         if kind == "handshake":
-            return control.encode_request(ApiKey.SASL_HANDSHAKE, min(version, 1), 5, "raw", {"mechanism": what})
+            return control.encode_request(ApiKey.SASL_HANDSHAKE, min(version, 1), 5, "raw", {"mechanism": payload})
         if kind == "authenticate":
-            return control.encode_request(ApiKey.SASL_AUTHENTICATE, min(version, 2), 6, "raw", {"auth_bytes": what})
+            return control.encode_request(ApiKey.SASL_AUTHENTICATE, min(version, 2), 6, "raw", {"auth_bytes": payload})
     except (KeyError, ValueError):
         return b""
     if kind == "token":
-        return LENGTH.pack(len(what)) + bytes(what)
+        return LENGTH.pack(len(payload)) + bytes(payload)
     if kind == "other":
-        head = int(what).to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x03raw\0\0\0\0\0\0"
+        head = int(payload).to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x03raw\0\0\0\0\0\0"
         return LENGTH.pack(len(head)) + head
-    return bytes(what)
+    return bytes(payload)
 
 
 @given(steps=st.lists(STEPS, min_size=1, max_size=8), seed=st.integers(0, 2**16))

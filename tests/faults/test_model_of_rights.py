@@ -142,7 +142,7 @@ class Model:
             for acl in self.acls
             if acl.principal in (WHO, "User:*")
             and acl.host in ("*", HOST)
-            and any(covers(acl, kind, one) for one in names)
+            and any(covers(acl, kind, known_name) for known_name in names)
         ]
         sufficient = {operation, Operation.ALL, *IMPLIED_BY.get(operation, ())}
         allows = any(acl.permission is Permission.ALLOW and acl.operation in sufficient for acl in concerned)
@@ -196,7 +196,9 @@ class World:
                     writer = client.open(new_id(), owner=owner, kind=w.PartitionType.BLOCKING)
                     writer.push(b"x").end()
                     client.finish(writer)
-            self.partitions = {one.owner: one.id for one in kafka.broker.server.part("shuffle").partitions.present()}  # type: ignore[union-attr]
+            self.partitions = {
+                partition.owner: partition.id for partition in kafka.broker.server.part("shuffle").partitions.present()
+            }  # type: ignore[union-attr]
 
     def _address(self, listener: str) -> tuple[str, int]:
         host, port = self.kafka.broker.address(listener).rsplit(":", 1)
@@ -229,9 +231,9 @@ class World:
 
     # -- the ways in: whether it was allowed ----------------------------------------------------------------------------
 
-    def ask(self, what: str, version: int, topic: str, group: str = "s") -> bool:
-        fields = ROW[what].fields(Names(topic, group, ""))
-        answer = self.kafka.ask(ROW[what].key, version, **fields)
+    def ask(self, api: str, version: int, topic: str, group: str = "s") -> bool:
+        fields = ROW[api].fields(Names(topic, group, ""))
+        answer = self.kafka.ask(ROW[api].key, version, **fields)
         return not set(codes(answer)) & DENIALS
 
     def get(self, path: str, method: str = "GET") -> tuple[int, bytes]:

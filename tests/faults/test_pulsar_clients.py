@@ -60,8 +60,8 @@ def test_consumer_that_reads_nothing_costs_bounded_memory(pulsar: PulsarFaults) 
     silent = pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, "silent", SHARED)
     silent.flow(MAX)
     greedy = [pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, f"greedy {n}") for n in range(10)]
-    for one in greedy:
-        one.flow(MAX)
+    for consumer in greedy:
+        consumer.flow(MAX)
     fill(pulsar, name, 3000, 10_000)
     high = pulsar.faults.broker.server.sockets.settings.high_water_bytes
     # Above the mark nothing is begun, but one read of up to 5 MiB may just have been.
@@ -71,8 +71,8 @@ def test_consumer_that_reads_nothing_costs_bounded_memory(pulsar: PulsarFaults) 
     worker = pulsar.connect_pulsar().subscribe_to(name, "silent", SHARED)
     worker.flow(3000)
     assert worker.messages(500)
-    for one in greedy:
-        one.close()
+    for consumer in greedy:
+        consumer.close()
     silent.close()
     left = worker.messages(2500)
     assert len(left) == 2500
@@ -144,16 +144,16 @@ def test_unacknowledged_key_blocks_no_other_key(pulsar: PulsarFaults) -> None:
     given: dict[str, int] = dict.fromkeys(keys, 0)
     others = [key for key in keys if key != keys[0]]
     first.flow(100_000)
-    for one in (first, second):
-        one.socket.settimeout(0.1)
+    for consumer in (first, second):
+        consumer.socket.settimeout(0.1)
 
     def come() -> bool:
-        for one, consumer_id in ((first, 0), (second, 1)):
+        for consumer, consumer_id in ((first, 0), (second, 1)):
             try:
                 while True:
-                    [frame] = one.messages(1)
+                    [frame] = consumer.messages(1)
                     given[frame.metadata.partition_key] += 1
-                    one.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
+                    consumer.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
             except TimeoutError:
                 pass
         return all(given[key] == 40 for key in others)
@@ -193,17 +193,17 @@ def test_acknowledgements_with_many_holes_are_bounded_and_kept(pulsar: PulsarFau
     client.close()
     again = pulsar.connect_pulsar().subscribe_to(name, kind=SHARED)
     again.flow(100_000)
-    found = {frame.body.message_id.entryId for frame in again.messages(20_000 - len(acknowledged))}
-    assert not found & acknowledged
+    redelivered = {frame.body.message_id.entryId for frame in again.messages(20_000 - len(acknowledged))}
+    assert not redelivered & acknowledged
     assert again.is_silent()
 
 
 def test_acknowledgements_of_what_there_is_not(pulsar: PulsarFaults) -> None:
     name = topic()
     client = pulsar.connect_pulsar().produce_to(name).subscribe_to(name, kind=SHARED)
-    [one] = client.publish(b"value")
+    [receipt] = client.publish(b"value")
     for start in range(1, 1_000_000, 100_000):
-        ids = [{"ledgerId": one.ledgerId, "entryId": entry_id} for entry_id in range(start, start + 100_000, 2)]
+        ids = [{"ledgerId": receipt.ledgerId, "entryId": entry_id} for entry_id in range(start, start + 100_000, 2)]
         client.send(command("ACK", consumer_id=0, ack_type=0, message_id=ids))
         assert pulsar.serves_pulsar()
     client.flow(10)

@@ -222,12 +222,12 @@ def test_ids_that_do_not_exist(pulsar: PulsarFaults) -> None:
         for partition, index in ((-1, -1), (2**31 - 1, 2**31 - 1), (-(2**31), -(2**31)))
     ]
     for kind in (0, 1):
-        for one in wild:
-            client.request("ACK", consumer_id=0, ack_type=kind, message_id=[one])
+        for message_id in wild:
+            client.request("ACK", consumer_id=0, ack_type=kind, message_id=[message_id])
     client.tell("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=0, message_ids=wild)
-    for one in wild:
+    for message_id in wild:
         other = pulsar.connect_pulsar().subscribe_to(name, "seeks", consumer_id=1)
-        other.try_send(command("SEEK", consumer_id=1, request_id=99, message_id=one))
+        other.try_send(command("SEEK", consumer_id=1, request_id=99, message_id=message_id))
         other.finish()
         other.rest()
         other.close()

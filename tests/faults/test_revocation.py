@@ -61,8 +61,8 @@ class World:
 
     def revoke(self) -> None:
         op, kind, name = self.lost
-        found = AclFilter(kind, name.replace("T", self.topic), operation=op)
-        assert [1] == [len(matches) for matches in self.authorizer.delete([found])]  # type: ignore[arg-type]
+        matching = AclFilter(kind, name.replace("T", self.topic), operation=op)
+        assert [1] == [len(matches) for matches in self.authorizer.delete([matching])]  # type: ignore[arg-type]
 
     def write(self, value: bytes = SECRET) -> None:
         self.kafka.inside.logs.get(self.topic, 0).append(memoryview(build_batch([(None, value, [], 1)])), now_ms=1)  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ def parked_fetch(world: World, version: int) -> Iterator[None]:
         frame = client.frame()
         assert SECRET not in frame
         [topic] = control.parse_response(ApiKey.FETCH, version, frame)[1].responses
-        assert [world.refused] == [one.error_code for one in topic.partitions]
+        assert [world.refused] == [partition.error_code for partition in topic.partitions]
 
 
 def parked_fetch_by_name(world: World) -> Iterator[None]:
@@ -114,7 +114,9 @@ def parked_share_fetch(world: World) -> Iterator[None]:
     sessions = world.kafka.inside.share.sessions
     with Member(world.kafka, world.topic, group=world.topic) as member:
         member.send_fetch(max_wait=LONG_MS)
-        wait_for(lambda: any(one.group_id == world.topic and one.waiter is not None for one in sessions.all()))
+        wait_for(
+            lambda: any(session.group_id == world.topic and session.waiter is not None for session in sessions.all())
+        )
         yield
         world.write()
         answer = member.receive_fetch()
@@ -130,7 +132,7 @@ def share_session(world: World) -> Iterator[None]:
         yield
         world.write()
         answer = member.acknowledge({0: [(0, 0, [1])]})
-        codes = [one.error_code for topic in answer.responses for one in topic.partitions]
+        codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
         assert world.refused in (answer.error_code, *codes)
         answer = member.fetch()
         assert [] == answer.ranges()
@@ -173,7 +175,7 @@ def member_of_a_group(world: World) -> Iterator[None]:
     if world.lost[1] is GROUP:
         assert world.refused == heartbeat(first.member_epoch).error_code
     answer = world.kafka.ask(ApiKey.OFFSET_COMMIT, 9, **commit)
-    assert [world.refused] == [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert [world.refused] == [partition.error_code for topic in answer.topics for partition in topic.partitions]
 
 
 # -- Pulsar -------------------------------------------------------------------------------------------------------------

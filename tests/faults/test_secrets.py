@@ -39,13 +39,13 @@ def test_a_secret_setting_does_not_show(name: str) -> None:
 @pytest.mark.parametrize("name", SECRETS)
 def test_error_about_secret_setting_does_not_show_it(name: str) -> None:
     for value in (f"[{SECRET}", f'{{a = "{SECRET}"}}', [SECRET], {SECRET: 1}):
-        said = []
+        errors = []
         try:
             load(**{name: value})
             load(f"{name} = {value!r}")
         except ConfigError as error:
-            said.append(str(error))
-        assert SECRET not in "".join(said)
+            errors.append(str(error))
+        assert SECRET not in "".join(errors)
 
 
 @pytest.fixture

@@ -120,8 +120,8 @@ def test_handshake_sent_byte_by_byte_is_served(faults: Faults) -> None:
 def test_client_without_tls_is_told_nothing(faults: Faults, listener: str) -> None:
     with faults.connect(listener=listener) as raw:
         raw.try_send(API_VERSIONS * 3)
-        said = raw.rest()
-        assert len(said) < 20  # a TLS alert at most
+        answer = raw.rest()
+        assert len(answer) < 20  # a TLS alert at most
     assert faults.serves()
 
 
@@ -144,8 +144,8 @@ def test_old_versions_are_refused(faults: Faults, version: ssl.TLSVersion) -> No
         pytest.skip(f"this OpenSSL does not speak {version.name}: {error}")
     with faults.connect(listener=TLS) as raw:
         raw.send(hello)
-        said = raw.rest()
-        assert said[:1] in (b"", b"\x15")  # nothing, or an alert
+        answer = raw.rest()
+        assert answer[:1] in (b"", b"\x15")  # nothing, or an alert
     with pytest.raises(OSError):
         secure(faults.connect(listener=TLS), context)
 

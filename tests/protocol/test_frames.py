@@ -9,16 +9,16 @@ from protocol.frames import frame_size, framed, split_frames, with_correlation_i
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 20)))
 def test_any_split_of_stream_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(framed(body) for body in bodies)
-    found: list[bytes] = []
+    bodies_read: list[bytes] = []
     waiting = b""
     pos = 0
     for size in [*cuts, len(stream)]:
         waiting += stream[pos : pos + size]
         pos += size
         frames, used = split_frames(waiting)
-        found += [bytes(frame) for frame in frames]
+        bodies_read += [bytes(frame) for frame in frames]
         waiting = waiting[used:]
-    assert [framed(body) for body in bodies] == found
+    assert [framed(body) for body in bodies] == bodies_read
     assert waiting == b""
 
 

@@ -95,8 +95,8 @@ class Client:
         while True:
             for position in range(seen, len(self.messages)):
                 if isinstance(self.messages[position], kind):
-                    found: T = self.messages.pop(position)
-                    return found
+                    message: T = self.messages.pop(position)
+                    return message
             seen = len(self.messages)
             assert self.receive(), "the broker has closed"
 

@@ -53,15 +53,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_nonsense_gets_a_fatal_error_and_disconnection(server: Served, what: str) -> None:
+@pytest.mark.parametrize("case", BAD)
+def test_nonsense_gets_a_fatal_error_and_disconnection(server: Served, case: str) -> None:
     partition = server.store(b"data")
     victim, bystander = server.connect(), server.connect()
     receiver = bystander.request(partition, credit=0)
     bystander.sync()
     victim.request(partition)
     victim.take(3)
-    victim.send(BAD[what])
+    victim.send(BAD[case])
     (error,) = victim.closed()
     assert isinstance(error, ErrorResponse)
     assert (error.class_name, error.receiver) == (IO_EXCEPTION, None)

@@ -112,7 +112,7 @@ def test_own_writers_succeed_with_buffers_of_any_size(serve: Any, held: list[int
         writer.commit()
         writer.close()
     for partition in partitions:
-        came = [bytes(one) for one in read_large(server, partition)]
+        came = [bytes(payload) for payload in read_large(server, partition)]
         assert came == [bytes([number]) * size for number, size in enumerate(sizes)]
     assert held[0] <= 2 * MiB
 
@@ -127,7 +127,7 @@ def read_large(server: Any, partition: bytes) -> list[bytes]:
     reader.decoder = type(reader.decoder)(reader.generation, max_payload=1 << 21)
     came = reader.read_to_end(reader.request(partition))
     reader.close()
-    return [one.payload for one in came[:-2]]
+    return [response.payload for response in came[:-2]]
 
 
 def test_idle_writers_keep_nobody_from_writing(serve: Any) -> None:
@@ -150,8 +150,8 @@ def test_opening_is_charged_and_refused_beyond_the_bound(serve: Any) -> None:
     client.open(new_id(), w.MAX_SUBPARTITIONS)
     client.sync()
     budget = server.partitions.budget
-    one = budget.index
-    assert one == PARTITION_BYTES + 8 * w.MAX_SUBPARTITIONS
+    structure = budget.index
+    assert structure == PARTITION_BYTES + 8 * w.MAX_SUBPARTITIONS
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -164,8 +164,8 @@ def test_opening_is_charged_and_refused_beyond_the_bound(serve: Any) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert opened == (12 * MiB) // one - 1
-    assert after - before < 1.2 * opened * one
+    assert opened == (12 * MiB) // structure - 1
+    assert after - before < 1.2 * opened * structure
     client.send(w.encode_open_partition(b"w" * 16, new_id(), w.MAX_SUBPARTITIONS, BLOCKING))
     error = client.find(w.WriterError)
     assert (error.code, "shuffle_memory_bytes" in error.message) == (WriterErrorCode.STORAGE_ERROR, True)

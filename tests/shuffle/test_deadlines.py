@@ -17,8 +17,8 @@ class Setup:
         self.deadlines = Deadlines(self.clock, self.timer, self.known.__contains__)
         self.told: list[str] = []
 
-    def set(self, what: Deadline, seconds: float, text: str) -> None:
-        self.deadlines.set(self.partition, what, seconds, lambda partition: self.told.append(text))
+    def set(self, kind: Deadline, seconds: float, text: str) -> None:
+        self.deadlines.set(self.partition, kind, seconds, lambda partition: self.told.append(text))
 
     def wait(self, seconds: float) -> list[str]:
         self.clock.now += seconds

@@ -56,12 +56,12 @@ def test_1000_partitions_at_once(serve: Any) -> None:
     assert len(client.list()) == 1000
     reader = server.connect()
     receivers = {reader.request(partition, 1): b"%d" % number for number, partition in enumerate(ids)}
-    found = {}
+    received = {}
     for _ in range(3000):
         buffer = reader.next(BufferResponse)
         if buffer.sequence == 0:
-            found[buffer.receiver] = bytes(buffer.payload)
-    assert found == receivers
+            received[buffer.receiver] = bytes(buffer.payload)
+    assert received == receivers
     client.send(*[w.encode_release_partition(number, partition) for number, partition in enumerate(ids)])
     wait_for(lambda: server.partitions.list("") == [])
     wait_for(lambda: server.files == [])
@@ -76,13 +76,15 @@ def test_prefix_lists_the_partitions_that_begin_with_it(server: Served) -> None:
         client.open(partition)
     assert client.release(ids.pop(7))
     assert client.release_data_set(data_sets.pop(2)) == 4
-    ids = sorted(one for one in ids if one[:16] in data_sets)
-    prefixes = {one.hex()[:digits] for one in ids for digits in range(121)}
+    ids = sorted(partition_id for partition_id in ids if partition_id[:16] in data_sets)
+    prefixes = {partition_id.hex()[:digits] for partition_id in ids for digits in range(121)}
     for prefix in sorted({*prefixes, "c", "ab0", "g", "0" * 121, ids[0].hex() + "0"}):
-        found = [one for one in ids if one.hex().startswith(prefix)]
-        assert [info.partition for info in server.partitions.list(prefix)] == found
-        assert server.partitions.count(prefix) == len(found)
-    assert [info.partition for info in client.list("AB")] == [one for one in ids if one[0] == 0xAB]
+        matching = [partition_id for partition_id in ids if partition_id.hex().startswith(prefix)]
+        assert [info.partition for info in server.partitions.list(prefix)] == matching
+        assert server.partitions.count(prefix) == len(matching)
+    assert [info.partition for info in client.list("AB")] == [
+        partition_id for partition_id in ids if partition_id[0] == 0xAB
+    ]
 
 
 def test_a_long_list_occupies_no_processor(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,12 @@ def outcome(client: Client, server: Served, frames: list[bytes], together: bool)
     """What the broker keeps of these frames, and the error that it answers with."""
     opened = client.open(partition := new_id(), SUBPARTITIONS, PIPELINED)
     frames = [frame[:9] + opened.handle.to_bytes(4, "big") + frame[13:] for frame in frames]
-    said: list[Any] = []
+    answers: list[Any] = []
     for part in [b"".join(frames)] if together else frames:
         client.send(part)
-        said += client.sync()
-    said += client.sync()
-    errors = [(each.code, each.message) for each in said if isinstance(each, w.WriterError)]
+        answers += client.sync()
+    answers += client.sync()
+    errors = [(each.code, each.message) for each in answers if isinstance(each, w.WriterError)]
     kept = server.partitions.find(partition)
     assert kept is not None
     content = [None if part is None else [part.at(position) for position in part.kept] for part in kept.subpartitions]
@@ -84,9 +84,9 @@ def test_a_row_is_taken_under_one_lock(server: Served, monkeypatch: pytest.Monke
     writer.push(*[b"x" * 100] * 30)
     client.sync()
     assert not singles
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.holdings.in_memory == 30
+    kept = server.partitions.find(partition)
+    assert kept is not None
+    assert kept.holdings.in_memory == 30
 
 
 def test_row_beyond_credit_is_refused_at_first_excess(serve: Any) -> None:
@@ -97,21 +97,21 @@ def test_row_beyond_credit_is_refused_at_first_excess(serve: Any) -> None:
     client.sync()
     writer.push(*[b"x"] * 100)
     assert client.writer_error().code is WriterErrorCode.BAD_REQUEST
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.holdings.in_memory == writer.opened.credit
+    kept = server.partitions.find(partition)
+    assert kept is not None
+    assert kept.holdings.in_memory == writer.opened.credit
 
 
 def test_row_over_quota_is_refused_with_subpartition_counted(serve: Any) -> None:
-    one = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES
-    server = serve(shuffle_quota_bytes=one + 2 * (100 + IN_MEMORY_BYTES) - 1)
+    structure = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES
+    server = serve(shuffle_quota_bytes=structure + 2 * (100 + IN_MEMORY_BYTES) - 1)
     client = server.connect()
     writer = client.open(partition := new_id(), 1, owner="poor")
     writer.push(b"x" * 100, b"x" * 100)
     assert client.writer_error().code is WriterErrorCode.QUOTA_EXCEEDED
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.state is PartitionState.FAILED
+    failed = server.partitions.find(partition)
+    assert failed is not None
+    assert failed.state is PartitionState.FAILED
 
 
 def test_readers_are_told_of_a_row(server: Served) -> None:

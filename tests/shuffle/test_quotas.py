@@ -38,19 +38,19 @@ def test_writer_above_quota_is_muted_until_it_ends(broker: Broker, client: Clien
     part = broker.server.part("shuffle")
     assert isinstance(part, ShufflePart)
     writer = client.open(partition := new_id())
-    [found] = part.partitions.present()
+    [present] = part.partitions.present()
     limit(broker, Kind.PRODUCE, 1)
     writer.push(*[b"x" * 1000] * pushes)
     wait_for(lambda: broker.server.security.quotas.throttled() == 1)
-    before = found.holdings.memory
+    before = present.holdings.memory
     assert before > 0
     writer.push(b"y" * 1000)
     assert 1 == throttles(broker, Kind.PRODUCE)
-    assert before == found.holdings.memory
+    assert before == present.holdings.memory
     limit(broker, Kind.PRODUCE, None)
-    wait_for(lambda: found.holdings.memory > before)
+    wait_for(lambda: present.holdings.memory > before)
     assert 0 == broker.server.security.quotas.throttled()
-    assert found.id == partition
+    assert present.id == partition
 
 
 def test_reader_above_quota_gets_nothing_until_it_ends(broker: Broker, client: Client) -> None:

@@ -89,17 +89,17 @@ def test_without_acls_the_attempts_of_different_owners_compete(serve: Callable[.
 
 
 @KINDS
-@pytest.mark.parametrize("what", ["push", "finish", "fail"])
-def test_writer_that_loses_its_right_is_stopped(server: Served, grants: Grants, kind: Any, what: str) -> None:
+@pytest.mark.parametrize("action", ["push", "finish", "fail"])
+def test_writer_that_loses_its_right_is_stopped(server: Served, grants: Grants, kind: Any, action: str) -> None:
     with grants.only(grant(WRITE, "alice")):
         client = server.connect()
         writer = client.open(partition := new_id(), 1, kind, owner="alice")
         writer.push(b"0")
         client.sync()
     with grants.only():
-        if what == "push":
+        if action == "push":
             writer.push(b"1")
-        elif what == "finish":
+        elif action == "finish":
             writer.finish()
         else:
             client.send(w.encode_fail_partition(writer.handle, "no"))

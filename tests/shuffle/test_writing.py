@@ -318,7 +318,7 @@ def test_released_data_set_loses_all_attempts_and_refuses(server: Served) -> Non
     for late in (first, first.with_attempt(1), stored):  # the first by its own writer, who has not heard of it yet
         client.send(w.encode_open_partition(writer.writer, late, 1, BLOCKING))
         assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
-    assert [elsewhere] == [one.partition for one in other.list()]
+    assert [elsewhere] == [info.partition for info in other.list()]
     assert 0 == other.release_data_set(first.data_set)
     assert read(server, elsewhere) == [b"kept"]
 
@@ -349,9 +349,9 @@ def test_returning_writer_hears_of_release_meanwhile(server: Served, how: str) -
         writer.end()
     client.sync()
     client.reset()
-    found = server.partitions.find(partition)
-    assert found is not None
-    wait_for(lambda: found.lease.listener is None)
+    existing = server.partitions.find(partition)
+    assert existing is not None
+    wait_for(lambda: existing.lease.listener is None)
     if how == "released":
         assert reader.release(partition)
     else:
@@ -385,7 +385,7 @@ def test_latest_released_partitions_are_remembered(server: Served, monkeypatch: 
     client.send(*resumed)
     assert client.find(w.PartitionOpened).next_sequences == (0,)
     assert [client.find(w.WriterError).code for _ in ids[1:]] == [WriterErrorCode.RELEASED] * 2
-    assert [one.partition for one in client.list()] == ids[:1]
+    assert [info.partition for info in client.list()] == ids[:1]
 
 
 def test_partition_of_same_id_has_its_own_files(server: Served) -> None:
@@ -539,8 +539,8 @@ def test_a_pipelined_writer_waits_for_its_readers(serve: Any) -> None:
 
 
 def test_owner_beyond_quota_is_refused_and_partition_fails(serve: Any) -> None:
-    one = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES  # a partition that has failed is known for a while
-    server = serve(shuffle_quota_bytes=1000 + IN_MEMORY_BYTES + 2 * one)
+    structure = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES  # a partition that has failed is known for a while
+    server = serve(shuffle_quota_bytes=1000 + IN_MEMORY_BYTES + 2 * structure)
     rich = server.connect()
     rich.open(new_id(), owner="rich").push(b"x" * 900)
     poor = server.connect()
@@ -549,7 +549,7 @@ def test_owner_beyond_quota_is_refused_and_partition_fails(serve: Any) -> None:
     reader = server.connect()
     receiver = reader.request(partition)
     reader.sync()
-    writer.push(b"x" * (one + 101))
+    writer.push(b"x" * (structure + 101))
     assert poor.writer_error().code == WriterErrorCode.QUOTA_EXCEEDED
     assert reader.error()[::2] == (PRODUCER_FAILED_EXCEPTION, receiver)
     assert not [message for message in rich.sync() if not isinstance(message, w.PushAcknowledged)]

@@ -106,11 +106,11 @@ def mappings(cls: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _values(spec: FieldSpec) -> st.SearchStrategy[Any]:
-    one = mappings(spec.entity) if spec.entity is not None else _PRIMITIVES[spec.kafka_type or ""]
+    element = mappings(spec.entity) if spec.entity is not None else _PRIMITIVES[spec.kafka_type or ""]
     if spec.is_array:
-        one = st.lists(one, max_size=2)
+        element = st.lists(element, max_size=2)
     # kio cannot write null into a tag that has another default.
-    return st.none() | one if spec.nullable and (spec.tag is None or spec.default is None) else one
+    return st.none() | element if spec.nullable and (spec.tag is None or spec.default is None) else element
 
 
 def instance(cls: Any, mapping: dict[str, Any]) -> Any:

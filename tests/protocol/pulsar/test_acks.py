@@ -108,7 +108,7 @@ def test_by_hand_any_ids_are_what_protobuf_reads(ids: bytes) -> None:
 def test_an_ack_of_a_client_needs_no_protobuf(frame: str, ids: list[tuple[int, int, tuple[int, ...]]]) -> None:
     ack = _read_plain_ack(bytes.fromhex(frame))
     assert ack is not None
-    assert [Acked(*found) for found in ids] == spelled_out(ack).ids
+    assert [Acked(*acked) for acked in ids] == spelled_out(ack).ids
     assert spelled_out(ack) == _read_any_ack(bytes.fromhex(frame))
 
 

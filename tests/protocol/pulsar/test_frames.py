@@ -97,17 +97,17 @@ def test_frame_has_total_size_command_size_and_command() -> None:
 @given(st.lists(COMMAND_FRAMES, max_size=4), st.data())
 def test_frames_are_found_however_the_stream_is_split(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frames)
-    found, buffer, pos = [], b"", 0
+    received, buffer, pos = [], b"", 0
     while pos < len(stream):
         size = data.draw(st.integers(1, len(stream)))
         buffer += stream[pos : pos + size]
         pos += size
         whole, used = whole_frames(buffer)
-        found += [bytes(frame) for frame in whole]
+        received += [bytes(frame) for frame in whole]
         buffer = buffer[used:]
         if buffer:
-            assert frame_size(buffer) in (0, len(frames[len(found)]))
-    assert frames == found and not buffer
+            assert frame_size(buffer) in (0, len(frames[len(received)]))
+    assert frames == received and not buffer
 
 
 @given(COMMAND_FRAMES, st.data())
@@ -149,7 +149,7 @@ def test_frame_size_is_unknown_before_four_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "what"),
+    ("frame", "message"),
     [
         (SUCCESS[:4] + (7).to_bytes(4, "big") + SUCCESS[8:], "a command of 7 bytes"),
         (SUCCESS[:4] + (5).to_bytes(4, "big") + SUCCESS[8:], "1 bytes after it"),
@@ -165,8 +165,8 @@ def test_frame_size_is_unknown_before_four_bytes() -> None:
         (frame_of(bytes(MAX_COMMAND_SIZE + 1)), "at most"),
     ],
 )
-def test_lies_are_refused(frame: bytes, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_are_refused(frame: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         read_command(frame)
 
 

@@ -108,9 +108,9 @@ def test_chunks_of_a_large_message_join_to_it() -> None:
     frames = SENDS["chunked"]
     assert len(frames) > 2
     metadata = [send_of(frame)[1] for frame in frames]
-    assert all(is_chunk(one) and read_send(frame).is_chunk for one, frame in zip(metadata, frames, strict=True))
+    assert all(is_chunk(chunk) and read_send(frame).is_chunk for chunk, frame in zip(metadata, frames, strict=True))
     assert [(i, len(frames)) for i in range(len(frames))] == [(m.chunk_id, m.num_chunks_from_msg) for m in metadata]
-    assert 1 == len({one.uuid for one in metadata})
+    assert 1 == len({chunk.uuid for chunk in metadata})
     parts = [record for frame in frames for record in kafka_records(frame)]
     assert bytes(range(256)) * 10 == b"".join(record.value or b"" for record in parts)
     assert [b"%d" % i for i in range(len(frames))] == [dict(r.headers)["pulsar.chunk.id"] for r in parts]

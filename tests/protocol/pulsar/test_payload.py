@@ -61,7 +61,7 @@ def test_a_batch_that_is_cut_off_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("payload", "count", "what"),
+    ("payload", "count", "message"),
     [
         (b"", 0, "a batch of 0 messages"),
         (bytes(12), 3, "a batch of 3 messages in 12 bytes"),
@@ -72,8 +72,8 @@ def test_a_batch_that_is_cut_off_is_refused(
         (b"\x00\x00\x00\x02\x20\x01xx", 1, "without a required field"),
     ],
 )
-def test_lies_are_refused(payload: bytes, count: int, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_are_refused(payload: bytes, count: int, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         list(split_batch(payload, count))
 
 

@@ -23,24 +23,24 @@ def without_comments(text: str) -> str:
 
 def declared(text: str) -> dict[str, dict[str, object]]:
     """Message or enum -> what stands in it, read by a few patterns and no protoc."""
-    found: dict[str, dict[str, object]] = {}
+    definitions: dict[str, dict[str, object]] = {}
     owner = ""
     for line in without_comments(text).splitlines():
         line = line.strip()
         if match := re.fullmatch(r"(message|enum) (\w+) \{", line):
             owner = f"{owner}.{match[2]}".lstrip(".")
-            found[owner] = {}
+            definitions[owner] = {}
         elif line == "}":
             owner = owner.rpartition(".")[0]
         elif match := re.fullmatch(
             r"(required|optional|repeated) ([\w.]+) (\w+) = (\d+)(?: \[default = (\S+)\])?;", line
         ):
-            found[owner][match[3]] = (match[1], match[2].rpartition(".")[2], int(match[4]), match[5] or "")
+            definitions[owner][match[3]] = (match[1], match[2].rpartition(".")[2], int(match[4]), match[5] or "")
         elif match := re.fullmatch(r"(\w+) = (\d+);", line):
-            found[owner][match[1]] = int(match[2])
+            definitions[owner][match[1]] = int(match[2])
         else:
             assert not line or line.startswith(("syntax", "package")), f"not understood: {line}"
-    return found
+    return definitions
 
 
 LABELS = {F.LABEL_REQUIRED: "required", F.LABEL_OPTIONAL: "optional", F.LABEL_REPEATED: "repeated"}
@@ -58,19 +58,19 @@ TYPES = {
 
 def generated() -> dict[str, dict[str, object]]:
     """The same as `declared`, from the classes of the generated module."""
-    found: dict[str, dict[str, object]] = {}
+    definitions: dict[str, dict[str, object]] = {}
     for name in pulsar_pb2.__all__:
         thing = getattr(pulsar_pb2, name)
         descriptor = getattr(thing, "DESCRIPTOR", None)
         if isinstance(descriptor, EnumDescriptor):
-            found[name] = dict(thing.items())
+            definitions[name] = dict(thing.items())
         elif isinstance(descriptor, Descriptor):
             message = DescriptorProto()
             descriptor.CopyToProto(message)
-            found[name] = {field.name: field_of(field) for field in message.field}
+            definitions[name] = {field.name: field_of(field) for field in message.field}
             for enum in message.enum_type:
-                found[f"{name}.{enum.name}"] = {value.name: value.number for value in enum.value}
-    return found
+                definitions[f"{name}.{enum.name}"] = {value.name: value.number for value in enum.value}
+    return definitions
 
 
 def field_of(field: F) -> Field:

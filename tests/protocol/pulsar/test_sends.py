@@ -86,7 +86,7 @@ def test_checksum_covers_metadata_size_metadata_and_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "what"),
+    ("stored", "message"),
     [
         (b"", "without metadata"),
         (b"\x00\x00\x00", "without metadata"),
@@ -94,8 +94,8 @@ def test_checksum_covers_metadata_size_metadata_and_payload() -> None:
         (STORED[:6] + b"\xff\xff\xff\xff" + STORED[10:], "metadata of 4294967295 bytes"),
     ],
 )
-def test_lies_about_the_metadata_are_refused(stored: bytes, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_about_the_metadata_are_refused(stored: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         read_send(write_send(CommandSend(producer_id=1, sequence_id=1), stored))
 
 

@@ -70,10 +70,10 @@ def test_it_reads_what_the_others_read(many: list[bytes]) -> None:
     usual = UsualSends(1)
     for data in many:
         frame = memoryview(data)
-        found = usual.read(frame, 0, len(frame))
+        send = usual.read(frame, 0, len(frame))
         expected = read_in_the_other_way(usual, frame)
-        assert found is None or expected == found
-        if found is not None:
+        assert send is None or expected == send
+        if send is not None:
             meta = read_metadata(frame[read_send(frame).metadata : read_send(frame).payload])
             assert not (
                 meta.encryption_keys or meta.deliver_at_time or meta.marker_type or meta.num_chunks_from_msg > 1
@@ -96,9 +96,9 @@ def test_random_metadata_is_read_as_by_read_send(many: list[bytes]) -> None:
     usual = UsualSends(1)
     for data in many:
         frame = memoryview(data)
-        found = usual.read(frame, 0, len(frame))
+        send = usual.read(frame, 0, len(frame))
         expected = read_in_the_other_way(usual, frame)
-        assert found is None or expected == found
+        assert send is None or expected == send
 
 
 def plain(sequence_id: int, payload: bytes = b"x" * 100, **fields: object) -> memoryview:
@@ -128,17 +128,17 @@ def test_messages_like_one_before_are_read_here(fields: dict[str, object]) -> No
     usual = learned(plain(1, **fields))
     for sequence_id in (2, 127, 128, 2**40):
         frame = plain(sequence_id, **fields)
-        found = usual.read(frame, 0, len(frame))
-        assert found is not None
-        assert read_in_the_other_way(usual, frame) == found
+        send = usual.read(frame, 0, len(frame))
+        assert send is not None
+        assert read_in_the_other_way(usual, frame) == send
 
 
 def test_a_frame_may_stand_between_others() -> None:
     usual = learned(plain(1))
     data = b"other" + bytes(plain(2)) + b"other"
-    found = usual.read(memoryview(data), 5, len(data) - 5)
-    assert found is not None
-    assert data[found.start : found.end] == plain(2)[-(found.end - found.start) :]
+    send = usual.read(memoryview(data), 5, len(data) - 5)
+    assert send is not None
+    assert data[send.start : send.end] == plain(2)[-(send.end - send.start) :]
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def singles(message: Any) -> list[Any]:
 
 def by_receiver(messages: list[Any]) -> dict[bytes | None, list[Any]]:
     """The order matters only within a receiver."""
-    found: dict[bytes | None, list[Any]] = {}
+    groups: dict[bytes | None, list[Any]] = {}
     for message in messages:
         if isinstance(message, BufferResponse):
             message = message._replace(backlog=-1, payload=bytes(message.payload))
-        found.setdefault(message.receiver, []).append(message)
-    return found
+        groups.setdefault(message.receiver, []).append(message)
+    return groups
 
 
 @given(FRAMES, st.lists(st.integers(1, 200), max_size=20))
@@ -107,12 +107,12 @@ def test_mutations_give_the_same_messages_or_error(data: bytes, chooser: st.Data
 
 
 def by_receiver_or_text(messages: list[Any]) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     for message in messages:
         if isinstance(message, BufferResponse):
             message = message._replace(backlog=-1, payload=bytes(message.payload))
-        found.setdefault(getattr(message, "receiver", type(message)), []).append(message)
-    return found
+        groups.setdefault(getattr(message, "receiver", type(message)), []).append(message)
+    return groups
 
 
 def test_receivers_that_alternate_have_a_row_each() -> None:

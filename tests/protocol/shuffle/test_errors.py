@@ -42,11 +42,11 @@ def test_truncations_of_flinks_error_raise_protocol_error() -> None:
 def test_mutations_are_errors_or_protocol_errors(data: st.DataObject) -> None:
     frame = data.draw(st.sampled_from([FLINKS, errors.encode_error(errors.PRODUCER_FAILED_EXCEPTION, "x", bytes(16))]))
     try:
-        found = errors.parse_error(data.draw(mutated(frame[9:])))
+        error = errors.parse_error(data.draw(mutated(frame[9:])))
     except ProtocolError:
         return
-    assert isinstance(found.class_name, str)
-    assert found.message is None or isinstance(found.message, str)
+    assert isinstance(error.class_name, str)
+    assert error.message is None or isinstance(error.message, str)
 
 
 @given(st.binary(max_size=60))

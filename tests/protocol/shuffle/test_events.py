@@ -31,11 +31,11 @@ def test_each_truncation_is_a_protocol_error(event: ev.Event, data: st.DataObjec
 @given(EVENTS, GENERATIONS, st.data())
 def test_mutations_are_events_or_protocol_errors(event: ev.Event, generation: Generation, data: st.DataObject) -> None:
     try:
-        found = ev.parse(data.draw(mutated(ev.encode(event))), generation)
+        parsed = ev.parse(data.draw(mutated(ev.encode(event))), generation)
     except ProtocolError:
         return
-    assert ev.exists_in(found, generation)
-    assert found == ev.parse(ev.encode(found))
+    assert ev.exists_in(parsed, generation)
+    assert parsed == ev.parse(ev.encode(parsed))
 
 
 @given(EVENTS, GENERATIONS)
@@ -61,9 +61,9 @@ def test_the_events_that_came_later() -> None:
 
 @given(TEXT, st.booleans(), st.booleans())
 def test_a_boolean_watermark_stays_boolean(name: str, value: bool, aligned: bool) -> None:
-    found = ev.parse(ev.encode(ev.Watermark(name, value, aligned)))
-    assert isinstance(found, ev.Watermark)
-    assert found.value is value
+    watermark = ev.parse(ev.encode(ev.Watermark(name, value, aligned)))
+    assert isinstance(watermark, ev.Watermark)
+    assert watermark.value is value
 
 
 @pytest.mark.parametrize(

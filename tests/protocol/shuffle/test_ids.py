@@ -12,14 +12,14 @@ from tests.protocol.shuffle.strategies import ID, PARTITIONS, ints
 def test_parts_of_an_id_are_returned(
     data_set: bytes, number: int, graph: bytes, vertex: bytes, subtask: int, attempt: int
 ) -> None:
-    found = ResultPartitionID.of(data_set, number, graph, vertex, subtask, attempt)
-    assert (data_set, number, graph) == (found.data_set, found.number, found.graph)
-    assert (vertex, subtask, attempt) == (found.vertex, found.subtask, found.attempt)
+    partition = ResultPartitionID.of(data_set, number, graph, vertex, subtask, attempt)
+    assert (data_set, number, graph) == (partition.data_set, partition.number, partition.graph)
+    assert (vertex, subtask, attempt) == (partition.vertex, partition.subtask, partition.attempt)
 
 
 @given(PARTITIONS)
 def test_an_id_survives_each_of_its_forms(partition: ResultPartitionID) -> None:
-    for found in (
+    for copy in (
         ResultPartitionID.from_hex(partition.hex()),
         ResultPartitionID.from_hex(f" {partition.hex().upper()}\n"),
         ResultPartitionID.from_text(partition.hex()),
@@ -27,8 +27,8 @@ def test_an_id_survives_each_of_its_forms(partition: ResultPartitionID) -> None:
         ResultPartitionID(memoryview(partition)),
         pickle.loads(pickle.dumps(partition)),
     ):
-        assert partition == found
-        assert type(found) is ResultPartitionID
+        assert partition == copy
+        assert type(copy) is ResultPartitionID
     assert repr(str(partition)) in repr(partition)
 
 

@@ -20,9 +20,9 @@ def test_what_is_written_is_read_back(message: m.Message, generation: Generation
     message = for_generation(message, generation)
     frame = m.encode(message, generation)
     assert len(frame) == frame_size(frame)
-    found = m.parse(memoryview(frame), generation)
-    assert message == found
-    assert type(message) is type(found)
+    parsed = m.parse(memoryview(frame), generation)
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
 @given(ANY, GENERATIONS, st.binary(min_size=1, max_size=20))
@@ -47,10 +47,10 @@ def test_mutations_are_messages_or_protocol_errors(
 ) -> None:
     frame = data.draw(mutated(m.encode(for_generation(message, written), written), start=8))
     try:
-        found = m.parse(memoryview(frame), read)
+        parsed = m.parse(memoryview(frame), read)
     except ProtocolError:
         return
-    m.parse(memoryview(m.encode(found, read) if not isinstance(found, m.ErrorResponse) else frame), read)
+    m.parse(memoryview(m.encode(parsed, read) if not isinstance(parsed, m.ErrorResponse) else frame), read)
 
 
 @given(st.binary(max_size=120), st.integers(0, 255), GENERATIONS)

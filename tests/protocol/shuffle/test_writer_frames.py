@@ -25,18 +25,18 @@ ROOT = Path(__file__).parents[3]
 def test_what_a_writer_sends_is_read_back(message: w.WriterFrame) -> None:
     frame = w.encode(message)
     assert len(frame) == frame_size(frame)
-    found = w.parse(memoryview(frame))
-    assert message == found
-    assert type(message) is type(found)
+    parsed = w.parse(memoryview(frame))
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
 @given(SERVER_FRAMES)
 def test_what_a_broker_sends_is_read_back(message: w.ServerFrame) -> None:
     frame = w.encode(message)
     assert len(frame) == frame_size(frame)
-    found = w.parse_server(memoryview(frame))
-    assert message == found
-    assert type(message) is type(found)
+    parsed = w.parse_server(memoryview(frame))
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
 def test_opening_without_incarnation_is_the_older_frame() -> None:

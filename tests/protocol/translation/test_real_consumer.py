@@ -36,7 +36,7 @@ def delivered(entries: Sequence[Translated]) -> list[tuple[int, bytes]]:
 
 
 def entries_of(ack: Ack) -> list[int]:
-    return [*ack.whole, *(found.entry_id for found in ack.ids)]
+    return [*ack.whole, *(acked.entry_id for acked in ack.ids)]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -57,7 +57,7 @@ def test_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     assert [NOW, NOW + 1, NOW + 2] == [message.event_timestamp() for message in (one, two, three)]
     assert [NOW + 2] * 3 == [message.publish_timestamp() for message in (one, two, three)]
     ids = [message.message_id() for message in (one, two, three)]
-    assert [(40, 0), (40, 1), (40, 2)] == [(found.entry_id(), found.batch_index()) for found in ids]
+    assert [(40, 0), (40, 1), (40, 2)] == [(message_id.entry_id(), message_id.batch_index()) for message_id in ids]
     assert [40] == entries_of(ack)
 
 
@@ -70,7 +70,9 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
         acked = {entry for frame in broker.of_type(BaseCommand.Type.ACK) for entry in entries_of(read_ack(frame))}
     assert [b"0", b"1", b"2", b"3"] == [message.data() for message in messages]
     ids = [message.message_id() for message in messages]
-    assert [(41, 0), (41, 1), (45, -1), (47, -1)] == [(found.entry_id(), found.batch_index()) for found in ids]
+    assert [(41, 0), (41, 1), (45, -1), (47, -1)] == [
+        (message_id.entry_id(), message_id.batch_index()) for message_id in ids
+    ]
     assert {41, 45, 47} == acked
 
 

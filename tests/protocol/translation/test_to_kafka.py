@@ -166,8 +166,8 @@ def test_unreadable_entry_is_one_record_with_the_reason(fields: dict[str, int], 
     messages = 2 if "num_messages_in_batch" in fields else 1
     (record,) = translated(stored_of(metadata_of(**fields), payload), 10, messages)
     assert (10, payload) == (record.offset, record.value)
-    (said,) = [value for name, value in record.headers if name == "pulsar.unreadable"]
-    assert said is not None and said.startswith(why)
+    (reason,) = [value for name, value in record.headers if name == "pulsar.unreadable"]
+    assert reason is not None and reason.startswith(why)
 
 
 def test_truncated_batch_leaves_no_record_of_its_beginning() -> None:

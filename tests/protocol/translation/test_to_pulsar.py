@@ -42,11 +42,11 @@ def payload_of(entry: Translated) -> bytes:
     return bytes(decompressed(metadata_of(entry), entry.stored[part.payload : part.end]))
 
 
-def back(found: list[Translated]) -> list[Record]:
+def back(translated: list[Translated]) -> list[Record]:
     """The records that a Kafka consumer would get of the entries, with their headers as Kafka's again."""
     return [
         record._replace(headers=[(name, header_of((value or b"").decode())) for name, value in record.headers])
-        for entry in found
+        for entry in translated
         for record in records(to_kafka(entry.stored, entry.offset, entry.messages))
     ]
 
@@ -60,10 +60,10 @@ def test_what_becomes_of_a_batch_holds_its_records(
     batch_records: list[Kept], codec: int, offset: int, by_key: bool
 ) -> None:
     batch = build_batch(batch_records, base_offset=offset, compression=codec)
-    found = entries(batch, by_key=by_key)
-    assert [properly_named(record) for record in records(batch)] == back(found)
+    translated = entries(batch, by_key=by_key)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
     if not by_key:
-        assert [(offset, len(batch_records))] == [(entry.offset, entry.messages) for entry in found]
+        assert [(offset, len(batch_records))] == [(entry.offset, entry.messages) for entry in translated]
 
 
 @given(st.lists(kept, min_size=1, max_size=6), st.data())
@@ -72,20 +72,20 @@ def test_offsets_stay_where_compaction_has_removed_records(batch_records: list[K
         data.draw(st.sets(st.integers(100, 110), min_size=len(batch_records), max_size=len(batch_records)))
     )
     batch = build_batch(batch_records, base_offset=100, offsets=offsets, last_offset_delta=15)
-    found = entries(batch)
-    assert [properly_named(record) for record in records(batch)] == back(found)
+    translated = entries(batch)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
     # No entry has a gap, and none begins right after the one before it.
-    assert offsets == [entry.offset + index for entry in found for index in range(entry.messages)]
-    assert all(a.offset + a.messages < b.offset for a, b in pairwise(found))
+    assert offsets == [entry.offset + index for entry in translated for index in range(entry.messages)]
+    assert all(a.offset + a.messages < b.offset for a, b in pairwise(translated))
 
 
 @given(st.lists(kept, min_size=1, max_size=4))
 def test_log_append_time_is_publish_time_only(batch_records: list[Kept]) -> None:
     batch = build_batch(batch_records)
     set_log_append_time(batch, 0, read_header(batch), NOW)
-    found = entries(batch)
-    assert [NOW] * len(batch_records) == [record.timestamp for record in back(found)]
-    assert [(NOW, 0)] == [(metadata_of(entry).publish_time, metadata_of(entry).event_time) for entry in found]
+    translated = entries(batch)
+    assert [NOW] * len(batch_records) == [record.timestamp for record in back(translated)]
+    assert [(NOW, 0)] == [(metadata_of(entry).publish_time, metadata_of(entry).event_time) for entry in translated]
 
 
 def test_a_record_alone_is_no_batch() -> None:
@@ -156,9 +156,9 @@ def test_repeated_header_is_a_repeated_property() -> None:
 
 def test_by_key_gives_each_entry_one_key() -> None:
     batch = build_batch([(key, b"", [], NOW) for key in (b"a", b"a", b"b", None, None, b"\xff")], base_offset=50)
-    found = entries(batch, by_key=True)
-    assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in found]
-    assert [b"a", b"b", b"kafka-53", b"\xff"] == [sticky_key(metadata_of(entry)) for entry in found]
+    translated = entries(batch, by_key=True)
+    assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in translated]
+    assert [b"a", b"b", b"kafka-53", b"\xff"] == [sticky_key(metadata_of(entry)) for entry in translated]
     # A whole batch of one key has that key anyway.
     (entry,) = entries(build_batch([(b"a", b"", [], NOW)] * 3))
     assert b"a" == sticky_key(metadata_of(entry))
@@ -168,10 +168,10 @@ def test_by_key_gives_each_entry_one_key() -> None:
 
 def test_batch_is_cut_before_entries_exceed_message_size() -> None:
     batch = build_batch([(b"key", bytes([i]) * 3000, [("h", b"v" * 100)], NOW) for i in range(10)])
-    found = entries(batch, max_message_size=10_000)
-    assert len(found) > 1
-    assert all(len(entry.stored) - 10 <= 10_000 for entry in found)
-    assert [properly_named(record) for record in records(batch)] == back(found)
+    translated = entries(batch, max_message_size=10_000)
+    assert len(translated) > 1
+    assert all(len(entry.stored) - 10 <= 10_000 for entry in translated)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
 
 
 def test_too_large_record_is_compressed() -> None:
@@ -184,8 +184,8 @@ def test_too_large_record_is_compressed() -> None:
 
 def test_entry_has_no_more_messages_than_consumer_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MESSAGES", 3)
-    found = entries(build_batch([(None, b"", [], NOW)] * 7, base_offset=10))
-    assert [(10, 3), (13, 3), (16, 1)] == [entry[:2] for entry in found]
+    translated = entries(build_batch([(None, b"", [], NOW)] * 7, base_offset=10))
+    assert [(10, 3), (13, 3), (16, 1)] == [entry[:2] for entry in translated]
 
 
 def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "what"),
+    ("offsets", "message"),
     [
         ([5, 5], "the offset 5 after 5"),
         ([6, 5], "the offset 5 after 6"),
@@ -207,9 +207,9 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([5, 8], "the offset 8 after 5, in a batch up to 7"),
     ],
 )
-def test_offsets_outside_batch_or_not_ascending_are_refused(offsets: list[int], what: str) -> None:
+def test_offsets_outside_batch_or_not_ascending_are_refused(offsets: list[int], message: str) -> None:
     batch = build_batch([(None, b"", [], NOW)] * 2, offsets=offsets, base_offset=5, last_offset_delta=2)
-    with pytest.raises(ProtocolError, match=what):
+    with pytest.raises(ProtocolError, match=message):
         entries(batch)
 
 

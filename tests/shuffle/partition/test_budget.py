@@ -58,15 +58,15 @@ def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> N
     budget = Budget(100, 100, -1)
     waiting: set[int] = set()
     budget.on_room_freed = waiting.clear
-    for number, (what, size, to_disk) in enumerate(steps):
-        if what == "take":
+    for number, (action, size, to_disk) in enumerate(steps):
+        if action == "take":
             with suppress(NoRoom):
                 budget.take("", size)
-        elif what == "back":
+        elif action == "back":
             budget.give_back("", min(size, budget.memory), 0)
-        elif what == "spill":
+        elif action == "spill":
             budget.spilled(min(size, budget.memory))
-        elif what == "drop":
+        elif action == "drop":
             budget.give_back("", 0, min(size, budget.disk))
         elif budget.full(to_disk):
             waiting.add(number)

@@ -59,12 +59,12 @@ class Setup:
 @given(st.lists(st.tuples(st.sampled_from(["keep", "spill", "send"]), st.integers(0, 300)), max_size=30))
 def test_budget_matches_holdings_after_any_order_of_events(steps: list[tuple[str, int]]) -> None:
     setup = Setup()
-    for what, size in steps:
-        if what == "keep":
+    for action, size in steps:
+        if action == "keep":
             setup.keep(size)
-        elif what == "spill" and setup.part.oldest_in_memory(1)[1]:
+        elif action == "spill" and setup.part.oldest_in_memory(1)[1]:
             setup.spill(size + 1)
-        elif what == "send" and setup.part.kept:
+        elif action == "send" and setup.part.kept:
             setup.send(1 + size % len(setup.part.kept))
         setup.holdings.settle()
         assert setup.counted == setup.held

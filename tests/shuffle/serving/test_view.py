@@ -93,12 +93,12 @@ class Bench:
         """(receiver's number, frame) of each buffer, in order."""
         parts, self.parts = self.parts, []
         data = b"".join(p.file.pread(p.size, p.offset) if type(p) is FileRegion else bytes(p) for p in parts)
-        found, pos = [], 0
+        frames, pos = [], 0
         while pos < len(data):
             length = int.from_bytes(data[pos : pos + 4], "big")
-            found.append((data[pos + 9], data[pos : pos + length]))
+            frames.append((data[pos + 9], data[pos : pos + length]))
             pos += length
-        return found
+        return frames
 
     def sent(self) -> list[tuple[int, int]]:
         """(receiver's number, size) of each buffer, in order."""
@@ -425,7 +425,7 @@ def test_view_of_finished_partition_creates_cursors_in_turn() -> None:
     few, many = calls(lambda: union(bench, 10)), calls(lambda: union(bench, 1000))
     assert many == few
     view = union(bench, 1000)
-    assert [found[0] for found in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
+    assert [taken[0] for taken in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
     assert calls(lambda: view.close(True)) < 30
 
 
@@ -439,7 +439,7 @@ def test_view_of_many_pipelined_subpartitions_opens_in_steps(monkeypatch: pytest
     def claimed() -> int:
         return sum(part is not None and part.cursor is not None for part in bench.partition.subpartitions)
 
-    assert (claimed(), view.backlog(), [found[0] for found in view.take(9, 1000)]) == (10, 1, [3])
+    assert (claimed(), view.backlog(), [taken[0] for taken in view.take(9, 1000)]) == (10, 1, [3])
     with pytest.raises(PartitionReleased):
         union(bench, 1)
     assert view.idle
@@ -450,7 +450,7 @@ def test_view_of_many_pipelined_subpartitions_opens_in_steps(monkeypatch: pytest
     assert view.open_further()
     assert not view.open_further()
     assert claimed() == 25
-    assert [found[0] for found in view.take(9, 1000)] == [5, 15, 24]
+    assert [taken[0] for taken in view.take(9, 1000)] == [5, 15, 24]
     bench.push(0, b"lost")
     assert [view.close(True) for _ in range(3)] == [False, False, True]
     assert claimed() == 0

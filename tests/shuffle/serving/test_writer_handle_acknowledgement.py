@@ -146,8 +146,8 @@ class Both:
             self.to_writer.append(("acknowledged", tuple(self.pending.take(0.0))))
 
     def hear(self) -> None:
-        what, value = self.to_writer.popleft()
-        if what == "credit":
+        kind, value = self.to_writer.popleft()
+        if kind == "credit":
             self.window.granted(value)
         else:
             for subpartition, sequence in value:
@@ -191,14 +191,14 @@ def test_any_push_has_room_when_nothing_is_pending(policies: Policies, steps: li
     """Either repair is enough: that of the broker for writers of any kind, that of the writer for older brokers."""
     assume(policies.idle or policies.asks)
     both = Both(policies)
-    for what, number in steps:
-        if what == 0:
+    for action, number in steps:
+        if action == 0:
             both.push(number % policies.subpartitions, number)
-        elif what == 1 and not both.window.all_sent and both.window.credit:
+        elif action == 1 and not both.window.all_sent and both.window.credit:
             both.send()
-        elif what == 2 and both.to_broker:
+        elif action == 2 and both.to_broker:
             both.arrive()
-        elif what == 3 and both.to_writer:
+        elif action == 3 and both.to_writer:
             both.hear()
     both.come_to_rest()
     assert both.window.lacks(size) is Lack.NOTHING

@@ -49,9 +49,11 @@ def test_a_response_is_written_as_the_schema_says(
         assert expected == written
         return
     _, answer = control.parse_response(ApiKey.API_VERSIONS, version, written)
-    supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+    supported = {feature.name: (feature.min_version, feature.max_version) for feature in answer.supported_features}
     assert supported == {name: levels for name, levels in features.supported.items() if levels[0] or version >= 4}
-    finalized = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+    finalized = {
+        feature.name: (feature.min_version_level, feature.max_version_level) for feature in answer.finalized_features
+    }
     assert finalized == {name: (level, level) for name, level in features.finalized.items() if level}
     assert answer.finalized_features_epoch == features.epoch
     # What stands before the tagged fields.

@@ -86,11 +86,11 @@ def test_damaged_request_is_declined(version: int, data: st.DataObject) -> None:
 
 
 def assert_agrees(version: int, body: bytes) -> None:
-    found = parse_unchanged(memoryview(body), 0, version)
-    if found is None:
+    heartbeat = parse_unchanged(memoryview(body), 0, version)
+    if heartbeat is None:
         return
     request = control.parse_request(KEY, version, body)
-    assert (request.group_id, request.member_id, request.member_epoch, request.instance_id) == found
+    assert (request.group_id, request.member_id, request.member_epoch, request.instance_id) == heartbeat
     for name, value in UNCHANGED.items():
         if name != "rebalance_timeout" and not (name == "subscribed_topic_regex" and version == 0):
             assert getattr(request, name) == value

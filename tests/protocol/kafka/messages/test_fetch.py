@@ -314,7 +314,8 @@ def test_client_request_matches_kafka_schema(version: int, data: st.DataObject) 
     )
     assert (0, -1) == (getattr(message, "session_id", 0), getattr(message, "session_epoch", -1))
     ((name, (wanted,)),) = [
-        (getattr(one, "topic_id" if version >= 13 else "topic"), one.partitions) for one in message.topics
+        (getattr(requested, "topic_id" if version >= 13 else "topic"), requested.partitions)
+        for requested in message.topics
     ]
     assert (topic, partition, offset, most) == (
         name,
@@ -359,19 +360,19 @@ def test_an_answer_reads_as_it_was_written(
     assert [
         (
             topic_id if version >= 13 else name,
-            one["partition_index"],
-            one["error_code"],
-            one["high_watermark"],
-            one["last_stable_offset"],
-            one["log_start_offset"] if version >= 5 else -1,
+            fetched["partition_index"],
+            fetched["error_code"],
+            fetched["high_watermark"],
+            fetched["last_stable_offset"],
+            fetched["log_start_offset"] if version >= 5 else -1,
             None
-            if one["aborted_transactions"] is None
-            else [(each["producer_id"], each["first_offset"]) for each in one["aborted_transactions"]],
-            one["records"],
+            if fetched["aborted_transactions"] is None
+            else [(each["producer_id"], each["first_offset"]) for each in fetched["aborted_transactions"]],
+            fetched["records"],
         )
         for name, topic_id, partitions in topics
-        for one in partitions
-    ] == [(*one[:7], bytes(one.records)) for one in parsed.partitions]
+        for fetched in partitions
+    ] == [(*fetched[:7], bytes(fetched.records)) for fetched in parsed.partitions]
 
 
 @every_client_version

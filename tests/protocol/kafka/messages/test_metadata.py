@@ -122,15 +122,15 @@ def test_a_response_is_written_as_the_schema_says(
                 "topic_authorized_operations": topic.authorized_operations,
                 "partitions": [
                     {
-                        "error_code": one.error,
-                        "partition_index": one.partition,
-                        "leader_id": one.leader,
-                        "leader_epoch": one.leader_epoch,
-                        "replica_nodes": one.replicas,
-                        "isr_nodes": one.isr,
-                        "offline_replicas": one.offline_replicas,
+                        "error_code": partition.error,
+                        "partition_index": partition.partition,
+                        "leader_id": partition.leader,
+                        "leader_epoch": partition.leader_epoch,
+                        "replica_nodes": partition.replicas,
+                        "isr_nodes": partition.isr,
+                        "offline_replicas": partition.offline_replicas,
                     }
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             }
             for topic in topics

@@ -60,8 +60,8 @@ def wanted(topics: list[Any]) -> list[Any]:
         (
             (topic["topic_id"].bytes, partition["partition_index"]),
             [
-                (one["first_offset"], one["last_offset"], bytes(one["acknowledge_types"]))
-                for one in partition["acknowledgement_batches"]
+                (batch["first_offset"], batch["last_offset"], bytes(batch["acknowledge_types"]))
+                for batch in partition["acknowledgement_batches"]
             ],
         )
         for topic in topics
@@ -108,7 +108,7 @@ def test_fetch_is_parsed_by_kafka_schema(version: int, fields: dict[str, Any]) -
     ) == parsed[:10]
     assert wanted(fields["topics"]) == parsed.partitions
     assert [
-        (one["topic_id"].bytes, number) for one in fields["forgotten_topics_data"] for number in one["partitions"]
+        (topic["topic_id"].bytes, number) for topic in fields["forgotten_topics_data"] for number in topic["partitions"]
     ] == parsed.forgotten
 
 
@@ -146,7 +146,7 @@ INT16 = st.integers(0, 2**15 - 1)
 PARTITIONS = st.lists(
     st.builds(
         FetchedPartition,
-        st.tuples(st.sampled_from([one.bytes for one in IDS]), INT32),
+        st.tuples(st.sampled_from([topic_id.bytes for topic_id in IDS]), INT32),
         st.integers(0, 100),
         TEXT,
         st.integers(0, 100),
@@ -169,7 +169,8 @@ def test_fetched_partitions_are_encoded_by_kafka_schema(
     version: int, partitions: list[FetchedPartition], records: list[bytes], error: int
 ) -> None:
     partitions = [
-        one._replace(size=len(data), parts=[data[:3], data[3:]]) for one, data in zip(partitions, records, strict=False)
+        partition._replace(size=len(data), parts=[data[:3], data[3:]])
+        for partition, data in zip(partitions, records, strict=False)
     ]
     frame = b"".join(map(bytes, fetch_parts(7, error, "text", 30_000, partitions)))
     assert len(frame) - 4 == int.from_bytes(frame[:4], "big")
@@ -180,28 +181,28 @@ def test_fetched_partitions_are_encoded_by_kafka_schema(
         response.error_message,
         response.acquisition_lock_timeout.total_seconds(),
     )
-    found = {
-        (topic.topic_id.bytes, one.partition_index): (
-            one.error_code,
-            one.error_message,
-            one.acknowledge_error_code,
-            one.acknowledge_error_message,
-            [(each.first_offset, each.last_offset, each.delivery_count) for each in one.acquired_records],
-            one.records,
+    written = {
+        (topic.topic_id.bytes, data.partition_index): (
+            data.error_code,
+            data.error_message,
+            data.acknowledge_error_code,
+            data.acknowledge_error_message,
+            [(each.first_offset, each.last_offset, each.delivery_count) for each in data.acquired_records],
+            data.records,
         )
         for topic in response.responses
-        for one in topic.partitions
+        for data in topic.partitions
     }
-    assert found == {
-        one.partition: (
-            one.error,
-            one.message,
-            one.acknowledge_error,
-            one.acknowledge_message,
-            list(map(tuple, one.acquired)),
-            b"".join(one.parts),
+    assert written == {
+        partition.partition: (
+            partition.error,
+            partition.message,
+            partition.acknowledge_error,
+            partition.acknowledge_message,
+            list(map(tuple, partition.acquired)),
+            b"".join(partition.parts),
         )
-        for one in partitions
+        for partition in partitions
     }
 
 
@@ -210,7 +211,7 @@ def test_fetched_partitions_are_encoded_by_kafka_schema(
     partitions=st.lists(
         st.builds(
             AcknowledgedPartition,
-            st.tuples(st.sampled_from([one.bytes for one in IDS]), INT32),
+            st.tuples(st.sampled_from([topic_id.bytes for topic_id in IDS]), INT32),
             st.integers(0, 100),
             TEXT,
         ),
@@ -222,11 +223,11 @@ def test_acknowledgement_response_is_encoded_by_kafka_schema(
 ) -> None:
     frame = acknowledge_response(7, version, 0, None, 15_000, partitions)
     _, response = control.parse_response(ApiKey.SHARE_ACKNOWLEDGE, version, frame)
-    found = {
-        (topic.topic_id.bytes, one.partition_index): (one.error_code, one.error_message)
+    written = {
+        (topic.topic_id.bytes, data.partition_index): (data.error_code, data.error_message)
         for topic in response.responses
-        for one in topic.partitions
+        for data in topic.partitions
     }
-    assert found == {one.partition: (one.error, one.message) for one in partitions}
+    assert written == {partition.partition: (partition.error, partition.message) for partition in partitions}
     if version >= 2:
         assert 15.0 == response.acquisition_lock_timeout.total_seconds()

@@ -76,8 +76,8 @@ def test_log_append_time_applies_to_every_record() -> None:
 
 def test_batches_follow_each_other() -> None:
     two = bytes(build_batch([(None, b"x" * 100, [], 1)], base_offset=6))
-    found = list(batches(memoryview(ONE + two)))
-    assert [(0, 5), (len(ONE), 6)] == [(pos, header.base_offset) for pos, header in found]
+    headers = list(batches(memoryview(ONE + two)))
+    assert [(0, 5), (len(ONE), 6)] == [(pos, header.base_offset) for pos, header in headers]
     assert list(batches(b"")) == []
     for size in range(1, len(two)):
         with pytest.raises(ProtocolError):

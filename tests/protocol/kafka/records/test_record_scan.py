@@ -73,9 +73,9 @@ def test_check_accepts_exactly_readable_records(
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(changed[: data.draw(st.integers(0, len(changed)))])
     for body in (bytes(changed), cut):
-        found = read_all(header, body)
-        deltas = [] if found is None else [record.offset for record in found]
-        ascends = found is not None and deltas == sorted(set(deltas)) and all(delta >= 0 for delta in deltas)
+        readable = read_all(header, body)
+        deltas = [] if readable is None else [record.offset for record in readable]
+        ascends = readable is not None and deltas == sorted(set(deltas)) and all(delta >= 0 for delta in deltas)
         assert ascends == is_well_formed(body, len(records), dense=False)
         assert (ascends and deltas == list(range(len(records)))) == is_well_formed(body, len(records), dense=True)
 
@@ -212,11 +212,11 @@ def test_plain_records_have_not_the_shape_of_snappy(values: list[bytes]) -> None
 )
 def test_no_more_headers_are_looked_at_than_allowed(records: int, headers: int, complaint: str | None) -> None:
     """The smallest header, of two bytes, repeated."""
-    one = build_batch([(None, None, [("", None)] * headers, 1)])
-    record = unpack(one, 0, read_header(one))
+    batch = build_batch([(None, None, [("", None)] * headers, 1)])
+    record = unpack(batch, 0, read_header(batch))
     offset = record.index(b"\0\0\0\x01\x01") + 2  # attributes, timestamp delta, offset delta, no key, no value
     data = b"".join(record[:offset] + bytes([2 * number]) + record[offset + 1 :] for number in range(records))
-    header = read_header(one)._replace(record_count=records)
+    header = read_header(batch)._replace(record_count=records)
     for look in (lambda: check_records(data, records), lambda: list(read_records(header, data))):
         if complaint is None:
             look()

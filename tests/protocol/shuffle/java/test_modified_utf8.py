@@ -30,8 +30,8 @@ def test_too_long_text_is_cut_after_whole_unit(letter: str, shift: int) -> None:
     size = int.from_bytes(prefixed[:2], "big")
     assert len(prefixed) == 2 + size
     assert 65530 < size <= 65535
-    found = java_stream.read_prefixed(Reader(prefixed))
-    assert text.startswith(found.removesuffix("\ufffd"))
+    decoded = java_stream.read_prefixed(Reader(prefixed))
+    assert text.startswith(decoded.removesuffix("\ufffd"))
 
 
 @given(st.binary(max_size=20))
