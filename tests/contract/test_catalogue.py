@@ -1,4 +1,4 @@
-"""What every Catalogue does, SQLite's and the simulator's: a change is still there after closing and reopening."""
+"""The contract of every Catalogue, SQLite's and the simulator's: changes survive closing and reopening."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -240,7 +240,7 @@ def test_additions_to_open_transaction_join_its_row(catalogue: Reopening) -> Non
         transaction("x", partitions=(("s", 7), ("t", 0), ("t", 1), ("u", 3)), groups=("g", "h", "i")),
         transaction("y", partitions=(), groups=("g",)),
     ]
-    # A row that is written as a whole has all of it.
+    # A row written as a whole is stored completely.
     catalogue.now.save_transactions([transaction("x", "PrepareCommit", partitions=(("t", 1),), groups=())])
     catalogue.now.complete_transaction(transaction("y", "CompleteAbort", partitions=(), groups=()), False)
     catalogue.now.add_to_transaction("x", [("z", 0)], [])

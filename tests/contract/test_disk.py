@@ -1,4 +1,4 @@
-"""What every Disk does: the real one and the simulator's."""
+"""The contract of every Disk: the real disk and the simulator's."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every Network, Socket and Listener does: the machine's and the simulator's."""
+"""The contract of every Network, Socket and Listener: the machine's and the simulator's."""
 
 import errno
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def test_several_buffers_are_sent_in_order(world: World) -> None:
             0, socket.send([data[done : done + 1], *([data[done + 1 :]] if done + 1 < len(data) else [])], True)
         )
         world.runtime.threads.pause(0.001)
-    # What was said to be followed by more may wait for it.
+    # Bytes announced as followed by more may wait for it.
     while socket.send([b"!"], False) == WOULD_BLOCK:
         world.runtime.threads.pause(0.001)
     world.until(lambda: client.received() == data + b"!")

@@ -1,4 +1,4 @@
-"""What every Poller does: selectors2's and the simulator's."""
+"""The contract of every Poller: selectors2's and the simulator's."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What Clock, Entropy and Threads do, and locks, queues and events: the machine's and the simulator's."""
+"""The contract of Clock, Entropy, Threads, locks, queues and events: the machine's and the simulator's."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -151,7 +151,7 @@ def test_waits_for_events_and_queues_time_out(world: World) -> None:
 
 
 class Counter:
-    """Adds to a number in two steps that must not be torn apart."""
+    """Adds to a number in two steps that must not be interleaved."""
 
     def __init__(self, world: World, lock: "threads.Lock", shared: list[int]) -> None:  # type: ignore[valid-type]
         self._world = world

@@ -1,4 +1,4 @@
-"""What hostile, slow and broken clients can do: each costs them an answer or their connection, and nobody else anything."""
+"""Hostile, slow and broken HTTP clients: they lose their answer or connection, and cost nobody else anything."""
 
 import json
 from collections.abc import Iterator
@@ -103,7 +103,7 @@ def test_unreadable_request_is_answered_and_connection_closed(
     before = bytes(client.received)
     client.send(GET)
     bench.settle()
-    assert before == client.received  # nothing after it is taken for a request
+    assert before == client.received  # no byte after it is read as a request
     bench.pass_time(1.5)
     bench.pass_time(1.5)
     assert client.eof
@@ -115,7 +115,7 @@ def test_client_still_sending_long_body_sees_the_answer(bench: HttpBench) -> Non
     client = bench.connect()
     client.send(HEAD + b"content-length: 9000000\r\n\r\n" + b"x" * 9_000_000)
     bench.until(lambda: not client.unsent)
-    for _ in range(10):  # as long as something came
+    for _ in range(10):  # while bytes came
         bench.pass_time(1.5)
     assert client.eof
     assert not client.reset
@@ -195,8 +195,8 @@ def test_request_sent_byte_by_byte_is_answered(bench: HttpBench) -> None:
     assert "hello" == json.loads(second.body)["body"]
 
 
-def test_ten_thousand_pipelined_requests_cost_the_same(bench: HttpBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every byte reaches the parser once, whatever follows it."""
+def test_pipelined_requests_are_parsed_only_once(bench: HttpBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte reaches the parser once, regardless of the following bytes."""
     from broker.http import session
 
     parsed = []

@@ -34,7 +34,7 @@ CONNECTIONS = 12
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One for all: none of the attacks may leave anything behind."""
+    """A single broker for all: no attack may leave anything behind."""
     with attacked_broker(tmp_path_factory.mktemp("attacked")) as broker:
         yield broker
         assert [] == broker.errors
@@ -55,7 +55,7 @@ def test_unknown_topics_are_not_all_created_at_once(broker: BrokerProcess) -> No
     before = len(topics(broker))
     attack, _ = outlives(broker, lambda number: unknown_topics(number, 1000), 8)
     assert broker.peak_bytes < RSS_MAX
-    # Each request makes 100 at most, and those of clients that have gone make no more.
+    # Each request creates 100 at most, and requests of gone clients create no more.
     deadline = time.monotonic() + PATIENCE_S
     made = len(topics(broker)) - before
     while True:
@@ -77,7 +77,7 @@ def test_too_many_names_close_connection_and_create_nothing(broker: BrokerProces
 
 
 def test_waiting_fetches_of_many_partitions_cost_appends_nothing(broker: BrokerProcess) -> None:
-    # Of the wide topic and of the neighbour's: each of its appends concerns all of them.
+    # Partitions of the wide topic and the neighbour's: each of its appends concerns every fetch.
     request = repeated_fetch(WIDE, range(1000), 1000)
     outlives(broker, request, CONNECTIONS, rounds=50)
     assert broker.peak_bytes < RSS_MAX
@@ -94,8 +94,8 @@ def test_stop_does_not_wait_for_attack_requests(tmp_path: Any) -> None:
 
 
 def test_decompression_delays_neither_neighbours_nor_a_stop(tmp_path: Any) -> None:
-    """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; looked into by whoever asks for a
-    time. Each once kept all handlers for seconds, and with them everything that the processors had handed over."""
+    """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; opened by every request for a time.
+    Each once kept all handlers busy for seconds, and with them everything that the processors had handed over."""
     contents = [
         (codec, repeated(900_000 // (len(repeated(2)) - len(repeated(1))))) for codec, repeated in UNITS.values()
     ]

@@ -1,4 +1,4 @@
-"""Clients that stall, hang up, come in crowds or want everything at once: the others hardly notice."""
+"""Clients that stall, disconnect, come in crowds or ask for everything at once: the others hardly notice."""
 
 import random
 import socket
@@ -57,7 +57,7 @@ def test_stopped_senders_holding_all_memory_are_dropped(faults: Faults, monkeypa
 
 @with_settings(queued_max_request_bytes=64 * MIB)
 def test_slow_uploads_with_all_memory_spare_small_requests(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_MEASURED_S", 3600.0)  # nobody is dropped: it must work all the same
+    monkeypatch.setattr(expiry, "_MEASURED_S", 3600.0)  # no connection is dropped: it must work anyway
     uploads = [faults.connect() for _ in range(8)]
     memory = faults.broker.server.sockets.memory
     for client in uploads:
@@ -76,7 +76,7 @@ def test_slow_uploads_with_all_memory_spare_small_requests(faults: Faults, monke
     wait_for(all_is_held)
     for _ in range(5):
         assert faults.serves()
-    with faults.connect() as drips:  # a request in two packets is a small one, too
+    with faults.connect() as drips:  # a request in two packets is small, too
         request = produce(faults.topic, b"v" * 1000, acks=-1)
         drips.send(request[:100])
         assert faults.serves()
@@ -87,7 +87,7 @@ def test_slow_uploads_with_all_memory_spare_small_requests(faults: Faults, monke
 
 @with_settings(queued_max_request_bytes=32 * MIB)
 def test_many_megabyte_uploads_and_small_requests_all_succeed(faults: Faults) -> None:
-    # More than twice the memory there is. All send at the same pace, so all hold a part at the same time.
+    # More than twice the available memory. All send at the same pace, so all hold a part at the same time.
     clients = [faults.connect() for _ in range(80)]
     request = produce(faults.topic, b"v" * 900_000)
     left = {client: memoryview(request) for client in clients}
@@ -205,7 +205,7 @@ def test_reader_of_unread_hundred_megabytes_slows_nobody(faults: Faults) -> None
     )
     for _ in range(5):
         assert faults.serves()
-    # One begins to read after all, one leaves politely, one does not.
+    # The first begins to read after all, the second closes properly, the third resets.
     size = LENGTH.unpack(readers[0].exactly(4))[0]
     assert size > 100_000_000
     left = size

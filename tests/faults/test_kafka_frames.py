@@ -1,4 +1,4 @@
-"""Frames that are not what they should be: random, cut off, altered, of sizes that lie, of APIs that do not exist."""
+"""Invalid frames: random, truncated, altered, with false sizes, for APIs that do not exist."""
 
 import random
 from typing import Any
@@ -24,7 +24,7 @@ shared = settings(max_examples=60, suppress_health_check=[HealthCheck.function_s
 
 
 def is_answered_or_closed(faults: Faults, data: bytes) -> None:
-    """The broker may answer or close; it may not hang or be hurt."""
+    """The broker may answer or close; it may not hang or fail."""
     with faults.connect() as client:
         client.try_send(data)
         client.finish()
@@ -71,7 +71,7 @@ def test_every_request_with_bytes_that_were_altered(faults: Faults) -> None:
     rng = random.Random(2)
     for key, _, request in faults.all_requests():
         if key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
-            continue  # an altered count may well be a good one, of a million partitions
+            continue  # an altered count may be a valid one, of a million partitions
         for _ in range(3):
             altered = bytearray(request)
             for _ in range(rng.randrange(1, 4)):

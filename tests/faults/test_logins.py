@@ -1,4 +1,4 @@
-"""Logins that nobody should get away with: out of order, replayed, too early, too late, too large, as another user, noise."""
+"""Invalid logins: out of order, replayed, too early, too late, too large, as another user, noise."""
 
 import hashlib
 import random
@@ -32,7 +32,7 @@ LOGIN = "kafka+sasl"
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0", "shuffle://127.0.0.1:0")
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 OFFERED = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"
-# As soon as possible, where a test is about something else.
+# Without delay, where a test is about something else.
 SETTINGS = {
     "listeners": LISTENERS,
     "sasl_enabled_mechanisms": OFFERED,
@@ -54,7 +54,7 @@ def with_settings(**values: Any) -> Any:
 
 
 def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **changes: Any) -> list[int]:
-    """With both mechanisms. The error codes."""
+    """Tries both mechanisms; returns the error codes."""
     salt, iterations = b"salt" * 8, changes.pop("iterations", 4096)
     rows = [
         {
@@ -66,7 +66,7 @@ def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **chang
         }
         for name, code in (("sha256", 1), ("sha512", 2))
     ]
-    with faults.connect() as operator:  # Kafka takes one change of a user in a request
+    with faults.connect() as operator:  # Kafka takes one change of a user per request
         answers = [operator.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=[row]) for row in rows]
     return [result.error_code for answer in answers for result in answer.results]
 
@@ -122,7 +122,7 @@ def test_a_disabled_mechanism_lets_nobody_in(users: Faults) -> None:
 
 
 def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
-    """Whoever has listened has every message of it, the client's nonce included."""
+    """An eavesdropper has every message of the login, the client's nonce included."""
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -140,7 +140,7 @@ def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
 
 
 def test_a_client_that_repeats_its_nonce_comes_in(users: Faults) -> None:
-    """librdkafka before 2.6.1, and with it Debian's kcat."""
+    """As librdkafka before 2.6.1 does, and with it Debian's kcat."""
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -162,7 +162,7 @@ def test_proof_is_not_taken_twice_on_a_connection(users: Faults) -> None:
         assert is_in(raw)
 
 
-def test_credentials_costly_to_check_are_not_stored(users: Faults) -> None:
+def test_credentials_with_unacceptable_iterations_are_not_stored(users: Faults) -> None:
     for iterations in (2**31 - 1, 1_000_000, 1, 0, -1):
         codes = put_user(users, "mallory", iterations=iterations)
         assert set(codes) == {ErrorCode.unacceptable_credential}, iterations
@@ -178,7 +178,7 @@ def test_request_too_large_for_a_login_closes_connection(users: Faults) -> None:
         assert handshake(raw, "PLAIN", 0).error_code == 0
         raw.try_send(LENGTH.pack(524_289))
         assert raw.rest() == b""
-    with come(users) as raw:  # once it is in, it may send large ones
+    with come(users) as raw:  # after the login, it may send large requests
         assert log_in(raw).error_code == 0
         raw.send(produce(users.topic, b"v" * 900_000))
         assert raw.frame()
@@ -189,7 +189,7 @@ def test_request_too_large_for_a_login_closes_connection(users: Faults) -> None:
 
 @with_settings(connections_max_reauth_ms=600_000)
 class TestAgain:
-    """A login that is renewed."""
+    """The login is renewed."""
 
     def test_same_user_may_reauthenticate_with_requests_in_flight(self, users: Faults) -> None:
         with come(users) as raw:
@@ -233,7 +233,7 @@ def test_a_session_that_is_not_renewed_ends(users: Faults) -> None:
 
 
 def test_three_hundred_wrong_passwords_delay_nobody(users: Faults) -> None:
-    """Each costs the broker milliseconds of CPU: on the handlers, and not on the processors."""
+    """Each costs the broker milliseconds of CPU: on handlers, not on processors."""
     clients = [come(users) for _ in range(300)]
     for raw in clients:
         raw.send(
@@ -323,7 +323,7 @@ def test_logins_of_any_order_size_and_version(users: Faults, steps: list[tuple[s
         raw.try_send(bytes(data))
         raw.finish()
         answers = raw.rest()
-    assert users.topic.encode() not in answers  # the only one who knows the name of the topic is in
+    assert users.topic.encode() not in answers  # only logged-in clients learn the topic's name
 
 
 def test_the_broker_serves_after_all_of_that(users: Faults) -> None:

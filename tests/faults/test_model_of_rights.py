@@ -1,7 +1,7 @@
-"""Who may do what, by every way in, is what one model says: of the topic that is opened, and of no other name.
+"""Authorization by every entry point follows one model: the opened topic decides, and no other name.
 
-A broker with all its protocols has topics whose names look like those of others' partitions. For random ACLs and names every way
-is tried, and compared with the model: which topic of Kafka a name opens, and what ACLs say of it.
+A broker with all its protocols has topics with names like those of others' partitions. For random ACLs and names, every entry
+point is tried and compared with the model: which Kafka topic a name opens, and what the ACLs say about it.
 """
 
 import os
@@ -44,12 +44,12 @@ READ, WRITE, CREATE, DELETE, DESCRIBE = (
 WHO, HOST = "User:ANONYMOUS", "127.0.0.1"
 LISTENERS = ("kafka://127.0.0.1:0", "pulsar://127.0.0.1:0", "shuffle://127.0.0.1:0", "http://127.0.0.1:0")
 ROW = {row.id: row for row in ROWS}
-# By the name in Kafka: how many partitions.
+# Number of partitions, by the name in Kafka.
 TOPICS = {
     "one": 1,
     "one-partition-0": 1,
     "wide": 3,
-    "wide-partition-1": 1,  # nobody gets there by Pulsar's protocol: the partition is meant
+    "wide-partition-1": 1,  # unreachable by Pulsar's protocol, where the name means the partition
     "wide-partition-5": 1,
     "wide-partition-05": 1,
     "wide-partition-1-partition-0": 1,
@@ -131,11 +131,11 @@ class Model:
     existing: set[str]
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """As Kafka decides."""
+        """Kafka's decision."""
         return is_allowed(self.acls, WHO, HOST, operation, kind, name, False)
 
     def may_by(self, operation: Operation, kind: ResourceType, name: str, alias: str | None) -> bool:
-        """One that Pulsar's clients know by two names: one allows and neither denies."""
+        """For a topic that Pulsar's clients know by two names: at least one allows and neither denies."""
         names = [name] if alias is None else [name, alias]
         concerned = [
             acl
@@ -163,7 +163,7 @@ class Model:
         return self.may_with(CREATE, topic) or self.may(CREATE, CLUSTER, CLUSTER_NAME)
 
     def opened(self, named: Named) -> tuple[str, int]:
-        """The topic of Kafka and its partition; -1: none that can be opened."""
+        """The topic of Kafka and its partition; -1: none can be opened."""
         name = parse_topic(named.text)
         match = re.fullmatch(r"(.+)-partition-(0|[1-9][0-9]*)", named.local)
         if named.domain != "persistent":
@@ -213,7 +213,7 @@ class World:
             self.authorizer.delete([AclFilter()])
 
     def tidy(self) -> None:
-        """The topics are what they were, each with a record that names it."""
+        """Restores the topics, each with a record that names it."""
         names = {info.name for info in self.inside.logs.topics()}
         for name in names - TOPICS.keys():
             self.inside.logs.delete_topic(name)

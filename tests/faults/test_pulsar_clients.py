@@ -1,4 +1,4 @@
-"""Pulsar clients that want too much, give nothing back or do not read: each meets a bound, and the others hardly notice."""
+"""Pulsar clients that ask for too much, never acknowledge or do not read: each meets a bound, and the others hardly notice."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ MAX = 2**32 - 1
 
 
 def outgoing(pulsar: PulsarFaults) -> int:
-    """Bytes that wait for clients that do not read."""
+    """Bytes waiting for clients that do not read."""
     processors = pulsar.faults.broker.server.sockets.processors
     return sum(connection.outgoing_bytes for processor in processors for connection in list(processor.connections))
 
@@ -64,10 +64,10 @@ def test_consumer_that_reads_nothing_costs_bounded_memory(pulsar: PulsarFaults) 
         consumer.flow(MAX)
     fill(pulsar, name, 3000, 10_000)
     high = pulsar.faults.broker.server.sockets.settings.high_water_bytes
-    # Above the mark nothing is begun, but one read of up to 5 MiB may just have been.
+    # Above the mark no read begins, but a read of up to 5 MiB may have begun just before.
     assert outgoing(pulsar) <= 11 * (high + 6 * MIB)
     assert pulsar.serves_pulsar()
-    # Another consumer of the same subscription is given what the silent one has no room for.
+    # Another consumer of the subscription gets the messages that the silent consumer has no room for.
     worker = pulsar.connect_pulsar().subscribe_to(name, "silent", SHARED)
     worker.flow(3000)
     assert worker.messages(500)
@@ -115,7 +115,7 @@ def test_consumer_that_never_acknowledges_is_stopped_at_bound(pulsar: PulsarFaul
     got = sum(len(frame.values) for frame in greedy.messages(50))
     assert got == 50_000
     assert greedy.is_silent()
-    # Another consumer goes on; and so does this one once it has acknowledged half of them.
+    # Another consumer continues; and so does this consumer after it has acknowledged half of them.
     other = pulsar.connect_pulsar().subscribe_to(name, "greedy", SHARED, consumer_id=1)
     other.flow(10_000, consumer_id=1)
     assert len(other.messages(10)) == 10
@@ -131,7 +131,7 @@ def test_unacknowledged_key_blocks_no_other_key(pulsar: PulsarFaults) -> None:
     for number, key in enumerate(keys):
         client.publish(b"held", first=number, partition_key=key)
     held = first.messages(50)
-    # Who comes now is not given keys of which the other one still has messages.
+    # A new consumer does not get keys of which the other consumer still has messages.
     second = pulsar.connect_pulsar().subscribe_to(name, "sub", KEY_SHARED, consumer_id=1, consumer_name="second")
     second.flow(100_000, consumer_id=1)
     for number in range(2000):
@@ -319,7 +319,7 @@ def test_clients_that_connect_and_leave_at_any_point(pulsar: PulsarFaults) -> No
         else:
             client.close()
     assert pulsar.serves_pulsar()
-    last = pulsar.connect_pulsar().subscribe_to(name, "sub", EXCLUSIVE)  # nobody is left of those before
+    last = pulsar.connect_pulsar().subscribe_to(name, "sub", EXCLUSIVE)  # no earlier consumer is left
     last.flow(10)
     assert last.messages(10)
 
@@ -365,7 +365,7 @@ def test_very_many_delayed_messages_hold_up_nobody(pulsar: PulsarFaults) -> None
     with pulsar.connect_pulsar() as producer:
         producer.produce_to(name)
         for start in range(0, 30_000, 1000):
-            # One for each second to come.
+            # A message for each coming second.
             frames = [send(0, start + at, b"", deliver_at_time=later + 1000 * (start + at)) for at in range(1000)]
             producer.send(b"".join(frames))
             for _ in range(1000):

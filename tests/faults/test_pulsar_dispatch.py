@@ -1,4 +1,4 @@
-"""What a client can do at will has a bounded cost for each event, and leaves nothing behind.
+"""Events that a client can cause at will have a bounded cost each, and leave nothing behind.
 
 Costs are counted in calls of functions, not in time.
 """
@@ -23,7 +23,7 @@ NO_LIMITS = {"unacked_max_per_consumer": 0, "unacked_max_per_subscription": 0}
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions it calls."""
+    """The number of functions that it calls."""
     count = 0
 
     def count_calls(frame: FrameType, event: str, argument: Any) -> None:
@@ -39,7 +39,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def holding(make: Any, count: int, **limits: Any) -> tuple[World, Consumer]:
-    """A consumer that has so many entries, and another one without permits."""
+    """A consumer with so many entries, and another without permits."""
     world = make(**{**NO_LIMITS, **limits})
     for number in range(count):
         world.append(sticky_hash=number * SPREAD)
@@ -77,7 +77,7 @@ def test_entry_cost_is_independent_of_consumer_count(make: Any) -> None:
             world.append(sticky_hash=number * SPREAD)
         costs.append(calls(world.complete_read))
         assert 100 == len(world.delivered)
-    # Key_Shared: 100 keys go to more consumers, each with a message of its own.
+    # Key_Shared: 100 keys go to more consumers, each with its own message.
     assert costs[1] < 2 * costs[0]
 
 
@@ -93,7 +93,7 @@ def test_acknowledgement_cost_is_independent_of_messages_in_flight(make: Any) ->
 
 @BOTH
 def test_messages_in_flight_are_bounded_without_limits(make: Any) -> None:
-    """The consumer of a subscription that is not durable gives permits and acknowledges nothing."""
+    """The consumer of a non-durable subscription gives permits and acknowledges nothing."""
     world = make(**NO_LIMITS, in_flight_max=150)
     for _ in range(1_000):
         world.append()
@@ -188,7 +188,7 @@ def test_a_storm_of_consumers_leaves_nothing_behind(make: Any) -> None:
     world = make()
     for _ in range(50):
         world.append()
-    # It stays, cannot be written to, and stands first in every queue.
+    # It stays, cannot be written to, and is first in every queue.
     stays = world.join("stays", permits=1000)
     world.pause(stays)
     for number in range(1_000):
@@ -213,7 +213,7 @@ def test_a_storm_of_consumers_leaves_nothing_behind(make: Any) -> None:
 
 
 def test_joining_cost_is_independent_of_waiting_messages() -> None:
-    """Of ten thousand lanes those whose owner changes are touched."""
+    """Of ten thousand lanes only those with a new owner are touched."""
     costs = []
     for count in (100, 5_000):
         world = key_shared(look_ahead_per_consumer=count)
@@ -237,7 +237,7 @@ def test_unfinished_chunked_messages_have_a_bound() -> None:
     world.append(chunk=Chunk(b"first", 0, 2))
     for number in range(400):
         world.append(chunk=Chunk(b"first" if number % 2 else b"%d" % number, 1 if number % 2 else 0, 2))
-        # The last chunk of the first message is sent over and over: it waits for the consumer with the first one.
+        # The last chunk of the first message is resent over and over: it waits for the consumer with the first chunk.
     world.settle()
     assert [0] == offsets(world, first)
     assert 50 <= world.dispatcher.waiting <= 150
@@ -248,7 +248,7 @@ def test_unfinished_chunked_messages_have_a_bound() -> None:
 
 
 def test_entries_acknowledged_while_waiting_leave_the_lanes() -> None:
-    """One consumer takes nothing, and the other one acknowledges whatever is produced."""
+    """One consumer takes nothing, and the other acknowledges every message."""
     world = key_shared()
     names = iter("abcdefgh")
     stuck = world.join(next(names))

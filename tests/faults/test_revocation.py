@@ -1,7 +1,7 @@
-"""A right that is taken away in the middle of something long: of every protocol, nothing more is delivered or taken.
+"""A right is revoked during something long: in every protocol, nothing more is delivered or taken.
 
-Each case begins with its rights, yields when it goes on by itself, loses one of them there, and says what it gets from then on.
-``SECRET`` is written after that, by somebody else, and must not come.
+Each case begins with its rights, yields when it continues by itself, loses a right there, and reports the results from then on.
+``SECRET`` is written after that, by another client, and must not arrive.
 """
 
 import json
@@ -45,7 +45,7 @@ Right = tuple[Operation, ResourceType, str]
 
 @attrs.define(eq=False)
 class World:
-    """``topic``: of this test alone; its subscriptions, groups and owners have the same name."""
+    """``topic``: of this test only; its subscriptions, groups and owners have the same name."""
 
     kafka: Kafka
     authorizer: AclAuthorizer
@@ -125,7 +125,7 @@ def parked_share_fetch(world: World) -> Iterator[None]:
 
 
 def share_session(world: World) -> Iterator[None]:
-    """What was acquired cannot be acknowledged any more, and is for others."""
+    """Acquired records cannot be acknowledged any more, and go to others."""
     world.write(b"not yet")
     with Member(world.kafka, world.topic, group=world.topic) as member:
         assert [(0, 0, 1)] == member.fetch(max_wait=LONG_MS).ranges()
@@ -240,7 +240,7 @@ def producer_without_log(world: World) -> Iterator[None]:
 
 
 def shuffle_reader(world: World) -> Iterator[None]:
-    """It has given more credit than there will be buffers."""
+    """It has given more credit than there are buffers."""
     with Client(world.address("shuffle")) as reader, Client(world.address("shuffle")) as writing:
         writer = writing.open(partition := new_id(), owner=world.topic)
         reader.request(partition, credit=1000)
@@ -291,13 +291,13 @@ def live(world: World) -> Iterator[None]:
         assert any(line.startswith("event: reactor") for line in lines)
         yield
         late = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-        assert len(late) <= 2  # what was under way
+        assert len(late) <= 2  # those in flight
 
 
 ON_TOPIC, ON_GROUP = (READ, TOPIC, "T"), (READ, GROUP, "T")
 PULSAR_TOPIC = "pulsar.public.default.T"
 CASES: list[tuple[Callable[[World], Iterator[None]], list[Right], list[Right]]] = [
-    # what goes on; the rights that it loses, one in each test; those that it keeps
+    # the activity; the rights that it loses, one in each test; those that it keeps
     (parked_fetch_by_name, [ON_TOPIC], []),
     (parked_fetch_by_id, [ON_TOPIC], []),
     (parked_share_fetch, [ON_TOPIC, ON_GROUP], []),

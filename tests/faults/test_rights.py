@@ -1,4 +1,4 @@
-"""Rights that are taken away under a live connection, and principals with odd names: the next request is decided anew."""
+"""Rights revoked under a live connection, and principals with odd names: the next request is authorized anew."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.faults.test_logins import LOGIN, SETTINGS, put_user
 
 READ, WRITE = Operation.READ, Operation.WRITE
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
-# Kafka allows any of these in a name; ACLs, logs and SCRAM each have their own idea of some.
+# Kafka allows any of these in a name; ACLs, logs and SCRAM each treat some of them differently.
 ODD = [
     'o\'Brien, "Bob"',
     "a:b;c=d,e",
@@ -28,7 +28,7 @@ ODD = [
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """The operator is whoever comes without a login."""
+    """The operator is any client without a login."""
     return SETTINGS | {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
 
 
@@ -58,7 +58,7 @@ class Operator:
         assert not answer.results[0].error_code, answer
 
     def revoke(self, user: str, operation: Operation = Operation.ANY) -> int:
-        """How many."""
+        """Returns the number of deleted ACLs."""
         filters = {
             "resource_type_filter": int(ResourceType.ANY),
             "resource_name_filter": None,

@@ -1,4 +1,4 @@
-"""Secrets that were planted to be recognised: in no event, error, repr, DescribeConfigs or answer, whatever is done with them."""
+"""Planted secrets appear in no event, error, repr, DescribeConfigs or answer."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def test_error_about_secret_setting_does_not_show_it(name: str) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """With a key that has a password, and everything logged."""
+    """With an encrypted key, and everything logged."""
     identity = certificates.server()
     key, chain = tmp_path / "server.key", tmp_path / "server.crt"
     key.write_text(identity.key_pem(SECRET))

@@ -1,5 +1,5 @@
-"""Clients that misuse TLS: handshakes that stop, drip or are noise, TLS where none is spoken and none where it is, old versions,
-bad certificates, and thousands of connections."""
+"""Clients that misuse TLS: handshakes that stop, drip or are noise, TLS on plain listeners and plain clients on TLS listeners,
+old versions, bad certificates, and thousands of connections."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Files:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, files: certificates.Files) -> dict[str, Any]:
-    """``mutual`` wants a certificate of its clients."""
+    """``mutual`` requires client certificates."""
     return {
         "listeners": LISTENERS,
         "ssl_keystore_location": str(files.both),
@@ -65,7 +65,7 @@ def client_hello(context: ssl.SSLContext | None = None) -> bytes:
 
 
 def secure(raw: Raw, context: ssl.SSLContext | None = None) -> Raw:
-    """The same connection, over TLS. Raises OSError where the broker or the client does not like the other."""
+    """The same connection, over TLS. Raises OSError if the broker or the client rejects the other."""
     raw.socket = (context or client_context()).wrap_socket(raw.socket, server_hostname="localhost")
     return raw
 
@@ -196,7 +196,7 @@ def test_handshakes_that_stop_hold_nobody_up(faults: Faults, share: float) -> No
 @with_settings(handshake_timeout_ms=300)
 @pytest.mark.parametrize("drips", [False, True])
 def test_slow_handshake_is_given_up(faults: Faults, drips: bool) -> None:
-    """Also if a byte comes from time to time."""
+    """Even if a byte comes from time to time."""
     raw = faults.connect(listener=TLS)
     hello = iter(client_hello())
     raw.send(bytes([next(hello)]))
@@ -230,7 +230,7 @@ def test_clients_leaving_during_handshakes_leave_nothing(faults: Faults) -> None
 
 
 def test_a_handshake_is_not_begun_again(faults: Faults) -> None:
-    """Renegotiation: OpenSSL's client cannot ask for it here, so the record that asks is sent where data belongs."""
+    """Renegotiation: OpenSSL's client cannot ask for it here, so the record that asks for it is sent in place of data."""
     context = client_context(maximum_version=ssl.TLSVersion.TLSv1_2)
     with secure(faults.connect(listener=TLS), context) as raw:
         assert is_served(raw)
@@ -331,7 +331,7 @@ def test_closed_tls_connections_leave_no_memory_or_descriptors(faults: Faults) -
     """TLS_CONNECTIONS=10000 for a long run."""
     count = int(os.environ.get("TLS_CONNECTIONS", "600"))
     context = client_context()
-    _open_and_close(faults, context, count // 3)  # what is made once is there
+    _open_and_close(faults, context, count // 3)  # so that one-time allocations are done
     files, memory = open_files(), _resident_bytes()
     _open_and_close(faults, context, count)
     wait_for_files(files)

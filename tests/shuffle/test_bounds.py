@@ -1,4 +1,4 @@
-"""What memory the shuffle service takes, whatever its clients do: each row of the table of bounds in docs/BOUNDS.md."""
+"""The memory of the shuffle service, whatever its clients do: each row of the table of bounds in docs/BOUNDS.md."""
 
 import os
 import tracemalloc
@@ -23,7 +23,7 @@ MiB = 1 << 20
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The most that the budget has held at a time, in one item."""
+    """The peak of the budget, in one item."""
     most = [0]
     take = Budget.take
 
@@ -37,14 +37,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_writers_of_large_buffers_get_affordable_credit(serve: Any, held: list[int]) -> None:
-    """Ten writers that use all their credit, with buffers of 250 KB, have 4 MiB, and the disk takes nothing."""
+    """Ten writers that use all their credit, with buffers of 250 KB, have 4 MiB, and the disk takes no writes."""
     server = serve(shuffle_memory_bytes=4 * MiB, shuffle_pipelined_bytes=1 << 30)
     server.disk.error = OSError(28, "full")
     writers = []
     for _ in range(10):
         client = server.connect()
         writers.append(client.open(new_id(), 1, BLOCKING))
-        # It tells what its buffers are like before the next one comes.
+        # It shows the size of its buffers before the next push.
         if writers[-1].credit:
             writers[-1].push(b"x" * 250_000)
             client.sync()
@@ -79,7 +79,7 @@ def test_oversized_pusher_is_cut_off_and_loses_nothing(serve: Any, held: list[in
 
 
 def test_cut_off_writer_waits_and_gets_unrequested_credit(serve: Any) -> None:
-    """However much room there is by then: a writer that hears of no credit does not count the lost connection."""
+    """However much room there is by then: a writer without new credit does not count the lost connection."""
     server = serve(shuffle_memory_bytes=2 * MiB)
     server.disk.gate.clear()
     client = server.connect()
@@ -131,7 +131,7 @@ def read_large(server: Any, partition: bytes) -> list[bytes]:
 
 
 def test_idle_writers_keep_nobody_from_writing(serve: Any) -> None:
-    """What was promised to them is not used: others get credit all the same, one buffer at a time."""
+    """Their promised room is unused; others still get credit, a buffer at a time."""
     server = serve(shuffle_memory_bytes=MiB)
     client = server.connect()
     idle = [client.open(new_id(), 1, BLOCKING) for _ in range(60)]
@@ -279,7 +279,7 @@ def test_receiver_of_finished_subpartitions_is_charged_for_each(serve: Any) -> N
 
 
 def test_leaving_writer_frees_room_for_waiting_writers(serve: Any) -> None:
-    """It has not used what it was promised, and nothing else changes."""
+    """It has not used its promised room, and nothing else changes."""
     server = serve(shuffle_memory_bytes=MiB)
     holder, waiting = server.connect(), server.connect()
     budget = server.partitions.budget

@@ -1,4 +1,4 @@
-"""Deadlines of partitions: one of a kind for each, and none for a partition that was released."""
+"""Deadlines of partitions: one of each kind, and none for a released partition."""
 
 from broker.runtime.timers import Timer
 from broker.shuffle.deadlines import Deadline, Deadlines

@@ -1,4 +1,4 @@
-"""Readers that wait for a partition: each is answered once, whatever comes first."""
+"""Readers that wait for a partition: each is answered once, whichever event comes first."""
 
 from broker.runtime.timers import Timer
 from broker.shuffle.deadlines import WaitingReader, WaitingReaders, answer

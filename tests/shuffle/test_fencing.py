@@ -1,4 +1,5 @@
-"""Two writers under one writer id: the newest opening has the partition, and nothing of an older one is taken after it."""
+"""Two writers under one writer id: the newest opening has the partition, and pushes of older openings are refused from then
+on."""
 
 import threading
 from collections import deque
@@ -53,7 +54,7 @@ def test_pushes_of_older_writer_are_not_its_successors(server: Served, kind: Any
     paused.push(b"old 2", b"old 3")
     paused.finish()
     old.send(w.encode_fail_partition(paused.handle, "the old one"), w.encode_close_writer(paused.handle))
-    assert old.sync() == []  # it was told, and what it had sent before it heard is passed over
+    assert old.sync() == []  # it was told, and frames that it had sent before are ignored
     writer.push(b"2", b"3")
     new.finish(writer)
     assert read(server, partition) == [b"0", b"1", b"2", b"3"]
@@ -73,7 +74,7 @@ def test_lost_older_connection_does_not_end_its_successor(serve: Any) -> None:
 
 
 def test_resuming_writer_is_refused_after_another_opened(server: Served) -> None:
-    """Its library connects again by itself, and does not know what the other one has written meanwhile."""
+    """Its library reconnects by itself, and does not know what the other writer has written meanwhile."""
     partition = new_id()
 
     def opening(incarnation: int, resumes: bool) -> bytes:
@@ -93,7 +94,7 @@ def test_resuming_writer_is_refused_after_another_opened(server: Served) -> None
 
 
 def test_late_own_opening_does_not_fence_a_writer(server: Served) -> None:
-    """A broker that has been stopped for a while finds several, in any order: a client connects again and again meanwhile."""
+    """A broker that was stopped for a while finds several openings, in any order: a client reconnects repeatedly meanwhile."""
     partition = new_id()
 
     def opening(attempt: int) -> bytes:
@@ -142,7 +143,7 @@ def test_opener_during_finishing_hears_how_it_ends(server: Served, stored: bool)
 
 
 def test_pushes_on_another_processor_are_counted_or_refused(serve: Any) -> None:
-    """Many take-overs while each writer pushes without a pause: every accepted push is in what the next one was told."""
+    """Many take-overs while each writer pushes without a pause: the next writer is told of every accepted push."""
     server = serve(network_threads=3, shuffle_pipelined_bytes=1 << 30, shuffle_write_credit_buffers=100_000)
     partition = new_id()
     told: list[int] = []
@@ -192,7 +193,7 @@ def test_own_fenced_writer_ends_and_stays_away(server: Served) -> None:
 
 
 class Side:
-    """A writer, its connection, and the processor of that: it handles what has come one by one."""
+    """A writer, its connection, and the connection's processor, which handles frames one by one."""
 
     def __init__(self, name: str, partitions: Partitions, spiller: Spiller) -> None:
         self.name = name
@@ -225,7 +226,7 @@ class Side:
 
 
 class FencingMachine(RuleBasedStateMachine):
-    """``content``: what the partition must hold, by who wrote it. The handling of a frame is one step, as on a processor."""
+    """``content``: the partition's expected buffers, by their writer. The handling of a frame is one step, as on a processor."""
 
     @initialize()
     def begin(self) -> None:

@@ -119,7 +119,7 @@ def test_reader_that_never_reads_costs_a_bounded_amount(server: Served) -> None:
         assert len(other.read_to_end(other.request(partition))) == 402
     queued = [c.outgoing_bytes for p in server.sockets.processors for c in p.connections.copy()]
     assert max(queued) < (1 << 20) + 40_000
-    # And when it reads, it gets everything.
+    # When it reads, it gets everything.
     assert len(lazy.take(402)) == 402
 
 

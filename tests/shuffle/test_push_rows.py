@@ -1,4 +1,4 @@
-"""Pushes that arrive together are taken together, and what comes of them is the same as if they had come one by one."""
+"""Pushes that arrive together are taken together, with the same result as one by one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.shuffle.harness import CLEAR_END, DATA, END, EVENT, PIPELINED, Client
 from tests.waiting import wait_for
 
 SUBPARTITIONS = 3
-# (subpartition, distance from the right number, type, payload): most are right.
+# (subpartition, distance from the right number, type, payload): most are valid.
 PUSHES = st.lists(
     st.tuples(
         st.sampled_from([0, 0, 0, 1, 2, SUBPARTITIONS]),
@@ -37,7 +37,7 @@ def frames_of(handle: int, pushes: list[tuple[int, int, int, bytes]]) -> list[by
 
 
 def outcome(client: Client, server: Served, frames: list[bytes], together: bool) -> tuple[Any, Any]:
-    """What the broker keeps of these frames, and the error that it answers with."""
+    """The buffers that the broker keeps of these frames, and its error."""
     opened = client.open(partition := new_id(), SUBPARTITIONS, PIPELINED)
     frames = [frame[:9] + opened.handle.to_bytes(4, "big") + frame[13:] for frame in frames]
     answers: list[Any] = []

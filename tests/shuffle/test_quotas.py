@@ -1,4 +1,4 @@
-"""What writers and readers use counts for the quotas of their user, and above them they wait."""
+"""Writers' and readers' use counts for their user's quotas, and above these they wait."""
 
 from collections.abc import Iterator
 

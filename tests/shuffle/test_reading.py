@@ -1,4 +1,4 @@
-"""What a reader asks for and gets: every message of Flink's client, in all three generations, over real sockets."""
+"""A reader's requests and their answers: every message of Flink's client, in all three generations, over real sockets."""
 
 import threading
 from pathlib import Path
@@ -169,7 +169,7 @@ def test_range_waits_inside_a_record_despite_other_data(server: Served) -> None:
     reader.request(partition, 0, 1, credit=100)
     writer.push(b"half", data_type=DATA).push(b"other", subpartition=1)
     writer.client.sync()
-    # The reader is on another processor, which may answer a `sync` before it hears of the pushes.
+    # The reader is on another processor, which may answer a `sync` before it learns of the pushes.
     assert payloads(reader.take(1)) == [b"half"]
     assert reader.sync() == []
     writer.push(b"half")
@@ -225,7 +225,7 @@ def test_a_cancelled_wait_ends_without_an_answer(serve: Any) -> None:
     receiver = reader.request(partition := new_id())
     reader.send(m.encode_cancel_partition_request(receiver))
     other = reader.request(new_id())
-    assert reader.error().receiver == other  # the other one's time came later
+    assert reader.error().receiver == other  # the other receiver's timeout came later
     writer = server.connect().open(partition)
     writer.push(b"data")
     writer.client.sync()
@@ -261,7 +261,7 @@ def test_missing_subpartitions_are_an_error_of_that_receiver(server: Served) -> 
 
 
 def test_row_of_credits_reaches_all_its_receivers(server: Served) -> None:
-    """More than are taken at once, for receivers that are there and others, cut anywhere."""
+    """More than are taken at once, for existing receivers and others, cut anywhere."""
     writer = server.connect().open(partition := new_id(), 3)
     for index in range(3):
         writer.push(*[b"%d" % index] * 100, subpartition=index)
@@ -279,7 +279,7 @@ def test_row_of_credits_reaches_all_its_receivers(server: Served) -> None:
 
 
 def test_trailing_bytes_after_a_credit_are_skipped(server: Served) -> None:
-    """Even if it looks like another one."""
+    """Even if it looks like another credit."""
     writer = server.connect().open(partition := new_id(), 2)
     writer.push(b"0", b"0").push(b"1", b"1", subpartition=1)
     writer.client.sync()
@@ -322,7 +322,7 @@ def test_a_pipelined_partition_that_was_read_is_released(server: Served) -> None
 
 @pytest.mark.parametrize("how", ["cancel", "close", "connection"])
 def test_leaving_reader_has_read_a_pipelined_partition(server: Served, how: str) -> None:
-    """As Flink: there is no second reader. The writer hears of it, and whether somebody may miss something."""
+    """As in Flink, there is no second reader. The writer is told, and whether a reader may miss buffers."""
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"1", b"2", b"3")
@@ -344,7 +344,7 @@ def test_leaving_reader_has_read_a_pipelined_partition(server: Served, how: str)
 @pytest.mark.parametrize("how", ["cancel", "connection"])
 @pytest.mark.parametrize("retention_ms", [0, 1])
 def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, retention_ms: int) -> None:
-    """As Flink's producers do: what is pushed to its subpartition is dropped, and the others go on."""
+    """As in Flink's producers, pushes to its subpartition are dropped, and the others continue."""
     with serving(
         tmp_path,
         shuffle_pipelined_bytes=100_000,
@@ -399,7 +399,7 @@ def test_finishing_does_not_repeat_consumed_end_of_data(server: Served) -> None:
 
 
 def test_finishing_after_all_was_read_succeeds(server: Served) -> None:
-    """Its readers may be quicker than its last word."""
+    """Its readers may finish before its last frame."""
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"data").end()
@@ -413,7 +413,7 @@ def test_finishing_after_all_was_read_succeeds(server: Served) -> None:
 
 
 def test_resent_push_after_all_was_read_is_accepted(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader is on another processor, and may leave before the writer's processor has gone on."""
+    """The reader is on another processor, and may leave before the writer's processor continues."""
     append = ResultPartition.append
 
     def slow(self: ResultPartition, subpartition: int, sequence: int, data_type: DataType, *rest: Any) -> int:

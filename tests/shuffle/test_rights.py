@@ -1,4 +1,4 @@
-"""What clients may do with the partitions of an owner: over real sockets, with an authorizer that allows what a test says."""
+"""Clients' rights on the partitions of an owner: over real sockets, with an authorizer that each test configures."""
 
 import os
 from collections.abc import Callable
@@ -152,7 +152,7 @@ def test_waiting_reader_is_checked_when_partition_comes(server: Served, grants: 
             writer.open(partition, 1, PIPELINED, owner=owner).push(b"data")
         assert client.find(BufferResponse).receiver == shown
         assert told(client, hidden)[0] == PARTITION_NOT_FOUND_EXCEPTION
-        # What becomes of the partition, the hidden reader does not hear either.
+        # Nor does the hidden reader learn how the partition ended.
         assert grants.denied == [grant(READ, "bob")]
 
 
@@ -175,7 +175,7 @@ def test_hidden_reader_hears_nothing_of_partition_end(
             other.send(w.encode_fail_partition(writer.handle, "no"))
         else:
             assert other.release(partition)
-        # In the order of their requests: both have waited to the end of their time.
+        # In the order of their requests: both have waited until their timeout.
         for receiver in (waiting, hidden):
             assert told(client, receiver)[0] == PARTITION_NOT_FOUND_EXCEPTION
 
@@ -191,7 +191,7 @@ def test_a_hidden_reader_can_cancel(server: Served, grants: Grants) -> None:
 
 
 def test_client_without_read_rights_is_told_at_once(serve: Callable[..., Served], grants: Grants) -> None:
-    server = serve(authorizer=grants)  # with the default patience
+    server = serve(authorizer=grants)  # with the default timeout
     partition = server.store(b"data", owner="alice")
     with grants.only():
         client = server.connect()

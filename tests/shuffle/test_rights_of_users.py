@@ -1,4 +1,4 @@
-"""The shuffle service with mutual TLS and ACLs, end to end: a certificate says who a client is."""
+"""The shuffle service with mutual TLS and ACLs, end to end: a certificate identifies a client."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What a writer may do and what it is told: the frames from 64 up, over real sockets."""
+"""A writer's requests and their answers: the frames from 64 up, over real sockets."""
 
 import errno
 from typing import Any
@@ -138,12 +138,12 @@ def test_an_acknowledgement_says_what_is_expected_next(server: Served) -> None:
 
 
 def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
-    """Eight times as many of the smallest, less of larger ones, and as many as ever when they are large again."""
+    """Eight times as many of the smallest buffers, fewer of larger buffers, and the initial number after they are large again."""
     client = server.connect()
     writer = client.open(new_id(), kind=BLOCKING)
     assert writer.credit == 64
     for size, expected in ((1, 512), (2048, 256), (1024, 512), (16_000, 64), (4096, 128), (8192, 64)):
-        # Until the size of the last ones has told; a window that was larger shrinks as it is used.
+        # Until the size of the last pushes counts; a larger window shrinks as it is used.
         for _ in range(3):
             while writer.credit:
                 writer.push(b"x" * size)
@@ -153,7 +153,7 @@ def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
 
 
 def used(server: Served, writer: Writer) -> int:
-    """Of what it was granted last, what has not been granted again."""
+    """The part of the last grant that has not been granted again."""
     connections = [c for p in server.sockets.processors for c in p.connections.copy() if c.data is not None]
     (used,) = [
         handle.used
@@ -240,7 +240,7 @@ def test_the_first_attempt_that_finishes_has_won(server: Served) -> None:
     for writer in writers:
         writer.push(b"from %d" % writer.handle)
     clients[1].finish(writers[1])
-    # One waits for nothing, the other goes on, a third comes late.
+    # The first gets an error, the second continues, a third comes late.
     assert clients[0].writer_error().code == WriterErrorCode.ANOTHER_ATTEMPT_WON
     writers[2].push(b"more").finish()
     assert clients[2].writer_error().code == WriterErrorCode.ANOTHER_ATTEMPT_WON
@@ -315,7 +315,7 @@ def test_released_data_set_loses_all_attempts_and_refuses(server: Served) -> Non
     client.finish(client.open(elsewhere, 1, BLOCKING).push(b"kept"))
     assert 2 == other.release_data_set(first.data_set)
     assert client.writer_error().code == WriterErrorCode.RELEASED
-    for late in (first, first.with_attempt(1), stored):  # the first by its own writer, who has not heard of it yet
+    for late in (first, first.with_attempt(1), stored):  # the first by its own writer, which does not know yet
         client.send(w.encode_open_partition(writer.writer, late, 1, BLOCKING))
         assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
     assert [elsewhere] == [info.partition for info in other.list()]
@@ -365,7 +365,7 @@ def test_returning_writer_hears_of_release_meanwhile(server: Served, how: str) -
         assert (error.writer, error.handle) == (name, w.NO_HANDLE)
         assert error.code == (WriterErrorCode.RELEASED if how == "released" else WriterErrorCode.READERS_GONE)
     assert not server.partitions.list(partition.hex())
-    # Who has not had that partition begins with a new one.
+    # Another writer begins with a new partition.
     assert again.send(opening(other, True)).next(w.PartitionOpened).next_sequences == (0,)
     assert reader.release(partition)
     again.next(w.WriterError)
@@ -389,7 +389,7 @@ def test_latest_released_partitions_are_remembered(server: Served, monkeypatch: 
 
 
 def test_partition_of_same_id_has_its_own_files(server: Served) -> None:
-    """The first one's are removed while the second is being stored, and may still be being sent."""
+    """The files of the first are removed while the second is being stored, and may still be sent."""
     partition = new_id()
     client = server.connect()
     client.finish(client.open(partition, 1, BLOCKING).push(b"first" * 10_000))
@@ -465,12 +465,12 @@ def test_a_lost_reader_begins_again_within_the_retention(serve: Any, spilled: bo
     reader.reset()
     wait_for(lambda: server.partitions.list("")[0].readers == 0)
     assert read(server, partition) == buffers
-    # ... and that one had it all.
+    # ... and that reader had everything.
     wait_for(lambda: server.partitions.list("") == [])
 
 
 def test_last_sent_buffers_may_be_lost_with_connection(serve: Any) -> None:
-    """Only the reader knows that it has everything: until it says so, or the retention is over, another may begin again."""
+    """Only the reader knows that it has everything: until it confirms that, or the retention is over, another may start over."""
     server = serve(shuffle_pipelined_retention_ms=60_000)
     client = server.connect()
     client.finish(client.open(partition := new_id()).push(b"1", b"2"))
@@ -516,7 +516,7 @@ def test_after_the_retention_a_lost_reader_has_read(serve: Any) -> None:
 
 
 def granted(client: Client) -> int:
-    """Credit that has come in answer to what was sent."""
+    """The credit granted in answer to pushes."""
     return sum(message.credit for message in client.sync() if isinstance(message, w.WriterCredit))
 
 
@@ -553,7 +553,7 @@ def test_owner_beyond_quota_is_refused_and_partition_fails(serve: Any) -> None:
     assert poor.writer_error().code == WriterErrorCode.QUOTA_EXCEEDED
     assert reader.error()[::2] == (PRODUCER_FAILED_EXCEPTION, receiver)
     assert not [message for message in rich.sync() if not isinstance(message, w.PushAcknowledged)]
-    # What it had counts no more.
+    # Its buffers count no more.
     poor.finish(poor.open(new_id(), 1, BLOCKING, owner="poor").push(b"x" * 1000))
 
 

@@ -1,4 +1,4 @@
-"""The throttle time in encoded responses, for every version of every API that is served."""
+"""The throttle time in encoded responses, for every served version of every API."""
 
 import datetime
 from typing import Any
@@ -20,7 +20,7 @@ SERVED = [(api, version) for api in APIS for version in range(api.min_version, a
 
 
 def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
-    """A response as the handlers encode it; None for those that only the schema encodes."""
+    """A response as the handlers encode it; None for APIs that only the schema encodes."""
     ranges = dict.fromkeys(range(200), (0, 3))
     if api.key == ApiKey.PRODUCE:
         topics: list[str | bytes] = [b"a" * 16, b"b" * 16] if version >= 13 else ["t", "u" * 200]

@@ -1,4 +1,4 @@
-"""Frames that Pulsar's own client has sent."""
+"""Frames of Pulsar's own client."""
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_chunks_of_a_large_message_join_to_it() -> None:
 def test_client_command_is_read_and_written_unchanged(name: str) -> None:
     number, command = read_command(COMMANDS[name])
     assert name == BaseCommand.Type.Name(number)
-    if name != "CONNECT":  # it has fields that nobody here uses
+    if name != "CONNECT":  # it has fields that are unused here
         assert COMMANDS[name] == write_command(number, command)
 
 

@@ -79,7 +79,7 @@ def test_a_batch_of_one_is_a_batch() -> None:
     ("fields", "payload_size", "most"),
     [
         ({}, 60, 10),
-        ({"uncompressed_size": 6000}, 60, 10),  # without a codec the payload is what it is
+        ({"uncompressed_size": 6000}, 60, 10),  # without a codec the payload's size counts
         ({"uncompressed_size": 6000, "compression": 1}, 60, 1000),
         ({"uncompressed_size": 2**32 - 1, "compression": 1}, 60, 10_000),  # no larger than a message may be
         ({"uncompressed_size": 0, "compression": 3}, 60, 10),

@@ -44,10 +44,10 @@ def test_bomb_is_refused_before_any_allocation(codec: int) -> None:
     bomb = compress(codec, bytes(10 << 20))
     with pytest.raises(ProtocolError, match="where 1048576 are read"):
         decompress(codec, bomb, 10 << 20, 1 << 20)
-    # One that hides its size yields no more than it claims.
+    # A payload that hides its size yields no more than it claims.
     with pytest.raises(ProtocolError):
         decompress(codec, bomb, 1 << 20, 1 << 20)
-    # And one that claims more than its codec can yield gets nothing.
+    # A payload that claims more than its codec can yield is not decompressed.
     with pytest.raises(ProtocolError, match=r"100 bytes that claims to be 1073741824|10 bytes that claims"):
         decompress(codec, bomb[:100] if codec != ZSTD else bomb[:10], 1 << 30, 1 << 30)
 

@@ -22,7 +22,7 @@ def without_comments(text: str) -> str:
 
 
 def declared(text: str) -> dict[str, dict[str, object]]:
-    """Message or enum -> what stands in it, read by a few patterns and no protoc."""
+    """Message or enum -> its fields or values, read by a few patterns without protoc."""
     definitions: dict[str, dict[str, object]] = {}
     owner = ""
     for line in without_comments(text).splitlines():
@@ -104,6 +104,6 @@ def test_a_command_has_the_number_of_its_type() -> None:
 
 
 def test_messages_are_not_in_the_shared_pool() -> None:
-    """Pulsar's tools in Python may have messages of the same names in there."""
+    """Pulsar's Python tools may register messages of the same names there."""
     with pytest.raises(KeyError):
         Default().FindMessageTypeByName(pulsar_pb2.BaseCommand.DESCRIPTOR.full_name)

@@ -44,7 +44,7 @@ frames = st.one_of(
 
 
 def read_in_the_other_way(usual: UsualSends, frame: memoryview) -> UsualSend | None:
-    """None: it is refused, or not for this."""
+    """None: it is refused, or unusual."""
     try:
         send = read_send(frame)
         if not crc_matches(frame, send):
@@ -82,7 +82,7 @@ def test_it_reads_what_the_others_read(many: list[bytes]) -> None:
 
 @st.composite
 def hostile(draw: st.DrawFn) -> bytes:
-    """What is right but for some bytes of its command or metadata, with the checksum of that."""
+    """A valid frame with some bytes of its command or metadata changed, and the right checksum."""
     meta = draw(usual_metadata)
     command = draw(usual_sends)
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""The server's side of SCRAM against other people's clients, and against everything that is no SCRAM."""
+"""The server's side of SCRAM against independent clients, and against invalid messages."""
 
 import base64
 

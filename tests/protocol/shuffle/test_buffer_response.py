@@ -36,7 +36,7 @@ V2_0 = Generation.V2_0
 
 @st.composite
 def streams(draw: st.DrawFn, generation: Generation) -> tuple[list[ServerMessage], list[bytes]]:
-    """What a server sends, and the frame of each."""
+    """A server's messages, and the frame of each."""
     expected: list[ServerMessage] = []
     frames: list[bytes] = []
     for _ in range(draw(st.integers(0, 6))):

@@ -1,4 +1,4 @@
-"""Rows of received buffers are what their frames are one by one."""
+"""Rows of received buffers equal their frames decoded one by one."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def stream(frames: list[Any]) -> bytes:
 
 
 def singles(message: Any) -> list[Any]:
-    """Of a row, the message that each of its frames is; the backlog is that of the last one only."""
+    """The messages of a row's frames; only the last has the row's backlog."""
     if not isinstance(message, BufferRow):
         return [message]
     assert len(message) > 0
@@ -84,7 +84,7 @@ def test_rows_are_the_same_however_stream_is_split(frames: list[Any], cuts: list
     for cut in [*cuts, len(data)]:
         for message in decoder.feed(rest[:cut]):
             if isinstance(message, BufferRow):
-                assert message.backlog == message.sequence + len(message) - 1  # of the last one
+                assert message.backlog == message.sequence + len(message) - 1  # of the last buffer
             came += singles(message)
         rest = rest[cut:]
     assert by_receiver(came) == by_receiver(plain)

@@ -104,7 +104,7 @@ def zstd(frame: bytes, size: int) -> bytes:
 
 
 def test_zstd_window_too_large_for_flink_is_refused() -> None:
-    # Magic number, a descriptor that says nothing, the window, one last raw block of three bytes.
+    # Magic number, an empty descriptor, the window, a last raw block of three bytes.
     for window, taken in ((0x68, True), (0x69, False), (0xFF, False)):
         frame = bytes.fromhex("28b52ffd00") + bytes((window,)) + bytes.fromhex("190000") + b"abc"
         if taken:

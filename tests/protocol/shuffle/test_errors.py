@@ -1,4 +1,4 @@
-"""Both what we write and what Java writes; tests/compat/flink holds it against Java itself."""
+"""Errors written here and by Java; tests/compat/flink compares them with Java itself."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from tests.protocol.shuffle.golden import vectors
 from tests.protocol.shuffle.strategies import ERROR_CLASSES, ID, TEXT, mutated
 
 KINDS = st.sampled_from(ERROR_CLASSES)
-# With stack trace, suppressed exceptions and a partition id: 1.9 KB of Java's own.
+# With stack trace, suppressed exceptions and a partition id: 1.9 KB written by Java.
 FLINKS = next(bytes.fromhex(v["hex"]) for v in vectors("messages") if v["length"] == 1945)
 
 
@@ -93,7 +93,7 @@ def test_a_throwable_without_any_field_is_read() -> None:
         b"\x74\x00\x01a",  # a string
         b"\x73" + desc(b"My"),  # no Throwable
         b"\x73\x70",  # an object of no class
-        b"\x73\x71\x00\x7e\x00\x00",  # refers to what is not there
+        b"\x73\x71\x00\x7e\x00\x00",  # a reference to nothing
         b"\x73" + desc(b"My", 0, above=THROWABLE) + b"\x78",  # not serializable
         b"\x73" + desc(b"My", 4, above=THROWABLE) + b"\x78",  # externalizable as Java 1.1 wrote it
         b"\x73" + desc(b"My", fields=b"\0\1X\0\1x", above=THROWABLE) + b"\x78",  # no such type

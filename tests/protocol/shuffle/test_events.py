@@ -23,7 +23,7 @@ def test_what_follows_an_event_is_passed_over(event: ev.Event, padding: bytes) -
 def test_each_truncation_is_a_protocol_error(event: ev.Event, data: st.DataObject) -> None:
     whole = ev.encode(event)
     if isinstance(event, ev.OtherEvent):
-        whole = ev.encode(ev.OtherEvent(event.class_name))  # what its class wrote has no end
+        whole = ev.encode(ev.OtherEvent(event.class_name))  # its class's bytes have no end mark
     with pytest.raises(ProtocolError):
         ev.parse(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
@@ -94,7 +94,7 @@ def test_the_types_of_barriers(barrier: ev.CheckpointBarrier, data_type: DataTyp
         "0000000b000161000000000200",  # no such kind of watermark
         "00000001" + "00" * 16 + "05",  # no such snapshot
         "00000001" + "00" * 16 + "0102",  # no such savepoint format
-        "00000001" + "00" * 17 + "7fffffff",  # a location that is not there
+        "00000001" + "00" * 17 + "7fffffff",  # a missing location
         "00000001" + "00" * 17 + "ffffffff04" + "00" * 8,  # no such alignment
         "0000000600000001" * 9 + "00000000",
         "000000030002ffff",  # not a text

@@ -1,4 +1,4 @@
-"""Rows of pushes are what their frames are one by one."""
+"""Rows of pushes equal their frames parsed one by one."""
 
 import struct
 
@@ -23,7 +23,7 @@ PUSHES = st.builds(
     st.booleans(),
     st.sampled_from([b"x", b"y" * 20, b"z" * 20, b"long" * 50]),
 )
-# With the fields of a frame, but not always those of a right one.
+# With the fields of a frame, which may be invalid.
 WRONG = st.builds(
     lambda sequence, subpartition, size, payload: (
         struct.pack(">iIBiiiBBi", 27 + len(payload), 0xBADC0FFE, 65, 1, subpartition, sequence, DATA, 0, size) + payload
@@ -37,7 +37,7 @@ OTHERS = st.builds(encode_finish_partition, st.integers(1, 2))
 
 
 def one_by_one(data: bytes) -> list[object]:
-    """What the frames are, up to the first wrong one."""
+    """The pushes of the frames, up to the first invalid frame."""
     view, came = memoryview(data), []
     while view:
         size = frame_size(view)

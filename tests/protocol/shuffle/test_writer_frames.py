@@ -54,7 +54,7 @@ def test_each_truncation_is_a_protocol_error(message: Any, data: st.DataObject) 
     frame = w.encode(message)
     length = data.draw(st.integers(0, len(frame) - 1))
     if isinstance(message, w.OpenPartition) and (message.incarnation or message.resumes or message.attempt):
-        assume(length != len(frame) - 13)  # without an incarnation, as writers sent it before there was one
+        assume(length != len(frame) - 13)  # without an incarnation, as older writers sent it
     cut = memoryview(frame)[:length]
     for parse in (w.parse, w.parse_server):
         with pytest.raises(ProtocolError):

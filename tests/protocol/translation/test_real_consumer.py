@@ -1,4 +1,4 @@
-"""Pulsar's own client reads what a Kafka client has written, through the codecs alone."""
+"""Pulsar's own client reads a Kafka client's batches, through the codecs alone."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ def test_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
 
 
 def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
-    """It would acknowledge none of an entry with a message that it is never given."""
+    """It would never acknowledge an entry with a message that it does not get."""
     records = [(b"k", b"%d" % i, [], NOW) for i in range(4)]
     batch = build_batch(records, base_offset=40, offsets=[41, 42, 45, 47], last_offset_delta=9)
     with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:

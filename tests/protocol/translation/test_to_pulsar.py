@@ -43,7 +43,7 @@ def payload_of(entry: Translated) -> bytes:
 
 
 def back(translated: list[Translated]) -> list[Record]:
-    """The records that a Kafka consumer would get of the entries, with their headers as Kafka's again."""
+    """The records that a Kafka consumer would get from the entries, with Kafka's headers again."""
     return [
         record._replace(headers=[(name, header_of((value or b"").decode())) for name, value in record.headers])
         for entry in translated
@@ -74,7 +74,7 @@ def test_offsets_stay_where_compaction_has_removed_records(batch_records: list[K
     batch = build_batch(batch_records, base_offset=100, offsets=offsets, last_offset_delta=15)
     translated = entries(batch)
     assert [properly_named(record) for record in records(batch)] == back(translated)
-    # No entry has a gap, and none begins right after the one before it.
+    # No entry has a gap, and none begins immediately after the previous entry.
     assert offsets == [entry.offset + index for entry in translated for index in range(entry.messages)]
     assert all(a.offset + a.messages < b.offset for a, b in pairwise(translated))
 
@@ -159,7 +159,7 @@ def test_by_key_gives_each_entry_one_key() -> None:
     translated = entries(batch, by_key=True)
     assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in translated]
     assert [b"a", b"b", b"kafka-53", b"\xff"] == [sticky_key(metadata_of(entry)) for entry in translated]
-    # A whole batch of one key has that key anyway.
+    # A whole batch with a single key has that key anyway.
     (entry,) = entries(build_batch([(b"a", b"", [], NOW)] * 3))
     assert b"a" == sticky_key(metadata_of(entry))
     (entry,) = entries(build_batch([(b"a", b"", [], NOW), (b"b", b"", [], NOW)], base_offset=9))

@@ -1,4 +1,4 @@
-"""What there is room for, and that everybody who was told to wait is called: any order of taking, giving back and looking."""
+"""Room, and the calls to everybody who was told to wait: any order of taking, giving back and checking."""
 
 from contextlib import suppress
 
@@ -20,7 +20,7 @@ def test_refused_writer_is_called_although_another_got_room() -> None:
     budget.take("", 100)
     assert budget.full(to_disk=False)
     budget.give_back("", 10, 0)
-    assert not budget.full(to_disk=False)  # somebody else, between the two marks
+    assert not budget.full(to_disk=False)  # another writer, between the two marks
     assert calls == []
     budget.give_back("", 90, 0)
     assert calls == [True]
@@ -54,7 +54,7 @@ def test_an_owner_has_a_share_of_its_own() -> None:
     st.lists(st.tuples(st.sampled_from(["take", "back", "spill", "drop", "look"]), st.integers(1, 60), st.booleans()))
 )
 def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> None:
-    """Whatever happened, when everything has been given back all who wait have been called."""
+    """After everything has been given back, all who wait have been called."""
     budget = Budget(100, 100, -1)
     waiting: set[int] = set()
     budget.on_room_freed = waiting.clear

@@ -1,4 +1,4 @@
-"""The accounts of one partition: whatever is kept, sent, spilled and dropped, the budget says the same."""
+"""The accounts of a partition: whatever is kept, sent, spilled and dropped, the budget agrees."""
 
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ class Setup:
         self.holdings.piece_written(FILE, self.holdings.file_end, [(self.part, start, payloads)])
 
     def send(self, count: int) -> None:
-        """Take the first that are kept."""
+        """Take the first kept buffers."""
         part, start = self.part, self.part.dropped_before
         end = start + count
         in_file = min(count, max(0, part.memory_from - start))

@@ -1,4 +1,4 @@
-"""The table of a partition's life against what was said of it: pushed, stored, failed, and how it was released."""
+"""The table of a partition's life against the facts: pushed, stored, failed, and how it was released."""
 
 import hypothesis.strategies as st
 import pytest
@@ -43,7 +43,7 @@ def test_every_state_has_a_writer_protocol_name() -> None:
 
 
 class LifeMachine(RuleBasedStateMachine):
-    """Any order of what a writer, the disk and the readers do, against the facts that follow from it."""
+    """Any order of actions of a writer, the disk and the readers, against the facts that follow."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who has a partition: the newest opening, unless it comes from a writer that another one has replaced."""
+"""The holder of a partition: the newest opening, unless its writer has been replaced."""
 
 import hypothesis.strategies as st
 import pytest
@@ -9,7 +9,7 @@ from protocol.shuffle.writer_frames import NO_INCARNATION
 
 
 class Listener:
-    """A writer's connection that is told nothing here."""
+    """A writer's connection, which gets no calls here."""
 
     def room_freed(self) -> None: ...
     def partition_ended(self) -> None: ...
@@ -48,12 +48,12 @@ def test_replaced_writer_changes_nothing_when_it_leaves() -> None:
 
 def test_resuming_writer_is_fenced_only_by_another_writer() -> None:
     lease = WriterLease()
-    opened(lease, incarnation=7, resumes=True)  # nobody has opened it before, whatever it believes
+    opened(lease, incarnation=7, resumes=True)  # nobody has opened it before, whatever the writer assumes
     opened(lease, incarnation=7, resumes=True, attempt=1)
     opened(lease, incarnation=8)
     with pytest.raises(Fenced):
         lease.check(7, True, 2)
-    lease.check(7, False, 2)  # one that begins anew may take it over
+    lease.check(7, False, 2)  # a writer that starts over may take it over
 
 
 @given(attempts=st.lists(st.integers(0, 5), min_size=1))

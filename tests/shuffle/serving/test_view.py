@@ -1,4 +1,4 @@
-"""Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
+"""Views and the request queue in isolation: turns, runs, spilled buffers, the water mark."""
 
 import gc
 import sys
@@ -23,7 +23,7 @@ from protocol.shuffle.writer_frames import PartitionType
 
 
 class FakeFile:
-    """A file, and where it comes from, in memory."""
+    """A file and its source, in memory."""
 
     path = "fake"
 
@@ -50,7 +50,7 @@ def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> Non
 
 
 class Bench:
-    """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
+    """A connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ def test_sending_stops_at_high_water_mark_and_continues() -> None:
 
 
 def test_the_last_buffer_leaves_the_connection_writable() -> None:
-    """The queue is not told otherwise that it is writable again."""
+    """Otherwise the queue is not told that the connection is writable again."""
     bench = Bench(1, high_water=1000)
     bench.push(0, *[b"x" * 200] * 4)
     bench.request(0, 100)
@@ -172,7 +172,7 @@ def test_adjacent_small_spilled_buffers_are_read_together(size: int) -> None:
 
 @pytest.mark.parametrize("receivers", [1, 2])
 def test_small_buffers_of_finished_partition_are_read_ahead(receivers: int) -> None:
-    """A receiver with one credit, and two that take turns, get one at a time."""
+    """A receiver with one credit, and two that take turns, get a buffer at a time."""
     bench = Bench(2, kind=PartitionType.BLOCKING)
     payloads = [bytes([n]) * 1000 for n in range(40)]
     for subpartition in range(2):
@@ -267,7 +267,7 @@ def test_file_released_while_read_is_no_broker_error(size: int) -> None:
 
 
 def test_ended_receiver_may_start_another_in_its_turn() -> None:
-    """A released partition's receivers tell each other; what one has been sent must leave first."""
+    """The end of a receiver calls the queue again; frames already gathered must leave first."""
     bench = Bench(2)
     bench.push(0, b"x" * 10)
     first = bench.request(0, 1)
@@ -284,7 +284,7 @@ def test_ended_receiver_may_start_another_in_its_turn() -> None:
 
 @pytest.mark.parametrize("end", ["fail", "release"])
 def test_receiver_without_credit_hears_of_end_connection_continues(end: str) -> None:
-    """Its place is behind what has been forgotten, and it is asked for its backlog all the same."""
+    """Its position is past the dropped buffers, but its backlog is still requested."""
     bench = Bench(1)
     bench.push(0, b"x")
     receiver = bench.request(0, 0)
@@ -295,7 +295,7 @@ def test_receiver_without_credit_hears_of_end_connection_continues(end: str) -> 
 
 
 def test_rest_of_a_record_comes_despite_other_data() -> None:
-    """A union takes nothing of the others before; were its writer held back for those, both would wait for ever."""
+    """A union takes nothing else before; if its writer were blocked for the others' data, both would wait for ever."""
     told: list[Any] = []
     partition = ResultPartition(
         ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, 2, Budget(2**30, -1, -1), unsent_max=1
@@ -336,12 +336,12 @@ STEPS = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_s
 def test_runs_give_the_same_as_single_buffers(
     generation: Generation, kind: PartitionType, before: Any, after: Any, credit: int, steps: Any
 ) -> None:
-    """``take_frames`` does for most buffers what ``take`` does for any."""
+    """``take_frames`` gives the same for most buffers as ``take`` for any."""
 
     def run() -> tuple[list[list[bytes]], object]:
         bench = Bench(3, kind=kind, generation=generation)
         file = FakeFile()
-        # A blocking partition is read when all of it is in its file.
+        # A blocking partition is read after all of it is in its file.
         for pushes, spills in ((before, True), (after, kind is PartitionType.BLOCKING)):
             for subpartition, data_type, compressed, size in pushes:
                 is_data = IS_BUFFER[data_type]
@@ -374,7 +374,7 @@ def test_runs_give_the_same_as_single_buffers(
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """The number of function calls."""
     count = 0
 
     def profile(frame: object, event: str, argument: object) -> None:
@@ -458,9 +458,7 @@ def test_view_of_many_pipelined_subpartitions_opens_in_steps(monkeypatch: pytest
     assert bench.budget.memory == 0
 
 
-def test_view_closed_while_opening_leaves_all_requested_subpartitions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_view_closed_while_opening_leaves_all_requested_subpartitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(25)
     bench.push(24, b"x")
@@ -472,7 +470,7 @@ def test_view_closed_while_opening_leaves_all_requested_subpartitions(
 
 
 def test_view_closed_inside_a_record_leaves_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The rest of the record may come between two steps of closing. It must not be counted as if another reader had got it.
+    # The rest of the record may come between two steps of closing. It must not count as received by another reader.
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(26)
     view = union(bench, 25, 100)

@@ -1,4 +1,4 @@
-"""The credit of one receiver, row by row of its table."""
+"""The credit of a receiver, for each row of its table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A writer's credit: how large its window is for buffers of a size, and what the budget reserves for it."""
+"""A writer's credit: its window for buffers of a size, and the budget's reservation for it."""
 
 import pytest
 

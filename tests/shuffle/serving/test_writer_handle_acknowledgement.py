@@ -1,4 +1,4 @@
-"""A writer's window and the broker's acknowledgements: whatever both have chosen, neither waits for the other for ever."""
+"""A writer's window and the broker's acknowledgements: with any settings, neither waits for the other for ever."""
 
 from collections import deque
 from typing import Any
@@ -31,7 +31,7 @@ def test_bytes_make_acknowledgement_due_regardless_of_push_count() -> None:
 
 
 def test_push_after_pause_is_acknowledged_at_once() -> None:
-    """The first one ever, too; those that follow it closely are not."""
+    """The first push, too; pushes soon after it are not."""
     pending = Unacknowledged()
     assert pending.add(0, 1, 10, 100.0)
     pending.take(100.0)
@@ -92,18 +92,18 @@ class HandClock:
 
 @attrs.frozen
 class Policies:
-    """What the two sides do, and how much. ``due`` in place of AFTER_BYTES, so that small numbers show what large ones do."""
+    """The settings of the two sides. ``due`` replaces AFTER_BYTES, so that small numbers show the behaviour of large ones."""
 
     window_bytes: int
     subpartitions: int
     credit: int  # pushes that the broker grants
     due: int  # bytes; 0: it does not count bytes
-    idle: bool  # the broker acknowledges when nothing more comes
-    asks: bool  # the writer opens again when it hears nothing
+    idle: bool  # the broker acknowledges when no push follows
+    asks: bool  # the writer reopens when it gets no answer
 
 
 class Both:
-    """The writer's window, the broker's books, and what is on its way between them; no clock, and no thread."""
+    """The writer's window, the broker's accounts, and the frames between them; without a clock or threads."""
 
     def __init__(self, policies: Policies) -> None:
         self.policies = policies
@@ -126,7 +126,7 @@ class Both:
         self.to_broker.extend(self.window.take(1))
 
     def arrive(self) -> None:
-        push = self.to_broker.popleft()  # a run of one
+        push = self.to_broker.popleft()  # a run of one push
         assert push.sequence == self.stored[push.subpartition], "resent, or a gap"
         self.stored[push.subpartition] += 1
         self.used += 1
@@ -154,7 +154,7 @@ class Both:
                 self.window.acknowledged(subpartition, sequence)
 
     def come_to_rest(self) -> None:
-        """Everything that is on its way arrives, and both sides send what they have to send."""
+        """All frames arrive, and both sides send all they have."""
         while True:
             if not self.window.all_sent and self.window.credit:
                 self.send()
@@ -182,13 +182,13 @@ _POLICIES = st.builds(
     idle=st.booleans(),
     asks=st.booleans(),
 )
-# What happens next, by number: a push of so many bytes to a subpartition, or one step of what is under way.
+# The next action, by number: a push of so many bytes to a subpartition, or a step of a frame in flight.
 _STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=200)
 
 
 @given(policies=_POLICIES, steps=_STEPS, size=st.integers(0, 300))
 def test_any_push_has_room_when_nothing_is_pending(policies: Policies, steps: list[tuple[int, int]], size: int) -> None:
-    """Either repair is enough: that of the broker for writers of any kind, that of the writer for older brokers."""
+    """Either remedy is sufficient: the broker's for any writer, the writer's for older brokers."""
     assume(policies.idle or policies.asks)
     both = Both(policies)
     for action, number in steps:

@@ -18,7 +18,7 @@ def test_released_files_go_latest_first_as_others_grow(tmp_path: Path) -> None:
     assert sorted(setup.files.values()) == [309, 509]
     setup.finished(b"y" * 400)
     assert setup.spiller.released.bytes == 309
-    # What was removed and is not written yet is enough for this one.
+    # The bytes removed in advance are enough for this write.
     setup.finished(b"y" * 91)
     assert setup.spiller.released.bytes == 309
     setup.finished(b"y")

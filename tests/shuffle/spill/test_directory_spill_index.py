@@ -1,4 +1,4 @@
-"""The index of a finished partition: what is written is read again, and nothing else is."""
+"""The index of a finished partition is read back, and invalid bytes are refused."""
 
 from typing import Any, cast
 

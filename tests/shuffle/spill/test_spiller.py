@@ -1,4 +1,4 @@
-"""Files: what a restart finds, what is damaged, what races with what."""
+"""Files of partitions: restarts, damage, races."""
 
 import contextlib
 import errno
@@ -54,9 +54,7 @@ def test_a_finished_blocking_partition_survives_a_restart(tmp_path: Path) -> Non
             assert (server.partitions.budget.memory, server.partitions.budget.disk) == (0, info.bytes)
 
 
-def test_restart_keeps_finished_partition_and_its_victory(
-    tmp_path: Path,
-) -> None:
+def test_restart_keeps_finished_partition_and_its_victory(tmp_path: Path) -> None:
     partition = stored_by_an_earlier_broker(tmp_path)
     with serving(tmp_path) as server:
         client = server.connect()
@@ -380,7 +378,7 @@ def test_concurrent_readers_writers_and_spiller_lose_nothing(tmp_path: Path) -> 
 
 
 class Lagging:
-    """A pipelined partition whose readers take what is asked of them; all goes through the file."""
+    """A pipelined partition; the test says how many buffers its readers take, and all go through the file."""
 
     def __init__(self, setup: Setup, subpartitions: int) -> None:
         self.setup = setup
@@ -423,7 +421,7 @@ class Lagging:
 
 
 def test_pipelined_file_is_bounded_by_unread_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its readers are always ten buffers behind, and one of them further; a hundred times that goes through the file."""
+    """Its readers are always ten buffers behind, and one is further behind; a hundred times that goes through the file."""
     monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 5_000)
     setup = Setup(tmp_path, SystemDisk())
     setup.budget.memory_max = 1 << 20
@@ -509,7 +507,7 @@ def test_file_stays_when_rewriting_fails(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_newer_of_two_indexes_is_kept(tmp_path: Path) -> None:
-    """A broker that died when a partition of the same id had been finished, and the one before it, released, was there still."""
+    """The broker died after it finished a partition and before it removed the released partition of the same id."""
     partition = stored_by_an_earlier_broker(tmp_path)
     directory = tmp_path / "shuffle"
     older = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -540,7 +538,7 @@ def test_half_of_free_disk_is_the_default(tmp_path: Path) -> None:
 
 
 class Recording(SystemDisk):
-    """Writes down what was done to it, in order."""
+    """Records its operations, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -614,7 +612,7 @@ def test_power_loss_leaves_a_whole_partition_or_none() -> None:
 
 
 def test_writers_wait_when_index_takes_all_memory(tmp_path: Path) -> None:
-    """16 bytes for each spilled buffer; more memory than that is not used, however small the buffers are."""
+    """Each spilled buffer takes 16 bytes of memory and no more, however small the buffers are."""
     most = (1 << 20) // IN_FILE_BYTES
     with serving(tmp_path, shuffle_memory_bytes=1 << 20) as server:
         writers = [server.connect().open(new_id(), kind=BLOCKING) for _ in range(6)]

@@ -42,7 +42,7 @@ def test_a_response_is_written_as_the_schema_says(
             {"api_key": key, "min_version": lowest, "max_version": highest} for key, (lowest, highest) in ranges.items()
         ],
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.API_VERSIONS, version, number, fields)
     written = api_versions.response(number, version, error, ranges, throttle_ms, features)
     if features is None or version < 3:
@@ -56,7 +56,7 @@ def test_a_response_is_written_as_the_schema_says(
     }
     assert finalized == {name: (level, level) for name, level in features.finalized.items() if level}
     assert answer.finalized_features_epoch == features.epoch
-    # What stands before the tagged fields.
+    # The bytes before the tagged fields.
     assert written[4 : len(expected) - 1] == expected[4:-1]
 
 

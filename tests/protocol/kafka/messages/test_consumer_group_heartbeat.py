@@ -1,4 +1,4 @@
-"""Against Kafka's schema: what is read and written by hand means the same."""
+"""The handwritten codec agrees with Kafka's schema."""
 
 from typing import Any
 

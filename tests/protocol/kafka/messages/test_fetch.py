@@ -38,7 +38,7 @@ def id_of(name: str) -> UUID:
 
 
 def named(topic: Any) -> str | bytes:
-    """What a topic is called in a message of kio: its name, or its id."""
+    """A topic's identity in a message of kio: its name, or its id."""
     if hasattr(topic, "topic"):
         return str(topic.topic)
     return bytes(16) if topic.topic_id is None else bytes(topic.topic_id.bytes)
@@ -134,7 +134,7 @@ def test_partition_is_not_parsed_from_tags_of_another(version: int, size: int) -
         {"topics": [{"topic": "t", "topic_id": id_of("t"), "partitions": [partition] * 2}]},
     )
     body = frame[parse_request_header(frame).body_offset :]
-    # The first partition ends with its number of tags; a tag of `size` bytes comes instead of none.
+    # The first partition ends with its number of tags; a tag of `size` bytes replaces none.
     end = body.index((2).to_bytes(4, "big") + b"\0") + 4
     cut = body[:end] + bytes([1, 9, size]) + body[end + 1 :]
     if size == 0:
@@ -250,7 +250,7 @@ def test_a_response_is_written_as_the_schema_says(
         "session_id": session_id,
         "responses": response_fields(topics),
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.FETCH, version, number, fields)
     assert expected == b"".join(fetch.response_parts(number, version, throttle_ms, error, session_id, topics))
 

@@ -137,7 +137,7 @@ def test_a_response_is_written_as_the_schema_says(
         ],
         "cluster_authorized_operations": operations,
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.METADATA, version, 8, fields)
     frame = metadata.response(
         8,

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge by hand are what Kafka's schemas say."""
+"""The handwritten codecs of ShareFetch and ShareAcknowledge agree with Kafka's schemas."""
 
 import uuid
 from typing import Any

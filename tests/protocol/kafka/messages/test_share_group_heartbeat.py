@@ -1,4 +1,4 @@
-"""A heartbeat that changes nothing, against Kafka's schema."""
+"""The heartbeat without changes agrees with Kafka's schema."""
 
 from typing import Any
 

@@ -97,7 +97,7 @@ def test_a_length_that_cannot_be_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_sets_are_named_in_the_error(magic: int) -> None:
+def test_old_message_sets_raise_unsupported_magic(magic: int) -> None:
     # offset, size, CRC, magic, attributes, (timestamp), key and value: v0 and v1 are shorter than a batch's header.
     old = struct.pack(">qiIbb", 0, 14, 0, magic, 0) + (bytes(8) if magic else b"") + b"\xff" * 4 + bytes(4)
     for data in (old, old + bytes(100)):

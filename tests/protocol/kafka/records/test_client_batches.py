@@ -72,7 +72,7 @@ def test_a_clients_batch_is_read_here(client: str, codec: int, given: list[Given
     batch = built_by(client, given, codec)
     header = read_header(batch)
     check_crc(batch, 0, header)
-    assert header.compression in (0, codec)  # both leave out a compression that gains nothing
+    assert header.compression in (0, codec)  # both omit a compression without gain
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 40)
     assert (header.record_count, header.last_offset) == (len(given), len(given) - 1)
     assert as_records(given) == list(records(batch))

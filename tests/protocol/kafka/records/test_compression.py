@@ -44,7 +44,7 @@ def test_truncated_data_is_refused(codec: int, data: bytes, draw: st.DataObject)
         decompressed = decompress(codec, cut, len(data))
     except ProtocolError:
         return
-    # xerial's framing of snappy has no end mark: between two blocks, a cut shows only in what comes out.
+    # xerial's framing of snappy has no end mark: a cut between two blocks shows only in the output.
     assert codec == SNAPPY
     assert data.startswith(decompressed)
 
@@ -89,9 +89,9 @@ def test_a_bomb_is_refused_within_the_bound(codec: int) -> None:
 @pytest.mark.parametrize(
     ("codec", "packed"),
     [
-        (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20)),  # raw snappy that says it is 4 GiB
+        (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20)),  # raw snappy that claims 4 GiB
         (SNAPPY, b"\x80\x80\x40" + bytes(20)),  # 1 MiB
-        (ZSTD, bytes.fromhex("28b52ffd e0 ffffffffffffff7f 010000")),  # an empty block in a frame that says 8 EiB
+        (ZSTD, bytes.fromhex("28b52ffd e0 ffffffffffffff7f 010000")),  # an empty block in a frame that claims 8 EiB
         (ZSTD, bytes.fromhex("28b52ffd a0 00001000 010000")),  # 1 MiB
         (LZ4, bytes.fromhex("04224d18 6840 0000000000010000 b7 00000000 00000000")),  # 1 TiB
     ],
@@ -109,7 +109,7 @@ def test_a_size_that_lies_allocates_nothing(codec: int, packed: bytes) -> None:
 
 
 def test_snappy_with_impossible_size_is_not_decompressed() -> None:
-    # What cramjam allocates for it shows in no Python tool.
+    # No Python tool shows cramjam's allocations.
     with pytest.raises(ProtocolError, match="claims to be 1048576"):
         decompress(SNAPPY, b"\x80\x80\x40" + bytes(20), 1 << 20)
 
@@ -157,7 +157,7 @@ def _xerial(block: bytes, count: int) -> bytes:
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * count
 
 
-# The smallest units that each codec has, repeated: each costs the same as one with many bytes in it.
+# Each codec's smallest units, repeated: a small unit costs as much as a large one.
 EMPTY_GZIP = gzip.compress(b"", mtime=0)
 ZSTD_FRAME = bytes.fromhex("28b52ffd 20 00")  # a single segment of no bytes, without its blocks
 UNITS = {

@@ -35,7 +35,7 @@ def test_the_value_is_found_where_it_lies(value: bytes, messages: int, key: byte
     assert value == view[at : at + size]
     assert entry_head(value, messages, 5, key) + value + ENTRY_END == batch
     assert at - len(before) == len(entry_head(value, messages, 5, key))
-    # A reader that has only the beginning of a large batch finds it, too.
+    # The beginning of a large batch is sufficient, too.
     assert (at, size) == entry_value(view[:at], len(before), header)
 
 

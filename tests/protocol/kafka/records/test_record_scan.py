@@ -1,4 +1,4 @@
-"""The answers of ``record_scan`` about a batch are those of a reader of its records."""
+"""``record_scan`` agrees about a batch with a reader of its records."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def is_well_formed(data: bytes, count: int, dense: bool) -> bool:
 def test_check_accepts_exactly_readable_records(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], data: st.DataObject
 ) -> None:
-    """The two walks over the records agree, also on bytes that somebody has changed."""
+    """The two walks over the records agree, also on changed bytes."""
     batch = build_batch(records)
     header = read_header(batch)
     changed = bytearray(unpack(batch, 0, header))
@@ -125,7 +125,7 @@ def has_shape(data: bytes, count: int, codec: int = 0) -> bool:
 
 
 def lengths_fit(data: bytes, count: int) -> bool:
-    """The same, record by record."""
+    """The same check, record by record."""
     pos = 0
     try:
         for _ in range(count):
@@ -138,7 +138,7 @@ def lengths_fit(data: bytes, count: int) -> bool:
     return pos == len(data)
 
 
-# Runs of one size, which are followed in strides, and what ends them.
+# Runs of one size, which are followed in strides, and the records that end them.
 SIZES = st.lists(st.tuples(st.sampled_from([0, 1, 55, 56, 57, 120, 121, 122, 9000]), st.integers(1, 40)), max_size=6)
 
 
@@ -186,7 +186,7 @@ def test_raw_snappy_tells_how_much_is_inside(count: int) -> None:
     packed = bytes(cramjam.snappy.compress_raw(bytes(count * SMALLEST_RECORD)))
     assert has_shape(packed, count, SNAPPY)
     assert not has_shape(packed, count + 1, SNAPPY)
-    if count < 100:  # otherwise the end is not looked at
+    if count < 100:  # otherwise the end is not checked
         assert not has_shape(packed[:-1], count, SNAPPY)
 
 

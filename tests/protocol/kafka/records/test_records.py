@@ -68,7 +68,7 @@ def test_log_append_time_goes_before_the_records_own() -> None:
 
 
 def with_body(body: bytes, count: int, codec: int = 0) -> bytes:
-    """A batch of ``count`` records whose bytes are ``body``."""
+    """A batch of ``count`` records with the bytes ``body``."""
     header = read_header(build_batch([]))
     fields = header._replace(batch_length=49 + len(body), record_count=count, attributes=codec)
     return HEADER.pack(*fields) + body
@@ -90,8 +90,8 @@ ONE = bytes(build_batch([(b"k", b"v", [("h", b"x")], 0)]))[HEADER_SIZE:]
         (b"\xfe\xff\xff\xff\x0f" + ONE[1:], 1),  # of 2 GiB
         (bytes([ONE[0] + 2]) + ONE[1:] + b"\x00", 1),  # longer than its fields
         (bytes([ONE[0] + 2]) + ONE[1:] + ONE, 2),  # and into the next one
-        (ONE[:4] + b"\x7e" + ONE[5:], 1),  # a key that goes past the record
-        (ONE[:8] + b"\x7e" + ONE[9:], 1),  # as many headers as the record has no room for
+        (ONE[:4] + b"\x7e" + ONE[5:], 1),  # a key longer than the record
+        (ONE[:8] + b"\x7e" + ONE[9:], 1),  # more headers than the record has room for
         (ONE[:8] + b"\x01" + ONE[9:], 1),  # -1 headers
         (ONE[:9] + b"\x01" + ONE[10:], 1),  # a header without a name
         (b"\xff\xff\xff\xff\xff\x00" + ONE[1:], 1),  # a varint of six bytes
@@ -154,7 +154,7 @@ def test_a_batch_may_come_from_a_generator() -> None:
 
 @given(st.lists(st.integers(1, 300), max_size=700), st.integers(0, 100), st.integers(-5, 100_000))
 def test_records_before_an_offset_can_be_left_out(steps: list[int], base_offset: int, first_offset: int) -> None:
-    """Offsets ascend with gaps, and values have one byte or two for their size."""
+    """Offsets ascend with gaps, and the sizes of values take one or two bytes."""
     offsets, last = [], base_offset
     for step in steps:
         offsets.append(last)

@@ -30,7 +30,7 @@ def arrays(cls: Message, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def smallest(cls: Message, path: tuple[str, ...], count: int) -> dict[str, Any]:
-    """A message whose array at ``path`` has ``count`` elements; the arrays around it have one each."""
+    """A message with ``count`` elements in the array at ``path``; the arrays around it have one each."""
     spec = next(spec for spec in field_specs(cls) if spec.name == path[0])
     if len(path) > 1:
         inner = smallest(spec.entity, path[1:], count)
@@ -65,7 +65,7 @@ def test_excess_entries_are_refused_in_every_position(key: ApiKey, version: int,
     frame = control.encode_request(key, version, 7, "me", smallest(cls, path, allowed + 1))
     with pytest.raises(TooManyEntries):
         parse(key, version, frame, allowed)
-    # Around it there are at most so many other entries; with them it fits.
+    # There are at most so many other entries around it; with them it fits.
     parse(key, version, frame, allowed + 10)
 
 

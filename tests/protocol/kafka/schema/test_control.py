@@ -124,7 +124,7 @@ def test_any_bytes_raise_only_protocol_errors_or_parse(message: tuple[str, ApiKe
 
 @pytest.mark.parametrize("version", SERVED[ApiKey.CREATE_TOPICS])
 def test_false_count_is_refused_before_any_allocation(version: int) -> None:
-    # kio's own reader asks for 200 GB here, and takes the process down when it does not get them.
+    # kio's own reader asks for 200 GB here, and aborts the process when it does not get them.
     count = b"\xff\xff\xff\xff\x07" if version >= 5 else b"\x7f\xff\xff\xff"
     tracemalloc.start()
     try:
@@ -171,7 +171,7 @@ def test_fields_missing_in_a_version_are_omitted() -> None:
         ApiKey.CREATE_TOPICS, 2, control.encode_response(ApiKey.CREATE_TOPICS, 2, 1, fields)
     )
     assert response.topics[0].name == "a"
-    # FindCoordinator changed its shape: one mapping with both shapes serves all versions.
+    # FindCoordinator changed its fields: a mapping with both sets of fields serves all versions.
     both = {"node_id": 1, "host": "h", "port": 9, "coordinators": [{"key": "k", "node_id": 1, "host": "h", "port": 9}]}
     for version in SERVED[ApiKey.FIND_COORDINATOR]:
         _, response = control.parse_response(10, version, control.encode_response(10, version, 1, both))
