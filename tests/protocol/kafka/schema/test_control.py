@@ -100,24 +100,24 @@ def _bodies(kind: str, key: int, version: int) -> st.SearchStrategy[bytes]:
 @settings(max_examples=1000)
 @given(st.sampled_from(MESSAGES), st.data())
 def test_any_mutation_raises_only_protocol_errors_or_parses(
-    message: tuple[str, ApiKey, int], data: st.DataObject
+    kind_key_version: tuple[str, ApiKey, int], data: st.DataObject
 ) -> None:
-    body = bytearray(data.draw(_bodies(*message)))
+    body = bytearray(data.draw(_bodies(*kind_key_version)))
     assume(body)
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(body) - 1))
         body[position] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
     try:
-        parse(*message, bytes(body))
+        parse(*kind_key_version, bytes(body))
     except ProtocolError:
         pass
 
 
 @settings(max_examples=500)
 @given(st.sampled_from(MESSAGES), st.binary(max_size=80))
-def test_any_bytes_raise_only_protocol_errors_or_parse(message: tuple[str, ApiKey, int], body: bytes) -> None:
+def test_any_bytes_raise_only_protocol_errors_or_parse(kind_key_version: tuple[str, ApiKey, int], body: bytes) -> None:
     try:
-        parse(*message, body)
+        parse(*kind_key_version, body)
     except ProtocolError:
         pass
 
