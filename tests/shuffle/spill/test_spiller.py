@@ -322,7 +322,14 @@ def test_failing_disk_is_retried_later_without_loss(tmp_path: Path) -> None:
 def test_concurrent_readers_writers_and_spiller_lose_nothing(tmp_path: Path) -> None:
     """Many small partitions, memory for a few, everything on its own thread; every reader gets its bytes."""
     errors: list[BaseException] = []
-    with serving(tmp_path, network_threads=3, shuffle_memory_bytes=1 << 20, shuffle_write_credit_buffers=8) as server:
+    with serving(
+        tmp_path,
+        network_threads=3,
+        shuffle_memory_bytes=1 << 20,
+        shuffle_write_credit_buffers=8,
+        # On a busy machine a blocking partition may take longer than the default of 10 s until it is stored.
+        shuffle_partition_request_timeout_ms=60_000,
+    ) as server:
 
         def work(number: int) -> None:
             try:
