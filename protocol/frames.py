@@ -1,11 +1,8 @@
-"""Length-prefixed frames: four bytes, big-endian, that state how many bytes follow.
+"""Length-prefixed frames: four bytes, big-endian, that state how many bytes follow; and the checksum of Kafka's record batches.
 
-Pure functions over a buffer that the caller owns. The reactor reads the socket and keeps the rest of an incomplete frame. Every
-frame here includes its prefix.
-
-CRC-32C (Castagnoli), the checksum of Kafka's record batches.
-
-``crc32c(data, value=0)`` takes any bytes-like object without copying it, and releases the GIL for large ones.
+Pure functions over a buffer that the caller owns; every frame includes its prefix. The reactor reads the socket and keeps the
+rest of an incomplete frame. ``crc32c(data, value=0)`` (Castagnoli) takes any bytes-like object without copying it and releases
+the GIL for large objects.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ DEFAULT_MAX_FRAME = 104857600
 
 
 def frame_size(buffer: BytesLike, pos: int = 0, limit: int = DEFAULT_MAX_FRAME) -> int | None:
-    """The size of the frame at ``pos`` with its prefix, or None while its four length bytes are incomplete.
+    """The size of the frame at ``pos``, prefix included; None while its four length bytes are incomplete.
 
     Raises ProtocolError if the length is negative or above ``limit`` (the prefix is not counted).
     """
@@ -40,7 +37,7 @@ def frame_size(buffer: BytesLike, pos: int = 0, limit: int = DEFAULT_MAX_FRAME) 
 
 
 def split_frames(buffer: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> tuple[list[memoryview], int]:
-    """All whole frames in ``buffer``, in order, and how many of its bytes they take. An incomplete frame is left out."""
+    """All whole frames in ``buffer``, in order, and the number of bytes that they take. An incomplete frame is omitted."""
     view = memoryview(buffer)
     frames: list[memoryview] = []
     pos = 0
@@ -53,10 +50,10 @@ def split_frames(buffer: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> tuple[lis
 
 
 def framed(body: BytesLike) -> bytes:
-    """``body`` with its length in front."""
+    """``body``, prefixed with its length."""
     return LENGTH.pack(len(body)) + body
 
 
 def with_correlation_id(frame: bytes, correlation_id: int) -> bytes:
-    """A cached response frame for another request: bytes 4 to 7 are the correlation id in every version."""
+    """A cached response frame with another correlation id, which is bytes 4 to 7 in every version."""
     return frame[:4] + LENGTH.pack(correlation_id) + frame[8:]

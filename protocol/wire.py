@@ -1,8 +1,8 @@
-"""The primitive types of all protocols here: a bounds-checked reader and a writer. Big-endian throughout.
+"""The primitive types of all protocols: a bounds-checked reader and a writer. Big-endian throughout.
 
-No length is trusted: every read is checked against the bytes that are left, and an array's count is refused, before anything is
-allocated for it, when those bytes could not hold so many elements. The only exception raised is ``ProtocolError``, with its
-subclass ``TooManyEntries``. The most frequent messages have faster code of their own, see ``kafka/messages/produce.py``.
+No length is trusted: every read is checked against the remaining bytes, and an array's count is refused, before anything is
+allocated for it, if those bytes could not hold so many elements. The only exception raised is ``ProtocolError``, with its
+subclass ``TooManyEntries``. The most frequent messages have faster code of their own, see ``kafka/messages/produce.py``. Pure.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _F64 = struct.Struct(">d")
 
-# More elements than any message can hold: for readers that need no budget.
+# More elements than any message can hold: for readers without a budget.
 UNLIMITED = 1 << 62
-# Kafka's limit for a string in every version: its generated readers refuse a compact string that is longer, too.
+# Kafka's limit for a string in every version: its generated readers refuse longer compact strings, too.
 STRING_MAX_BYTES = 0x7FFF
 
 _MASK_32 = 0xFFFFFFFF
@@ -40,9 +40,9 @@ def _short(what: str) -> NoReturn:
 
 
 class Reader:
-    """Reads one value after the other from ``view``; ``pos`` is where the next one begins.
+    """Reads values from ``view`` in order; ``pos`` is the position of the next value.
 
-    Byte strings are slices of ``view``, not copies; text must be UTF-8. ``entries`` is how many array elements and tagged
+    Byte strings are slices of ``view``, not copies; text must be UTF-8. ``entries``: how many array elements and tagged
     fields may still be read, over all arrays: a count that exceeds it raises TooManyEntries before anything is allocated.
     """
 
@@ -218,7 +218,7 @@ class Reader:
     # -- arrays and tags ----------------------------------------------------------------------------------------
 
     def array(self, smallest: int = 1) -> int:
-        """The count of an array that may not be null; ``smallest`` is the least size of an element in bytes."""
+        """The count of an array that may not be null; ``smallest``: the least size of an element in bytes."""
         return self._count(self.i32(), smallest)
 
     def nullable_array(self, smallest: int = 1) -> int | None:
@@ -243,7 +243,7 @@ class Reader:
         return count
 
     def skip_tags(self) -> None:
-        """Skips a section of tagged fields (KIP-482), whatever they are."""
+        """Skips a section of tagged fields (KIP-482)."""
         for _ in range(self.compact_tag_count()):
             self.uvarint()
             self.take(self.uvarint(), "a tagged field")
@@ -370,7 +370,7 @@ class Writer:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """One unsigned varint by itself."""
+    """A single unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     if value < 0x4000:

@@ -1,1 +1,1 @@
-"""Flink's shuffle partition protocol on the reactor: result partitions, written over the network, read by credit."""
+"""Flink's shuffle partition protocol on the reactor: result partitions, written over the network and read by credit."""

@@ -1,4 +1,4 @@
-"""The shuffle service put together from the broker's settings, for all its listeners.
+"""Builds the shuffle service from the broker's settings, for all its listeners. Runs on the thread that starts the broker.
 
 Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/server/test_broker_server.py.
 """
@@ -27,7 +27,7 @@ OF_THE_FILE_SYSTEM = -2
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
-    """The service keeps its data in files of its own and does not use the logs."""
+    """The service keeps its data in its own files and does not use ``logs``."""
     part = ShufflePart(
         surroundings.config,
         surroundings.runtime,
@@ -60,8 +60,8 @@ class ShufflePart:
         authorizer: Authorizer | None = None,
         quotas: ClientQuotas | None = None,
     ) -> None:
-        """``open_files``: how many spill files may be open at a time. ``authorizer`` None: every client may do everything.
-        ``quotas`` None: clients have none."""
+        """``open_files``: the limit of open spill files. ``authorizer`` None: every client may do everything.
+        ``quotas`` None: clients have no quotas."""
         self._config = config
         self._authorizer = authorizer
         self._runtime = runtime
@@ -97,7 +97,7 @@ class ShufflePart:
         return [PartThread("spiller", self.spiller)]
 
     def service(self, listener: Listener) -> ShuffleService:
-        """Raises ConfigError for a release of Flink whose protocol is not known."""
+        """Raises ConfigError for a release of Flink with an unknown protocol."""
         release = listener.options.get("generation", "2.0")
         try:
             generation = Generation(release)

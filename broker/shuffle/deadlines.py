@@ -1,11 +1,8 @@
-"""What result partitions are waiting for, and until when.
+"""The deadlines of result partitions, and the readers that wait for a partition that does not exist or cannot be read yet.
 
-Any thread may call; the callbacks run on the timer's thread, without locks.
-
-Readers that wait for a partition that does not exist, or cannot be read, yet.
-
-Any thread may call. Each waiting reader is answered once: with the partition, which may have been released or have failed before
-it could be read, or with None because it did not come in time. For a reader that may not read the partition, it never comes.
+Any thread may call. Callbacks of ``Deadlines`` run on the timer's thread, without locks. Each waiting reader is answered once:
+with the partition, which may have been released or have failed before it could be read, or with None at its timeout. A reader
+without the right to read the partition waits until its timeout.
 
 Tests: tests/shuffle/test_reading.py,
 tests/shuffle/test_writing.py.
@@ -25,13 +22,13 @@ from protocol.shuffle.ids import ResultPartitionID
 
 
 class Deadline(Enum):
-    WRITER_RETURN = auto()  # of a writer that was lost
-    READER_RETURN = auto()  # of another reader in place of a lost one
-    EXPIRY = auto()  # of the partition
+    WRITER_RETURN = auto()  # for a lost writer to return
+    READER_RETURN = auto()  # for another reader to replace a lost reader
+    EXPIRY = auto()  # the end of the partition
 
 
 class Deadlines:
-    """``is_known(partition)``: it has not been released. Asked with this object's lock held, so it must not take another."""
+    """``is_known(partition)``: it has not been released. Called with this object's lock held, so it must not take a lock."""
 
     def __init__(self, clock: Clock, timer: Timer, is_known: Callable[[ResultPartition], bool]) -> None:
         self._clock = clock
@@ -44,41 +41,45 @@ class Deadlines:
         return len(self._handles)
 
     def set(
-        self, partition: ResultPartition, what: Deadline, seconds: float, callback: Callable[[ResultPartition], object]
+        self,
+        partition: ResultPartition,
+        deadline: Deadline,
+        seconds: float,
+        callback: Callable[[ResultPartition], object],
     ) -> None:
-        """Call ``callback(partition)`` after ``seconds``, unless the partition is released before.
+        """Call ``callback(partition)`` after ``seconds``, unless the partition is released first.
 
-        This replaces a deadline that was set for the same reason before.
+        Replaces an earlier deadline of the same kind.
         """
-        key = partition, what
+        key = partition, deadline
 
         def due() -> None:
             with self._lock:
                 if self._handles.get(key) is not handle:
-                    return  # replaced or cancelled meanwhile
+                    return  # it was replaced or cancelled meanwhile
                 del self._handles[key]
             callback(partition)
 
         with self._lock:
-            # `Partitions` first makes a released partition unknown and then cancels its deadlines, so none is left behind.
+            # `Partitions` first makes a released partition unknown and then cancels its deadlines, so none remains.
             if not self._is_known(partition):
                 return
             before = self._handles.get(key)
-            # With the lock held: the timer's thread may call `due` at once, which looks for its handle in the table.
+            # With the lock held, because the timer's thread may call `due` at once, which looks up its handle.
             handle = self._handles[key] = self._timer.at(self._clock.monotonic() + seconds, due)
         if before is not None:
             before.cancel()
 
-    def cancel(self, partition: ResultPartition, what: Deadline) -> None:
+    def cancel(self, partition: ResultPartition, deadline: Deadline) -> None:
         with self._lock:
-            handle = self._handles.pop((partition, what), None)
+            handle = self._handles.pop((partition, deadline), None)
         if handle is not None:
             handle.cancel()
 
     def cancel_all(self, partition: ResultPartition) -> None:
         """The partition has been released."""
-        for what in Deadline:
-            self.cancel(partition, what)
+        for deadline in Deadline:
+            self.cancel(partition, deadline)
 
     def close(self) -> None:
         with self._lock:
@@ -97,7 +98,7 @@ class WaitingReader:
 
 
 class WaitingReaders:
-    """``find(id)``: the partition if it can be read now. Asked with this object's lock held, so it must not take another."""
+    """``find(id)``: the partition if it can be read now. Called with this object's lock held, so it must not take a lock."""
 
     def __init__(
         self,
@@ -114,13 +115,13 @@ class WaitingReaders:
         self._waiting: dict[bytes, list[WaitingReader]] = {}
 
     def __len__(self) -> int:
-        """Partitions that are waited for."""
+        """The number of partitions that readers wait for."""
         return len(self._waiting)
 
     def add(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
-        """Answer it now or later."""
+        """Answer ``reader`` now or later."""
         with self._lock:
-            # `Partitions` first makes a partition readable and then takes the readers that wait, so no reader is forgotten.
+            # `Partitions` first makes a partition readable and then takes the waiting readers, so no reader is forgotten.
             partition = self._find(partition_id)
             if partition is None:
                 reader.deadline = self._clock.monotonic() + self._timeout_s
@@ -129,8 +130,8 @@ class WaitingReaders:
         reader.answer(partition)
 
     def hide(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
-        """Have it wait for a partition that it may not read, to the end of its time. It may have waited before, and the
-        caller asks again when it is answered with the partition."""
+        """Have ``reader`` wait until its timeout for a partition that it may not read. It may have waited before; the caller
+        calls this again when the reader is answered with the partition."""
         with self._lock:
             reader.deadline = reader.deadline or self._clock.monotonic() + self._timeout_s
             self._add(partition_id, reader)
@@ -157,12 +158,12 @@ class WaitingReaders:
             reader.answer(None)
 
     def take(self, partition_id: ResultPartitionID) -> list[WaitingReader]:
-        """The readers that wait for it, which wait no longer; the caller answers them (``answer``)."""
+        """Removes and returns the readers that wait for the partition; the caller answers them (``answer``)."""
         with self._lock:
             return self._waiting.pop(partition_id, [])
 
     def close(self) -> None:
-        """Forget all readers; nobody is answered."""
+        """Forget all readers without an answer."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for readers in waiting.values():
@@ -172,7 +173,7 @@ class WaitingReaders:
 
 
 def answer(readers: list[WaitingReader], partition: ResultPartition | None) -> None:
-    """Give readers that were taken the partition, or None. To be called without locks."""
+    """Answer readers that were taken with the partition, or None. To be called without locks."""
     for reader in readers:
         if reader.timer is not None:
             reader.timer.cancel()

@@ -1,8 +1,8 @@
-"""What the shuffle service measures: memory, files, credit and back-pressure, of all result partitions together.
+"""The metrics of the shuffle service: memory, files, credit and back-pressure of all result partitions together.
 
-Partitions live for minutes, and their ids are of no use to anybody later, so none has a series of its own; the HTTP API shows
-them one by one. They are looked at when metrics are read, at most every few seconds, with pauses. What processors change is read
-without their locks: a sum may be some microseconds old in parts.
+Partitions live for minutes, and their ids are useless afterwards, so none has its own series; the HTTP API shows each. Partitions
+are visited when metrics are read, at most every few seconds, with pauses. Fields that processors change are read without their
+locks: parts of a sum may be some microseconds old.
 
 Tests: tests/metrics/test_moving.py.
 """
@@ -22,11 +22,11 @@ from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.view import View
 from broker.shuffle.spill.spiller import Spiller
 
-# Readers that one walk looks at; what is beyond is not counted.
+# The most readers that a walk visits; others are not counted.
 _READERS_MAX = 50_000
-# How old (s) the figures may be.
+# The maximum age (s) of the figures.
 _AGE_S = 2.0
-# Partitions between two pauses, some 0.2 ms, and how long (s) a pause is.
+# Partitions between two pauses, some 0.2 ms, and the length (s) of a pause.
 _PIECE = 50
 _PAUSE_S = 0.0005
 
@@ -35,7 +35,7 @@ _PAUSE_S = 0.0005
 class Figures:
     partitions: Mapping[Labels, float]  # by state
     buffers: Mapping[Labels, float]  # in memory and in files
-    blocked: Mapping[Labels, float]  # writers, by what they wait for
+    blocked: Mapping[Labels, float]  # writers, by the cause of their wait
     writers: int
     writer_credit: int
     readers: int

@@ -1,8 +1,8 @@
 """``/api/v1/shuffle``: result partitions, with the back-pressure of each channel as Flink's page shows it.
 
-A channel is a subpartition with its reader. A reader with data and without credit is held back by its consumer, a reader without
-data waits for the producer, and a writer without credit is held back by its readers or by the memory of the broker. Figures are
-read from what processors change; those of one answer may be some microseconds apart.
+A channel is a subpartition with its reader. A reader with data and without credit is blocked by its consumer, a reader without
+data waits for the producer, and a writer without credit is blocked by its readers or by the broker's memory. Figures are read
+from fields that processors change; those of one answer may be some microseconds apart.
 
 Tests: tests/shuffle/views/test_partitions.py.
 """
@@ -21,10 +21,10 @@ from broker.web.callers import Callers
 from broker.web.history import Figures
 from broker.web.routes import Answer, Call, Route, json_answer, page_of
 
-# Readers that are shown of one partition, and of all partitions of a page.
+# The most readers shown of a partition, and of all partitions of a page.
 _READERS_MAX: Final = 1000
 _ALL_READERS_MAX: Final = 5000
-# Subpartitions of one reader whose buffers are added up.
+# The most subpartitions of a reader for which sent buffers are summed.
 _SUMMED_MAX: Final = 64
 
 
@@ -44,16 +44,16 @@ class PartitionViews:
 
     def page(self, call: Call) -> Answer:
         callers = self._callers
-        found = {
+        visible = {
             each.id.hex(): each
             for each in call.work.each(self._partitions.present())
             if callers.may(call, Operation.DESCRIBE, ResourceType.TOPIC, PREFIX + each.owner)
         }
-        page, following = page_of(call, found)
+        page, following = page_of(call, visible)
         left = _ALL_READERS_MAX
         partitions = []
         for name in call.work.each(page):
-            shown = _partition(name, found[name], min(left, _READERS_MAX))
+            shown = _partition(name, visible[name], min(left, _READERS_MAX))
             left -= len(shown["readers"])
             partitions.append(shown)
         budget = self._budget
@@ -96,7 +96,7 @@ def _partition(name: str, partition: ResultPartition, readers_max: int) -> dict[
 
 
 def _why(partition: ResultPartition) -> str:
-    """What a writer that waits for credit waits for."""
+    """What blocks a writer that waits for credit."""
     return "readers" if partition.waits_for_readers else "memory"
 
 

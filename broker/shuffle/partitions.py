@@ -1,13 +1,13 @@
-"""All result partitions of this broker: found by their id, raced for, stored, expired.
+"""All result partitions of this broker: looked up by id, raced for, stored, expired.
 
-Any thread may call. One lock guards the tables; no partition's lock is taken while it is held, and the other way round.
+Any thread may call. One lock guards the tables; it is never held together with a partition's lock.
 
-Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, and the others
-are released. Where clients have different rights, only the attempts of one owner compete.
+Several attempts of a producer may write; the first that finishes a BLOCKING partition wins, and the others are released. Where
+clients have different rights, only the attempts of one owner compete.
 
-A data set that was released as a whole stays released: the client that releases it cannot know all writers that are about to
-write to it, such as tasks of a job that was cancelled. A partition that was released stays released for its writer: one that has
-lost its connection meanwhile, and resumes, would otherwise write a new one that nobody reads.
+A data set released as a whole stays released: the client that releases it cannot know all writers that are about to write to it,
+such as tasks of a cancelled job. A released partition stays released for its writer: a writer that lost its connection meanwhile,
+and resumes, would otherwise write a new partition without readers.
 
 Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/shuffle/test_fencing.py.
 """
@@ -42,16 +42,16 @@ from protocol.shuffle.writer_frames import (
 log = get_logger("shuffle")
 
 _HEX = re.compile(f"[0-9a-f]{{0,{2 * PARTITION_ID_BYTES}}}")
-# How many released data sets are remembered, the last ones: some 150 bytes each.
+# The number of released data sets that are remembered, the latest: some 150 bytes each.
 _RELEASED_DATA_SETS_MAX = 16_384
-# How many released partitions are remembered for writers that resume them, the last ones: some 300 bytes each.
+# The number of released partitions that are remembered for resuming writers, the latest: some 300 bytes each.
 _RELEASED_PARTITIONS_MAX = 4096
-# How many clients with different rights are remembered as those who have released one data set, the last ones.
+# The number of clients with different rights that are remembered as releasers of a data set, the latest.
 _RELEASERS_MAX = 4
 
 
 class Refused(Exception):
-    """What a writer asked for is not possible."""
+    """A writer's request is not possible."""
 
     def __init__(self, code: WriterErrorCode, message: str) -> None:
         super().__init__(message)
@@ -60,23 +60,23 @@ class Refused(Exception):
 
 @attrs.frozen(kw_only=True)
 class PartitionSettings:
-    request_timeout_s: float  # how long a reader waits for a partition to come
-    retention_s: float  # of a pipelined partition whose reader was lost; 0 = as Flink: it counts as read
-    pipelined_bytes: int  # of a pipelined partition that its readers have not been sent
+    request_timeout_s: float  # how long a reader waits for a partition
+    retention_s: float  # of a pipelined partition whose reader was lost; 0: as in Flink, it counts as read
+    pipelined_bytes: int  # unsent bytes of a pipelined partition
     ttl_s: float  # of a finished blocking partition
     writer_retention_s: float  # of a partition whose writer was lost
-    owners_compete: bool = True  # False: an attempt wins only against those of the same owner
+    owners_compete: bool = True  # False: an attempt competes only with those of the same owner
 
 
 @attrs.frozen
 class _Released:
-    """A partition that its ``writer`` may not know to be released."""
+    """A released partition, of whose release its ``writer`` may not know."""
 
     writer: bytes
-    readers_left: bool  # that is why
+    readers_left: bool  # the reason
 
     def refusal(self) -> Refused:
-        """The same that the writer would have been told if it had been connected."""
+        """The error that the writer would have got if it had been connected."""
         if self.readers_left:
             return Refused(WriterErrorCode.READERS_GONE, "all readers have left")
         return Refused(WriterErrorCode.RELEASED, "the partition was released")
@@ -91,21 +91,21 @@ class Partitions:
         self._spiller = spiller
         self._clock = clock
         self._timer = timer
-        self.acknowledgements = Soon(clock, timer)  # of writers
+        self.acknowledgements = Soon(clock, timer)  # to writers
         self.waiting = WaitingReaders(clock, timer, settings.request_timeout_s, self.find)
         self._deadlines = Deadlines(clock, timer, self.is_known)
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
-        self._ids: list[bytes] = []  # the same, in their order: those of a data set, or of one producer, stand together
+        self._ids: list[bytes] = []  # the same ids, sorted: those of a data set, or of a producer, are adjacent
         self._winners: dict[bytes, ResultPartitionID] = {}  # by `_contest`
         self._told_first = 0
-        # By whom, the latest last; None: by somebody who may release everything.
+        # The rights of its releasers, the latest last; None: of a client that may release everything.
         self._released_data_sets: dict[bytes, tuple[Rights | None, ...]] = {}
         self._released: dict[bytes, _Released] = {}  # by partition id
         spiller.on_room_freed = self.announce_room
 
     def load(self) -> None:
-        """When the broker starts: take up what an earlier broker has finished."""
+        """At the broker's start: load the partitions that an earlier broker finished."""
         for partition, left_s in self._spiller.load(self.budget, self.settings.ttl_s):
             self._by_id[partition.id] = partition
             insort(self._ids, partition.id)
@@ -113,7 +113,7 @@ class Partitions:
             self._expire_in(partition, left_s)
 
     def close(self) -> None:
-        """Forget everything, when nobody serves any more; finished blocking partitions stay on disk."""
+        """Drop everything, after serving has ended; finished blocking partitions stay on disk."""
         with self._lock:
             partitions, self._by_id = self._by_id, {}
             self._ids = []
@@ -135,7 +135,7 @@ class Partitions:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def open(self, request: OpenPartition, rights: Rights | None = None) -> ResultPartition:
-        """A new partition, or the one that this writer may take over. Raises Refused."""
+        """A new partition, or an existing partition that this writer may take over. Raises Refused."""
         if rights is not None:
             existing = self._by_id.get(request.partition)
             owners = {request.owner} if existing is None else {request.owner, existing.owner}
@@ -150,7 +150,7 @@ class Partitions:
                 _check_resume(partition, request)
                 return partition
             releasers = self._released_data_sets.get(request.partition.data_set, ())
-            if any(one is None or one.may(DELETE, request.owner, audited=False) for one in releasers):
+            if any(releaser is None or releaser.may(DELETE, request.owner, audited=False) for releaser in releasers):
                 raise Refused(WriterErrorCode.RELEASED, f"the data set {request.partition.data_set.hex()} was released")
             released = self._released.get(request.partition)
             if released is not None and request.resumes and released.writer == request.writer:
@@ -193,13 +193,13 @@ class Partitions:
         )
 
     def writer_came(self, partition: ResultPartition) -> None:
-        """A writer has taken it over: the lost one is not waited for any more."""
+        """A writer has taken over the partition: stop waiting for the lost writer."""
         self._deadlines.cancel(partition, Deadline.WRITER_RETURN)
 
     # -- finishing ----------------------------------------------------------------------------------------------------
 
     def finish(self, partition: ResultPartition, done: Callable[[Refused | None], None]) -> None:
-        """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on any thread."""
+        """Call ``done(None)``, on any thread, once it is finished and, if BLOCKING, on disk; otherwise ``done(error)``."""
         try:
             partition.charge_all()  # each subpartition gets an end
         except NoRoom as error:
@@ -233,7 +233,7 @@ class Partitions:
             self.soon(partial(self._finish_pipelined, partition, done, following))
         elif partition.finish():
             self._expire_in(partition, self._ttl_s(partition))
-            # The other readers come to their end, but the writer must know that one does not.
+            # The other readers reach the end, but the writer must know of the lost reader.
             lost = Refused(WriterErrorCode.RELEASED, "a reader was lost before it had all")
             done(lost if partition.readers.forsaken else None)
         elif partition.life in (LifeState.CANCELLED, LifeState.CONSUMED):
@@ -247,7 +247,7 @@ class Partitions:
         """On the spiller's thread."""
         if error is not None:
             log.error("partition_store_failed", partition=str(partition.id), error=str(error))
-            self._give_way(partition)  # before the writer hears of it: its next attempt may win
+            self._give_way(partition)  # before the writer is told: its next attempt may win
             done(Refused(WriterErrorCode.STORAGE_ERROR, str(error)))
             self.fail(partition, f"the broker could not store the partition: {error}")
             return
@@ -272,12 +272,12 @@ class Partitions:
         return self._contest_of(partition.id, partition.owner)
 
     def _contest_of(self, partition_id: ResultPartitionID, owner: str) -> bytes:
-        """What the attempts that compete, and no others, have in common."""
+        """The key that competing attempts, and no others, have in common."""
         key = partition_id.producer_key
         return key if self.settings.owners_compete else key + owner.encode()
 
     def _give_way(self, partition: ResultPartition) -> None:
-        """It has not won, whatever it has claimed."""
+        """Withdraw the partition's claim to have won."""
         with self._lock:
             if self._winners.get(self._contest(partition)) == partition.id:
                 del self._winners[self._contest(partition)]
@@ -299,19 +299,19 @@ class Partitions:
         if (listener := partition.lease.listener) is not None:
             listener.partition_ended()
         answer(waiting, partition)
-        # Late readers are told why for as long as they might come.
+        # Late readers get the reason as long as they might come.
         self._expire_in(partition, self.settings.writer_retention_s)
         return True
 
     def writer_lost(self, partition: ResultPartition) -> None:
-        """Its connection is closed: the writer may come back within the retention."""
+        """Its connection is closed: the writer may return within the retention."""
         if partition.life is LifeState.OPEN:
             self._deadlines.set(
                 partition, Deadline.WRITER_RETURN, self.settings.writer_retention_s, self._writer_stayed_away
             )
 
     def _writer_stayed_away(self, partition: ResultPartition) -> None:
-        # It may have come back while the old connection was still being noticed as lost, and may come this moment.
+        # It may have returned before the loss of the old connection was noticed, and may return at this moment.
         epoch = partition.lease.epoch
         if partition.life is LifeState.OPEN and partition.lease.listener is None:
             self.fail(partition, "the producer has lost its connection and has not come back", epoch)
@@ -326,7 +326,7 @@ class Partitions:
             self.soon(partial(self.end_view, view, cancelled))
 
     def _reader_left(self, partition: ResultPartition, lost: bool) -> None:
-        partition.announce_room()  # what the reader was behind with holds the writer back no longer
+        partition.announce_room()  # the reader's backlog no longer blocks the writer
         with partition.lock:
             all_read = partition.readers.all_left
         if all_read:
@@ -339,14 +339,14 @@ class Partitions:
             self._release(partition)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Go on with long work on the timer's thread, after what is due there already."""
+        """Continue long work on the timer's thread, after work already due there."""
         self._timer.at(self._clock.monotonic(), work)
 
     def announce_room(self) -> None:
         """From the spiller: memory or disk has been freed."""
         with self._lock:
             partitions = list(self._by_id.values())
-            # The first ones may take all of it, so each time others are first.
+            # The first partitions may take all of it, so each time others are first.
             self._told_first = (self._told_first + 1) % max(1, len(partitions))
             first = self._told_first
         for partition in islice(cycle(partitions), first, first + len(partitions)):
@@ -355,17 +355,17 @@ class Partitions:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def release(self, partition_id: ResultPartitionID, rights: Rights | None = None) -> bool:
-        """Drop it. False if it does not exist, or not for this client."""
+        """Drop a partition. False if it does not exist, or the client may not release it."""
         partition = self._by_id.get(partition_id)
         return partition is not None and _may_release(rights, partition) and self._release(partition)
 
     def release_data_set(self, data_set: bytes, rights: Rights | None = None) -> int:
-        """Drop all partitions whose ids begin so, and refuse more of them. How many there were. With ``rights``, both concern
-        those only that the client may release."""
+        """Drop all partitions with this beginning of their ids, and refuse more of them. Returns how many there were. With
+        ``rights``, both concern only partitions that the client may release."""
         if rights is not None and not rights.may_with_any(DELETE):
             return 0
         with self._lock:
-            releasers = [one for one in self._released_data_sets.pop(data_set, ()) if one != rights]
+            releasers = [releaser for releaser in self._released_data_sets.pop(data_set, ()) if releaser != rights]
             self._released_data_sets[data_set] = (*releasers, rights)[-_RELEASERS_MAX:]
             if len(self._released_data_sets) > _RELEASED_DATA_SETS_MAX:
                 del self._released_data_sets[next(iter(self._released_data_sets))]
@@ -374,10 +374,10 @@ class Partitions:
 
     def _release(self, partition: ResultPartition) -> bool:
         with partition.lock:
-            readers_left = partition.readers.all_left and not partition.readers.forsaken  # that is final
+            readers_left = partition.readers.all_left and not partition.readers.forsaken  # which is final
         with self._lock:
             if not self.is_known(partition):
-                return False  # released already; there may be another one of that id
+                return False  # released already; there may be a new partition with that id
             del self._by_id[partition.id]
             del self._ids[bisect_left(self._ids, partition.id)]
             self._released[partition.id] = _Released(partition.writer, readers_left)
@@ -391,7 +391,7 @@ class Partitions:
         self._spiller.remove(partition)
         if partition.life is not LifeState.CONSUMED and (listener := partition.lease.listener) is not None:
             listener.partition_ended()
-        answer(waiting, partition)  # they find that it is gone
+        answer(waiting, partition)  # they see that it is released
         return True
 
     def _ttl_s(self, partition: ResultPartition) -> float:
@@ -401,7 +401,7 @@ class Partitions:
         self._deadlines.set(partition, Deadline.EXPIRY, seconds, self._expire)
 
     def _expire(self, partition: ResultPartition) -> None:
-        if partition.readers:  # it is not taken away while it is read
+        if partition.readers:  # it does not expire while it is read
             self._expire_in(partition, max(1.0, self._ttl_s(partition)))
         else:
             self._release(partition)
@@ -412,12 +412,12 @@ class Partitions:
         return len(self._by_id)
 
     def present(self) -> Sequence[ResultPartition]:
-        """All of them, in no order."""
+        """All partitions, in no order."""
         with self._lock:
             return tuple(self._by_id.values())
 
     def count(self, prefix: str) -> int:
-        """Of the partitions whose hex digits begin with ``prefix``."""
+        """The number of partitions whose hex digits begin with ``prefix``."""
         if not _HEX.fullmatch(prefix):
             return 0
         with self._lock:
@@ -425,7 +425,7 @@ class Partitions:
             return end - first
 
     def _of(self, least: bytes, most: bytes) -> "list[ResultPartition]":
-        """Those with ids from ``least`` to ``most``, in their order. Under the lock."""
+        """The partitions with ids from ``least`` to ``most``, in order. With the lock held."""
         first, end = self._place(least, most)
         return [self._by_id[partition_id] for partition_id in self._ids[first:end]]
 
@@ -434,9 +434,9 @@ class Partitions:
         return first, bisect_right(self._ids, most, first)
 
     def list(self, prefix: str, rights: Rights | None = None) -> list[PartitionInfo]:
-        """The partitions whose hex digits begin with ``prefix``, in their order; those that the client may know of.
+        """The partitions whose hex digits begin with ``prefix``, in order, as far as the client may know of them.
 
-        The others are not looked at. A writer asks with a whole id whether the broker still answers.
+        Others are not visited. A writer asks with a whole id whether the broker still answers.
         """
         if not _HEX.fullmatch(prefix):
             return []
@@ -450,7 +450,7 @@ class Partitions:
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
-    """The least and the largest id whose hex digits begin with ``prefix``."""
+    """The smallest and the largest id whose hex digits begin with ``prefix``."""
     digits = 2 * PARTITION_ID_BYTES
     return bytes.fromhex(prefix[:digits].ljust(digits, "0")), bytes.fromhex(prefix[:digits].ljust(digits, "f"))
 
@@ -460,7 +460,7 @@ def _may_release(rights: Rights | None, partition: ResultPartition) -> bool:
 
 
 def _check_resume(partition: ResultPartition, request: OpenPartition) -> None:
-    """Raises Refused if this writer may not go on with the partition."""
+    """Raises Refused if this writer may not continue the partition."""
     if partition.kind is not request.type or len(partition.subpartitions) != request.subpartitions:
         raise Refused(
             WriterErrorCode.EXISTS_WITH_OTHER_SHAPE,

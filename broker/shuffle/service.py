@@ -1,8 +1,8 @@
-"""The shuffle protocol as a ``Service`` of the reactor: sessions, and what each message does.
+"""The shuffle protocol as a ``Service`` of the reactor: sessions, and the handling of each message.
 
-All handling is inline on the connection's processor, because every message is a few decisions over tables in memory; the
-spiller's thread writes the files. Connections are never muted for requests (``in_flight_max`` 0): the flow control is the
-protocol's own credit.
+All handling except long lists is inline on the connection's processor, because a message takes a few decisions over tables in
+memory; the spiller's thread writes the files. Connections are never muted for requests (``in_flight_max`` 0): the protocol's
+credit is the flow control.
 
 Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py, tests/shuffle/test_bad_frames.py, tests/shuffle/test_many.py.
 """
@@ -58,21 +58,21 @@ log = get_logger("shuffle")
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
 _PUSH_BUFFER_BYTE = bytes([WriterId.PUSH_BUFFER])
 _LIST_PARTITIONS = int(WriterId.LIST_PARTITIONS)
-# Partitions that a processor lists: about 1 ms.
+# The most partitions that a processor lists: about 1 ms.
 _LISTED_INLINE = 500
 _ADD_CREDIT = 6
-_ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # a longer frame has trailing bytes that are ignored
+_ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # a longer frame has trailing bytes, which are ignored
 _CREDITS_AT_A_TIME = 64
-# A row of pushes is taken within a part of a millisecond. It is no larger than one read of a processor.
+# A row of pushes takes a fraction of a millisecond. It is no larger than a processor's read.
 _PUSHES_AT_A_TIME = 128
 ROW_BYTES_MAX = 256 * 1024
-# A buffer size that a reader of more subpartitions than this asks for is passed on for all subpartitions of the partition.
+# A buffer size from a reader of more subpartitions than this is passed on for all subpartitions of the partition.
 _HINTS_AT_ONCE = 64
 
 
 class ShuffleRequest(Request):
-    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is no frame, and why. ``row``: it
-    is several frames, which have been parsed."""
+    """A frame, parsed when it is handled, because it holds its payload. ``error``: why it is not a frame. ``row``: it
+    is several frames, already parsed."""
 
     __slots__ = ("count", "error", "row")
 
@@ -83,18 +83,18 @@ class ShuffleRequest(Request):
 
 
 class ShuffleSession:
-    """One connection. The protocol has no state that framing would need."""
+    """A connection's session. Framing needs no state of the protocol."""
 
     in_flight_max = 0
 
     def __init__(self, row_bytes_max: int = ROW_BYTES_MAX) -> None:
-        """``row_bytes_max``: what is taken as one frame must not be larger than a frame may be."""
+        """``row_bytes_max``: the limit of frames taken as one, not larger than that of a frame."""
         self._row_bytes_max = row_bytes_max
         self._error: ProtocolError | None = None
-        self._row: PushRow | None = None  # the frames whose size was returned last
+        self._row: PushRow | None = None  # the frames of the last returned size
 
     def frame_size(self, data: memoryview) -> int:
-        """Consecutive frames are taken as one: AddCredits, so that the buffers which they allow are sent together, and pushes."""
+        """Consecutive frames are taken as one: pushes, and AddCredits, so that their buffers are sent together."""
         try:
             size = frame_size(data)
             if size == ADD_CREDIT_BYTES:
@@ -104,9 +104,7 @@ class ShuffleSession:
                 return row_size or size
             return size
         except ProtocolError as error:
-            self._error = (
-                error  # what has come so far counts as a frame, so that it is handled and the peer gets the error
-            )
+            self._error = error  # the bytes so far count as a frame, so that it is handled and the peer gets the error
             return len(data)
 
     def receive(self, frame: memoryview) -> Request:
@@ -116,11 +114,11 @@ class ShuffleSession:
 
 @attrs.frozen(eq=False)
 class Metering:
-    """What clients use of the quotas that their users have in all protocols.
+    """Charges clients' use against their users' quotas, which all protocols share.
 
-    Pushes count for producer_byte_rate, buffers that are sent to readers for consumer_byte_rate, and the time of handling frames
-    for request_percentage. After frames that leave a debt the connection takes nothing more until it is paid; a reader's debt
-    holds back its buffers only.
+    Pushes count for producer_byte_rate, buffers sent to readers for consumer_byte_rate, and the time of handling frames for
+    request_percentage. After frames that leave a debt, nothing more is taken from the connection until it is paid; a reader's
+    debt withholds only its buffers.
     """
 
     quotas: ClientQuotas
@@ -129,7 +127,7 @@ class Metering:
     clock: Clock
 
     def used(self, connection: Connection, outbox: Outbox, pushed: int, began: float) -> None:
-        """A frame has been handled, since ``began``, with ``pushed`` bytes of pushes."""
+        """A frame with ``pushed`` bytes of pushes has been handled since ``began``."""
         quotas, user, now = self.quotas, connection.principal.name, self.clock.monotonic()
         throttle_s = quotas.take(Kind.REQUEST, user, (now - began) * 100, now)
         if pushed:
@@ -140,7 +138,7 @@ class Metering:
 
 @attrs.define(eq=False)
 class _State:
-    """What the service keeps of a connection, on its processor."""
+    """The service's state of a connection, owned by its processor."""
 
     queue: RequestQueue
     writers: Writers
@@ -162,7 +160,7 @@ class ShuffleService:
         frame_max: int = ROW_BYTES_MAX,
         metering: Metering | None = None,
     ) -> None:
-        """``authorizer`` None: every client may do everything. ``frame_max``: bytes of the largest frame. ``metering`` None:
+        """``authorizer`` None: every client may do everything. ``frame_max``: the largest frame, in bytes. ``metering`` None:
         clients have no quotas."""
         self._authorizer = authorizer
         self._metering = metering
@@ -212,7 +210,7 @@ class ShuffleService:
         state = connection.data
         if state is None:
             state = connection.data = self._new_state(connection, outbox)
-            connection.keep = True  # Flink's clients keep theirs for later jobs, and send no heartbeats
+            connection.keep = True  # Flink's clients keep connections for later jobs, without heartbeats
         try:
             if request.error is not None:
                 raise request.error
@@ -230,7 +228,7 @@ class ShuffleService:
             else:
                 self._message(state, request, outbox, messages.parse(frame, self._generation))
         except NoRoom as error:
-            # Its writer connects again and sends the push when there is room. An error frame would end the writer.
+            # The writer reconnects and resends the push when there is room. An error frame would end the writer.
             unlogged = self._refusals.take(request.received_at)
             if unlogged is not None:
                 log.info(
@@ -242,7 +240,7 @@ class ShuffleService:
                 )
             outbox.close(request)
         except ProtocolError as error:
-            # As Flink: all receivers of this connection get the error, then it is closed.
+            # As in Flink, all receivers of this connection get the error, then it is closed.
             unlogged = self._violations.take(request.received_at)
             if unlogged is not None:
                 log.info(
@@ -257,9 +255,9 @@ class ShuffleService:
             outbox.close(request)
 
     def _list(self, connection: Connection, outbox: Outbox, wanted: ListPartitions) -> None:
-        """A long list, on a handler. What the connection sends after the request may be answered before it."""
-        found = self._partitions.list(wanted.prefix.lower(), rights_of(connection, self._authorizer))
-        outbox.push(connection, [writer_frames.encode_partition_list(wanted.correlation, found)])
+        """A long list, on a handler. Later requests of the connection may be answered first."""
+        partitions = self._partitions.list(wanted.prefix.lower(), rights_of(connection, self._authorizer))
+        outbox.push(connection, [writer_frames.encode_partition_list(wanted.correlation, partitions)])
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
@@ -297,7 +295,7 @@ class ShuffleService:
             state.queue.send()
 
     def stopping(self, connection: Connection) -> None:
-        """Streams just end; their readers and writers go on with the next broker, or fail."""
+        """Streams just end; their readers and writers continue with the next broker, or fail."""
 
     def disconnected(self, connection: Connection) -> None:
         if self._metering is not None:
@@ -339,7 +337,7 @@ class ShuffleService:
             outbox.call(connection, partial(self._wait_ended, state, connection, outbox, message, partition))
 
         waiting = WaitingReader(answer)
-        # Before it waits: the partition may come this moment.
+        # Before it waits, because the partition may come at this moment.
         state.waiting[message.receiver] = message, waiting
         if hidden:
             self._partitions.waiting.hide(message.partition, waiting)
@@ -354,7 +352,7 @@ class ShuffleService:
         message: PartitionRequest,
         partition: ResultPartition | None,
     ) -> None:
-        """The partition can be read, or was released, or None: it will not come. On the connection's processor."""
+        """The partition can be read or was released; None: it did not come. On the connection's processor."""
         requested, waiting = state.waiting.get(message.receiver, (None, None))
         if requested is not message or waiting is None:
             return  # cancelled meanwhile; the receiver may have requested something else
@@ -395,7 +393,7 @@ class ShuffleService:
                 self._no_memory(connection, outbox, message)
                 return
         receiver = Receiver(message.receiver)
-        # On any thread: there is something to send where there was nothing.
+        # Called on any thread when there is something to send where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
         try:
             receiver.view = View(
@@ -414,7 +412,7 @@ class ShuffleService:
         self._open_further(state, connection, outbox, receiver)
 
     def _open_further(self, state: _State, connection: Connection, outbox: Outbox, receiver: Receiver) -> None:
-        """Claim the other subpartitions step by step; between two steps the processor serves others."""
+        """Claim the other subpartitions in steps; between steps the processor serves others."""
         if state.queue.get(receiver.id) is not receiver:
             return  # cancelled meanwhile
         try:
@@ -434,7 +432,7 @@ class ShuffleService:
         state.queue.remove(receiver, cancelled=True)
 
     def _drop_receivers(self, state: _State) -> None:
-        """The client has closed, or broken the protocol: all its receivers leave."""
+        """The client has closed or violated the protocol: all its receivers leave."""
         state.queue.close(cancelled=True)
         self._stop_waiting(state)
 
@@ -465,7 +463,7 @@ def _may_read(state: _State, partition: ResultPartition) -> bool:
 
 
 def _hint_buffer_size(view: View, size: int) -> None:
-    """A reader would like buffers of this size: its writer is told, if it is connected."""
+    """A reader asks for buffers of this size: its writer is told, if it is connected."""
     listener = view.partition.lease.listener
     if listener is not None:
         indices = view.indices

@@ -1,4 +1,4 @@
-"""Kafka's API keys, and which header each version of each API carries.
+"""Kafka's API keys, and the header version that each version of each API uses.
 
 ``parse_request_header`` and the encoders of responses use only these tables, so that the broker can read and answer the header
 of a request for an API or a version that it does not serve.
@@ -99,7 +99,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
-    # This project's own, see `end_txns.py` and `backup.py`. Their numbers are far from Kafka's, which grow by a few a year.
+    # This project's own APIs: `own_apis.py`, `backup.py`. Their keys are far from Kafka's, which grow by a few a year.
     END_TXNS = 20000
     BACKUP = 20001
 
@@ -198,7 +198,7 @@ _FIRST_FLEXIBLE_BY_NAME: dict[ApiKey, int] = {
     ApiKey.BACKUP: 0,
 }
 
-# Keyed by plain int: converting a number from the wire to an ApiKey would cost more than the look-up itself.
+# Keyed by plain int: converting an int to an ApiKey costs more than the look-up.
 FIRST_FLEXIBLE_VERSION: dict[int, int] = {int(key): version for key, version in _FIRST_FLEXIBLE_BY_NAME.items()}
 NO_FLEXIBLE_VERSION = 1 << 15  # above every version, which is an int16
 
@@ -209,5 +209,5 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """0, or 1 (tags). Always 0 for ApiVersions: its reader does not yet know which versions the broker speaks (KIP-511)."""
+    """0, or 1 (tags). Always 0 for ApiVersions: its reader does not know the broker's versions yet (KIP-511)."""
     return 1 if version >= FIRST_FLEXIBLE_VERSION.get(key, NO_FLEXIBLE_VERSION) and key != ApiKey.API_VERSIONS else 0

@@ -1,7 +1,7 @@
 """Kafka's error codes, as an IntEnum with lower-case names: ``ErrorCode.unknown_topic_or_partition`` is 3.
 
-This module is the first to import kio, for all modules of this package: where hypothesis is installed, kio imports it to
-register its types, which would cost 135 ms and 21 MB in every test run that starts a broker.
+This module imports kio before any other module of this package does. Where hypothesis is installed, kio imports it for its types,
+which would cost 135 ms and 21 MB in every test run that starts a broker; this module prevents that import.
 
 Tests: tests/protocol/kafka/schema/test_control.py.
 """
@@ -14,9 +14,9 @@ def _import_kio_without_hypothesis() -> None:
         return
     missing = object()
     before = sys.modules.get("hypothesis", missing)
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # makes Python's import of it fail at once
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # makes its import fail at once
     try:
-        import kio.static._phantom  # noqa: F401  # the only module of kio that imports it
+        import kio.static._phantom  # noqa: F401  # the only module of kio that imports hypothesis
     finally:
         if before is missing:
             del sys.modules["hypothesis"]

@@ -1,7 +1,7 @@
-"""Writes the throttle time into a response that is encoded already.
+"""Writes the throttle time into an encoded response.
 
-Whether a client is throttled is known when its response is about to be sent, and seldom: so responses are encoded with a
-throttle time of 0, and this module knows where it lies in a frame.
+Whether a client is throttled is known only when its response is about to be sent, and rarely true: so responses are encoded
+with a throttle time of 0, and this module knows its position in a frame. Any thread.
 """
 
 import struct
@@ -15,15 +15,15 @@ from protocol.wire import BytesLike
 
 _I32 = struct.Struct(">i")
 _FIELD = "throttle_time"
-# Versions from which on the tagged fields follow the throttle time, where it is the last field.
+# From these versions on, tagged fields follow the throttle time where it is the last field.
 _PRODUCE_FLEXIBLE, _API_VERSIONS_FLEXIBLE = 9, 3
 
 
 def with_throttle_time(parts: Sequence[Any], api_key: int, version: int, throttle_ms: int) -> Sequence[Any]:
-    """The parts of a response frame, with this throttle time in them. ``parts`` and what is in them stay as they are.
+    """The parts of a response frame with this throttle time. ``parts`` and their contents are not modified.
 
-    They are returned unchanged where this version of the response has no throttle time. Of several responses to Produce in one
-    part, the last gets it: until that time is over, the client gets no other.
+    ``parts`` is returned if this version of the response has no throttle time. Of several Produce responses in one part, the last
+    gets it: the client gets no other response until that time is over.
     """
     at = _position(parts[0], api_key, version)
     if at is None:
@@ -40,7 +40,7 @@ def with_throttle_time(parts: Sequence[Any], api_key: int, version: int, throttl
 
 
 def _position(first: BytesLike, api_key: int, version: int) -> int | None:
-    """Where it is in the frame. ``first``: the first part of the frame, which is the only one of the first two APIs."""
+    """Its position in the frame. ``first``: the first part of the frame; the first two APIs have only this part."""
     if api_key == ApiKey.PRODUCE:  # the last field
         return len(first) - _I32.size - (version >= _PRODUCE_FLEXIBLE)
     if api_key == ApiKey.API_VERSIONS:
@@ -68,7 +68,7 @@ def _after_the_ranges(frame: BytesLike, version: int) -> int | None:
 
 @cache
 def _bytes_before(api_key: int, version: int) -> int | None:
-    """In all other responses that have a throttle time, only fields of fixed sizes are before it."""
+    """All other responses have only fixed-size fields before the throttle time, or no throttle time."""
     if api_key in (ApiKey.END_TXNS, ApiKey.BACKUP):
         return 0
     from kio.index import load_response_schema

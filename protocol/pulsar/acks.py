@@ -1,11 +1,10 @@
-"""ACK and FLOW, which consumers send all the time: without what ``frames.read_command`` does for commands that hold text.
+"""ACK and FLOW, which consumers send continuously: read without ``frames.read_command``'s checks of commands with text.
 
-An ACK may have thousands of ids, so it is read by hand if it looks like those of the clients, and else by protobuf.
+An ACK may have thousands of ids, so it is read by hand if it has the usual form, otherwise by protobuf.
 
-Sets of messages within a batch, as the wire has them: Java's BitSet as 64-bit words, the lowest first.
-
-Bit 1 means *not* acknowledged. Inside the broker such a set is one Python integer, whose bit i is message i. Words that a client
-sends are bounded by the number of messages of the entry, which the broker knows, and never by what the client sends.
+Acknowledgement sets within a batch are Java BitSets on the wire: 64-bit words, the lowest first, in which bit 1 means *not*
+acknowledged. Inside the broker such a set is one Python integer, whose bit i is message i. The words from a client are bounded by
+the entry's number of messages, which the broker knows. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from protocol.wire import BytesLike
 
 
 def bits_from_words(words: Sequence[int], messages: int) -> int:
-    """The messages of a batch that are not acknowledged. Missing words are 0, and bits beyond the batch are dropped."""
+    """The messages of a batch that are not acknowledged. Missing words are 0; bits beyond the batch are dropped."""
     count = -(-messages // 64)
     words = words[:count]
     value = int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
@@ -30,18 +29,18 @@ def bits_from_words(words: Sequence[int], messages: int) -> int:
 
 
 def words_from_bits(bits: int) -> tuple[int, ...]:
-    """The words of a set; as in Java, the last one is not 0."""
+    """The words of a set; as in Java, the last word is not 0."""
     count = -(-bits.bit_length() // 64)
     return struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little"))
 
 
 def all_bits(messages: int) -> int:
-    """The set of a batch of which nothing is acknowledged."""
+    """The set of a batch without acknowledged messages."""
     return (1 << messages) - 1
 
 
 class Acked(NamedTuple):
-    """One id of an ACK. ``ack_set`` has a bit for each message of the entry that is *not* acknowledged; empty: all are."""
+    """An id of an ACK. ``ack_set`` has a bit for each message of the entry *not* acknowledged; empty: all are acknowledged."""
 
     ledger_id: int
     entry_id: int
@@ -49,10 +48,10 @@ class Acked(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """``request_id`` -1: no response is wanted. ``validation_error`` -1: none, else the client could not use the message.
+    """``request_id`` -1: no response is wanted. ``validation_error`` -1: none, otherwise why the client cannot use it.
 
-    Nearly always whole entries of one ledger are acknowledged one by one. Then ``ids`` is empty: ``whole`` has the numbers of
-    the entries, and ``ledger_id`` that of the ledger."""
+    Nearly always an ACK is for whole entries of one ledger, individually. Then ``ids`` is empty: ``whole`` has the entry numbers,
+    and ``ledger_id`` the ledger's number."""
 
     consumer_id: int
     cumulative: bool
@@ -79,7 +78,7 @@ def read_ack(frame: BytesLike) -> Ack:
 
 
 def _read_plain_ack(data: bytes) -> Ack | None:
-    """The ACK as clients write it, or None, or IndexError, for what is not quite like that: protobuf reads it then."""
+    """An ACK of the usual form. None or IndexError for any other form, which protobuf then reads."""
     end = len(data)
     total, size = _SIZES.unpack_from(data)
     if total + 4 != end or size + COMMAND_AT != end or size > MAX_COMMAND_SIZE or data[8:11] != _ACK_TAGS:
@@ -96,7 +95,7 @@ def _read_plain_ack(data: bytes) -> Ack | None:
         ledger_id, whole, request_id = plain
         return Ack(consumer_id, False, [], request_id, -1, ledger_id, whole)
     ids: list[Acked] = []
-    # What the id before began with: tag and value of the ledger, and the tag of the entry.
+    # The beginning of the previous id: tag and value of the ledger, and the tag of the entry.
     ledger_id, before, before_size = 0, b"none", 4
     while pos < end and data[pos] == 0x1A:
         size = data[pos + 1]
@@ -142,12 +141,12 @@ def _read_plain_ack(data: bytes) -> Ack | None:
 
 
 def _read_whole_entries(data: bytes, pos: int) -> tuple[int, list[int], int] | None:
-    """The rest of an ACK whose ids are of one ledger, without sets: ledger, entries, request id. None: it has others."""
+    """The rest of an ACK with ids of one ledger, without sets: ledger, entries, request id. None: it has other ids."""
     end = len(data)
     entries: list[int] = []
     ledger_id = size = 0
     start = high_bytes = (
-        b"none"  # what ids begin with, up to the entry's number, and the bytes of that but for the first
+        b"none"  # the beginning of an id, up to the entry's number, and that number's bytes without the first
     )
     high = 0
     while pos < end and data[pos] == 0x1A:
@@ -183,7 +182,7 @@ def _read_whole_entries(data: bytes, pos: int) -> tuple[int, list[int], int] | N
 
 
 def _varint(data: bytes, pos: int) -> tuple[int, int]:
-    """A varint of at most 63 bits and the position after it; IndexError for others."""
+    """A varint of at most 63 bits and the position after it; IndexError for a longer varint."""
     value = shift = 0
     while (byte := data[pos]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -209,7 +208,7 @@ def _read_any_ack(frame: BytesLike) -> Ack:
 
 
 def read_flow(frame: BytesLike) -> tuple[int, int]:
-    """Consumer and permits of a whole FLOW frame; the permits may be any 32 bits. Raises ProtocolError."""
+    """Consumer and permits of a whole FLOW frame; the permits may be any 32-bit value. Raises ProtocolError."""
     flow = parse_partial(BaseCommand, _only_command(frame)).flow
     consumer_id, permits = flow.consumer_id, flow.messagePermits
     if not (consumer_id and permits) and not flow.IsInitialized():

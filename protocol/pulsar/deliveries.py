@@ -1,11 +1,8 @@
-"""MESSAGE frames: an entry on its way to a consumer.
+"""MESSAGE frames, SEND_RECEIPTs, and the constant commands PING and PONG.
 
-The broker writes only the head of such a frame. The stored part of the entry follows it as it is, often by sendfile, and the head
-counts its bytes. Written by hand, because protobuf takes five times as long.
-
-SEND_RECEIPT, written once for each entry, and the commands that never differ.
-
-Written by hand: protobuf takes five times as long.
+A MESSAGE frame brings an entry to a consumer. The broker writes only its head, which counts the bytes of the entry's stored part;
+that follows unchanged, often by sendfile. Heads, and the receipts written for each entry, are encoded by hand, because protobuf
+takes five times as long. Objects here belong to one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _BROKER_ENTRY = struct.Struct(">HI")  # magic, size
 
 
 class Deliveries:
-    """The heads of the MESSAGE frames of one consumer while its topic has one ledger. ``partition`` -1: not partitioned."""
+    """The heads of a consumer's MESSAGE frames while its topic keeps its ledger. ``partition`` -1: not partitioned."""
 
     __slots__ = ("_consumer", "_heads", "_ledger", "_partition")
 
@@ -36,8 +33,8 @@ class Deliveries:
         self._consumer = b"\x08" + varint(consumer_id)
         self._ledger = b"\x08" + varint(ledger_id) + b"\x10"
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
-        # By the length of the entry's varint: all that stands before it, when nothing follows the id. Made when one is needed,
-        # because many consumers are idle.
+        # By the length of the entry's varint: all bytes before it, where nothing follows the id. Made on demand, because many
+        # consumers are idle.
         self._heads: dict[int, tuple[int, bytes]] = {}
 
     def _head_before(self, entry_size: int) -> tuple[int, bytes]:
@@ -56,7 +53,7 @@ class Deliveries:
         consumer_epoch: int | None = None,
         broker_entry: bytes = b"",
     ) -> bytes:
-        """All of a frame but the ``stored_size`` bytes that follow. ``broker_entry`` is what ``broker_entry_block`` returned."""
+        """A frame without the ``stored_size`` bytes that follow. ``broker_entry``: the result of ``broker_entry_block``."""
         if not (redelivery_count or ack_set or consumer_epoch is not None or broker_entry):
             before, first, after = self.plain(entry_id, stored_size)
             return before + first[entry_id & 0x7F] + after
@@ -73,9 +70,9 @@ class Deliveries:
         return _SIZES.pack(size + 4 + len(broker_entry) + stored_size, size) + command + broker_entry
 
     def plain(self, entry_id: int, stored_size: int) -> tuple[bytes, Sequence[bytes], bytes]:
-        """The head of an entry that is delivered whole and for the first time, in three: what comes first, the first byte of
-        the entry's id by the lowest seven bits of that, and the rest. It is the same for entries of the same size whose ids
-        differ in those bits only."""
+        """The head of an entry that is delivered whole for the first time, in three pieces: the beginning, the entry id's first
+        byte, indexed by the id's lowest seven bits, and the rest. Entries of the same size whose ids differ only in those bits
+        share all three."""
         others = entry_id >> 7
         rest, first = (varint(others), MORE) if others else (b"", LAST)
         size, before = self._heads.get(len(rest) + 1) or self._head_before(len(rest) + 1)
@@ -83,13 +80,13 @@ class Deliveries:
 
 
 def broker_entry_block(timestamp_ms: int, index: int) -> bytes:
-    """What the broker adds to an entry, for clients that asked for it; ``index`` is that of the entry's last message."""
+    """The broker's metadata of an entry, for clients that asked for it; ``index``: that of the entry's last message."""
     metadata = b"\x08" + varint(timestamp_ms) + b"\x10" + varint(index)
     return _BROKER_ENTRY.pack(MAGIC_BROKER_ENTRY, len(metadata)) + metadata
 
 
 class Delivery(NamedTuple):
-    """A MESSAGE frame as a client reads it."""
+    """A MESSAGE frame, as read by a client."""
 
     command: CommandMessage
     broker_entry: BrokerEntryMetadata | None
@@ -97,7 +94,7 @@ class Delivery(NamedTuple):
 
 
 def read_delivery(frame: BytesLike) -> Delivery:
-    """A whole MESSAGE frame. The broker has no use for it; clients, tests and the simulator do. Raises ProtocolError."""
+    """A whole MESSAGE frame, for clients, tests and the simulator; the broker does not use it. Raises ProtocolError."""
     pos = command_end(frame)
     command = parse(BaseCommand, frame[COMMAND_AT:pos])
     if not command.HasField("message"):
@@ -118,29 +115,29 @@ PING = write_command(BaseCommand.Type.PING, CommandPing())
 PONG = write_command(BaseCommand.Type.PONG, CommandPong())
 
 
-# What a receipt carries in place of ledger and entry when the message was there already: -1 as an unsigned number.
+# Ledger and entry in the receipt of a duplicate message: -1 as an unsigned number.
 DUPLICATE = 0xFFFFFFFFFFFFFFFF
 
 
 class Receipts:
-    """The receipts of one producer while its topic has one ledger."""
+    """The receipts of a producer while its topic keeps its ledger."""
 
     __slots__ = ("_before", "_ids")
 
     def __init__(self, producer_id: int, ledger_id: int) -> None:
         producer = b"\x08" + varint(producer_id) + b"\x10"
         ledger = b"\x08" + varint(ledger_id) + b"\x10"
-        # By the length of the entry's varint: what stands before it.
+        # By the length of the entry's varint: the bytes before it.
         self._ids = [b"\x1a%c%b" % (len(ledger) + length, ledger) for length in range(11)]
-        # By the length of the whole receipt: what stands before the sequence. All is shorter than 128 bytes, so that each of
-        # the nested sizes takes one.
+        # By the length of the whole receipt: the bytes before the sequence id. A receipt is shorter than 128 bytes, so that each
+        # nested size takes one byte.
         size = len(producer) + 2 + len(ledger) + 1
         self._before = [
             _SIZES.pack(size + 8, size + 4) + b"\x08\x07\x3a%c%b" % (size, producer) for size in range(size, size + 31)
         ]
 
     def receipts(self, of: Iterable[tuple[int, int, int]]) -> bytes:
-        """The frames for these: sequence id, entry id, highest sequence id (0: there is none) of each."""
+        """The frames for these (sequence id, entry id, highest sequence id; 0: none)."""
         parts: list[bytes] = []
         known_sequence = known_entry = -1  # without their lowest seven bits
         before = between = after = sequence = entry = b""

@@ -1,12 +1,11 @@
-"""Frames of Pulsar's protocol, and the command that each of them begins with.
+"""Frames of Pulsar's protocol, and the command at the beginning of each.
 
 A frame is [total size][command size][command], in SEND and MESSAGE followed by metadata and payload (``sends.py``,
-``deliveries.py``). Sizes are 32 bits, big-endian; the total counts everything after itself. Positions count from the beginning of
-the frame. Commands pass through protobuf; the ones that go out once for each message are written by hand (``deliveries.py``,
-``deliveries.py``).
+``deliveries.py``). Sizes are 32 bits, big-endian; the total counts the bytes after itself. Positions count from the beginning of
+the frame. Commands pass through protobuf, except those that are sent for every message (``deliveries.py``, by hand). Pure.
 
-Protobuf may allocate thirty times the size of a hostile command while it parses it, and takes up to 30 ms for the largest that
-is read: so commands are bounded more narrowly than frames.
+While parsing a hostile command, protobuf may allocate thirty times its size, and take up to 30 ms for the largest command that is
+read: so commands have a lower bound than frames.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from protocol.pulsar.parsing import check_parts, check_text, parse
 from protocol.pulsar.pulsar_pb2 import BaseCommand, Message
 from protocol.wire import BytesLike
 
-# The largest metadata and payload of one message, which CONNECTED tells the client.
+# The largest metadata and payload of a message; CONNECTED tells it to the client.
 DEFAULT_MAX_MESSAGE_SIZE = 5 << 20
-# What a frame may have besides.
+# What a frame may have in addition.
 FRAME_PADDING = 10 << 10
 # The largest command: an ACK of 10,000 ids with their index sets, or a schema, needs less than this.
 MAX_COMMAND_SIZE = 1 << 20
 
-# The request id of what answers no request: -1 as an unsigned number.
+# The request id of a command that answers no request: -1 as an unsigned number.
 UNASKED = 2**64 - 1
 
 COMMAND_AT = 8
 _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
 _TYPE_TAG = 0x08
-_SMALLEST_FRAME = 6  # the command's size, and a command that is only its type
+_SMALLEST_FRAME = 6  # the command's size, and a command of only its type
 
 # Type -> name of its field in BaseCommand: the field's number is the type.
 FIELDS: dict[int, str] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.message_type}
@@ -54,7 +53,7 @@ _MANY_PARTS = frozenset(
 def frame_size(data: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> int:
     """The size of the frame that begins ``data``, with its first four bytes; 0 while these are incomplete.
 
-    Raises ProtocolError for a size that no frame has or that exceeds what ``max_message_size`` allows.
+    Raises ProtocolError for a size too small for a frame or too large for ``max_message_size``.
     """
     if len(data) < 4:
         return 0
@@ -65,12 +64,12 @@ def frame_size(data: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
 
 
 def whole_frames(buffer: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> tuple[list[memoryview], int]:
-    """All whole frames in ``buffer``, in order, and how many of its bytes they take. For clients; the reactor has its own."""
+    """All whole frames in ``buffer``, in order, and the number of bytes that they take. For clients; the reactor has its own."""
     return split_frames(buffer, max_message_size + FRAME_PADDING)
 
 
 def command_end(frame: BytesLike) -> int:
-    """Where the command of a whole frame ends. Raises ProtocolError for a size that exceeds the frame or the bound."""
+    """The end of a whole frame's command. Raises ProtocolError for a size that exceeds the frame or the bound."""
     try:
         total, size = _SIZES.unpack_from(frame)
     except struct.error:
@@ -85,9 +84,9 @@ def command_end(frame: BytesLike) -> int:
 
 
 def command_type(frame: BytesLike) -> int:
-    """The type of the frame's command; it may be one that nobody knows. Raises ProtocolError if there is none.
+    """The type of the frame's command, which may be unknown. Raises ProtocolError if there is none.
 
-    Every client writes the type first, so this looks at two bytes. Protobuf allows any order, and reads the others.
+    Every client writes the type first, so this reads two bytes. Protobuf, which allows any order, reads all other frames.
     """
     end = command_end(frame)
     if end >= COMMAND_AT + 2 and frame[COMMAND_AT] == _TYPE_TAG and frame[COMMAND_AT + 1] < 0x80:
@@ -96,9 +95,9 @@ def command_type(frame: BytesLike) -> int:
 
 
 def read_command(frame: BytesLike) -> tuple[int, Any]:
-    """The type and the command of a frame that holds nothing else: ``(4, CommandSubscribe)``. All text in it is ``str``.
+    """The type and the command of a frame without payload: ``(4, CommandSubscribe)``. All its text is ``str``.
 
-    Raises ProtocolError for all that is not a whole command of a type in pulsar.proto.
+    Raises ProtocolError for anything but a whole command of a type in pulsar.proto.
     """
     end = command_end(frame)
     if end != len(frame):

@@ -1,11 +1,11 @@
-"""MessageMetadata: what the broker asks of it, from permits to the key that orders.
+"""MessageMetadata, as far as the broker reads it: permits, times, keys; and message ids.
 
-Whoever accepts a message reads its metadata with ``read_metadata``, which is strict: a client that cannot parse the metadata of a
-message closes its connection, and would do so again and again. Metadata that is stored already was read so before, and
-``read_stored_metadata`` takes half the time. Both take what protobuf's C library takes, 1 us and 0.5 us; a scanner in Python
-would take longer than that. Strings may hold anything, hence ``as_bytes``.
+Whatever accepts a message reads its metadata with ``read_metadata``, which is strict: a client that cannot parse a message's
+metadata closes its connection, and would do so again and again. Stored metadata has passed that check, and
+``read_stored_metadata`` takes half the time. They take as long as protobuf's C library, 1 us and 0.5 us; a scanner in Python
+would take longer. Strings may hold any bytes, hence ``as_bytes``.
 
-Ids of messages: a ledger, an entry in it and a place in the entry's batch, with the two that mean the ends of the topic.
+A message id is a ledger, an entry in it and an index in the entry's batch; two ids stand for the ends of the topic. Pure.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protocol.pulsar.parsing import as_bytes, parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from protocol.wire import BytesLike
 
-# Pulsar has no bound but that of the whole message. So much may take 30 ms, during which a Python with a GIL does nothing else;
-# a few hundred properties come nowhere near.
+# Pulsar's only bound is that of the whole message. Parsing so much may take 30 ms, during which a Python with a GIL does nothing
+# else; a few hundred properties come nowhere near.
 MAX_METADATA_SIZE = 1 << 20
 
-# A message in a batch takes at least its size (4 bytes) and metadata that says how long it is (2).
+# A message in a batch takes at least its metadata's size (4 bytes) and metadata with the payload's size (2 bytes).
 SMALLEST_BATCHED = 6
 
 _NO_KEY = b"NONE_KEY"
@@ -31,27 +31,27 @@ _INT64_END = 1 << 63
 
 
 def read_metadata(data: BytesLike) -> MessageMetadata:
-    """The metadata of a message that is to be accepted. Raises ProtocolError, also for more than ``MAX_METADATA_SIZE``."""
+    """The metadata of a message to be accepted. Raises ProtocolError, also for more than ``MAX_METADATA_SIZE``."""
     if len(data) > MAX_METADATA_SIZE:
         raise ProtocolError(f"metadata of {len(data)} bytes: at most {MAX_METADATA_SIZE} are allowed")
     return parse(MessageMetadata, data)
 
 
 def read_stored_metadata(data: BytesLike) -> MessageMetadata:
-    """The metadata of a message that was accepted. Raises ProtocolError for bytes that cannot be it."""
+    """The metadata of an accepted message. Raises ProtocolError for bytes that cannot be metadata."""
     return parse_partial(MessageMetadata, data)
 
 
 def is_batch(metadata: MessageMetadata) -> bool:
-    """Whether the payload is a batch: one of a single message is one, too, and the client then expects ids of a batch."""
+    """Whether the payload is a batch. A batch may have a single message, and the client then expects ids of a batch."""
     return metadata.num_messages_in_batch != 1 or metadata.HasField("num_messages_in_batch")
 
 
 def check_batch(metadata: MessageMetadata, payload_size: int, max_message_size: int) -> int:
     """The number of messages, at least 1. Raises ProtocolError for more than the payload can hold.
 
-    Each message of an entry takes an offset of the log, a permit and a bit in the sets of the acknowledged ones, so the number
-    must not be a lie. The size before compression is one only up to ``max_message_size``: clients refuse larger ones.
+    Each message of an entry takes a log offset, a permit and a bit in the acknowledgement sets, so the number must be true. The
+    size before compression counts only up to ``max_message_size``: clients refuse larger messages.
     """
     messages = metadata.num_messages_in_batch
     if messages == 1:
@@ -65,18 +65,18 @@ def check_batch(metadata: MessageMetadata, payload_size: int, max_message_size: 
 
 
 def messages_in(metadata: MessageMetadata) -> int:
-    """The number of messages of an entry that ``check_batch`` let through."""
+    """The number of messages of an entry that ``check_batch`` accepted."""
     return metadata.num_messages_in_batch
 
 
 def publish_time_ms(metadata: MessageMetadata) -> int:
-    """When the client says that it sent the message; what exceeds Kafka's 63 bits becomes their end."""
+    """The client's publish time (ms); a value above Kafka's 63 bits becomes the largest of them."""
     time_ms = metadata.publish_time
     return time_ms if time_ms < _INT64_END else _INT64_END - 1
 
 
 def event_time_ms(metadata: MessageMetadata | SingleMessageMetadata) -> int:
-    """The application's own time, 0 if there is none."""
+    """The application's event time (ms), 0 if there is none."""
     return min(metadata.event_time, _INT64_END - 1)
 
 
@@ -85,12 +85,12 @@ def is_encrypted(metadata: MessageMetadata) -> bool:
 
 
 def is_chunk(metadata: MessageMetadata) -> bool:
-    """Whether the entry is one of the parts of a message that was larger than the broker takes."""
+    """Whether the entry is a chunk of a message larger than the broker's limit."""
     return metadata.num_chunks_from_msg > 1
 
 
 def message_key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
-    """The key of the message as the application gave it, or None."""
+    """The application's key of the message, or None."""
     if metadata.null_partition_key or not metadata.HasField("partition_key"):
         return None
     key = as_bytes(metadata.partition_key)
@@ -119,12 +119,12 @@ def sticky_key(metadata: MessageMetadata) -> bytes:
 
 
 _UINT64 = 1 << 64
-MINUS_1 = _UINT64 - 1  # as it is on the wire
+MINUS_1 = _UINT64 - 1  # on the wire
 _LATEST = (1 << 63) - 1
 
 
 class MessageId(NamedTuple):
-    """Ledger and entry are signed, as in Pulsar: -1 stands for "none". ``batch_index`` -1: the whole entry."""
+    """Ledger and entry are signed, as in Pulsar: -1 means none. ``batch_index`` -1: the whole entry."""
 
     ledger_id: int
     entry_id: int
@@ -133,7 +133,7 @@ class MessageId(NamedTuple):
 
     @property
     def is_earliest(self) -> bool:
-        """Before all messages. Also the last id of an empty topic, and the id of a message that was there already."""
+        """Before all messages. Also the last id of an empty topic, and the id of a duplicate message."""
         return self.ledger_id == -1 and self.entry_id == -1
 
     @property
@@ -155,10 +155,10 @@ LATEST = MessageId(_LATEST, _LATEST)
 
 
 def read_message_id(data: MessageIdData) -> MessageId:
-    """Any numbers are a message id, so this refuses nothing."""
+    """The id in ``data``. Any numbers are a valid id."""
     return MessageId(signed(data.ledgerId), signed(data.entryId), data.partition, data.batch_index)
 
 
 def signed(value: int) -> int:
-    """A uint64 as the signed number that it stands for, as in Java."""
+    """A uint64 as the signed number with the same bits, as in Java."""
     return value - _UINT64 if value >> 63 else value

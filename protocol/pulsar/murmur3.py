@@ -1,4 +1,4 @@
-"""Murmur3, 32 bits, seed 0, without the sign: how Pulsar spreads keys over consumers and partitions."""
+"""Murmur3, 32 bits, seed 0, without the sign: Pulsar's hash of keys, which distributes them over consumers and partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 _C1 = 0xCC9E2D51
 _C2 = 0x1B873593
 
-# Only so many bytes of a key are hashed: in Python each four take 0.3 us, and a hostile key may have megabytes.
+# Only so many bytes of a key are hashed: in Python four bytes take 0.3 us, and a hostile key may have megabytes.
 HASHED_BYTES = 4096
 # Hashes of keys up to this length are remembered.
 _SHORT = 64
@@ -24,7 +24,7 @@ def key_hash(key: bytes) -> int:
 
 
 def murmur3_32(data: bytes) -> int:
-    """The whole 32 bits, unsigned, of all of ``data``."""
+    """All 32 bits, unsigned, of all of ``data``."""
     size = len(data)
     value = 0
     for (block,) in struct.iter_unpack("<I", data[: size & ~3]):

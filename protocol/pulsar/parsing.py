@@ -1,9 +1,7 @@
-"""Protobuf's parser, made as strict as the rest of the protocols here: what it lets through becomes ProtocolError.
+"""Protobuf's parser, made as strict as the other protocols here, and varints for messages that are encoded by hand.
 
-It accepts messages whose required fields are missing, which clients do not, and a string that is not UTF-8, which it then
-returns as ``bytes``.
-
-Protobuf's varints, for the few messages that are written by hand because protobuf takes several times as long.
+Protobuf accepts messages without their required fields, which clients do not, and strings that are not UTF-8, which it returns as
+``bytes``. Both become ProtocolError here. A few messages are encoded by hand because protobuf takes several times as long. Pure.
 
 Tests: tests/protocol/pulsar/test_frames.py,
 tests/protocol/pulsar/test_deliveries_receipts.py,
@@ -24,17 +22,17 @@ M = TypeVar("M", bound=Message)
 
 _STRING = 9  # FieldDescriptor.TYPE_STRING
 
-# The most strings of a command: many times the properties of any producer or consumer. Looking at them takes 10 ms.
+# The most strings of a command: many times the properties of any producer or consumer. Checking them takes 10 ms.
 MOST_TEXTS = 10_000
-# Of the commands that set something up: 1,300 properties. Walking over so many parts takes 3 ms; protobuf parses them in 0.2 ms.
+# The most parts of a command, enough for 1,300 properties. Walking over so many takes 3 ms; protobuf parses them in 0.2 ms.
 MOST_PARTS = 4_000
-# Shorter commands are not walked over: protobuf parses them in 2 ms, whatever is in them.
+# Shorter commands are not walked over: protobuf parses them in 2 ms, whatever they hold.
 _SHORT = 64 << 10
 
 
 def check_parts(kind: type[Message], data: BytesLike, most: int = MOST_PARTS) -> None:
-    """Raises ProtocolError for a long message with more fields than this, those of messages inside it included. To be asked
-    before protobuf parses it, which takes 25 ms for a megabyte of the smallest fields; nobody else gets the interpreter then."""
+    """Raises ProtocolError for a long message with more than ``most`` fields, nested ones included. To be called before protobuf
+    parses it, which takes 25 ms for a megabyte of the smallest fields, while no other thread gets the interpreter."""
     if len(data) > _SHORT:
         try:
             _count(kind.DESCRIPTOR, memoryview(data), 0, len(data), most)
@@ -43,7 +41,7 @@ def check_parts(kind: type[Message], data: BytesLike, most: int = MOST_PARTS) ->
 
 
 def _count(descriptor: Any, data: memoryview, pos: int, end: int, left: int) -> int:
-    """How many fields more there may be."""
+    """The number of fields that may still follow."""
     while pos < end:
         left -= 1
         if left < 0:
@@ -83,7 +81,7 @@ def _varint(data: memoryview, pos: int) -> tuple[int, int]:
 
 
 def parse(kind: type[M], data: BytesLike) -> M:
-    """A message with all its required fields. Its text may still be bytes: see ``check_text`` and ``as_bytes``."""
+    """A message with all required fields. Its text may still be bytes: see ``check_text`` and ``as_bytes``."""
     try:
         message = kind.FromString(data)
     except (DecodeError, ValueError) as error:
@@ -94,7 +92,7 @@ def parse(kind: type[M], data: BytesLike) -> M:
 
 
 def parse_partial(kind: type[M], data: BytesLike) -> M:
-    """As ``parse``, in half the time, for a caller that looks at the required fields itself."""
+    """Like ``parse``, in half the time, for a caller that checks the required fields itself."""
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError) as error:  # ValueError: protobuf without its C library checks UTF-8 itself
@@ -108,12 +106,12 @@ def _unparsed(kind: type[Message], error: Exception) -> ProtocolError:
 def check_text(message: Message, most: int = MOST_TEXTS) -> int:
     """Raises ProtocolError unless every string in the message is text, and for more than ``most`` strings.
 
-    Takes 3 us for a usual command, and 1 us for each pair of properties. How many strings more there might have been.
+    Returns how many more strings would be allowed. Takes 3 us for a usual command, and 1 us for each pair of properties.
     """
     for field, value in message.ListFields():
         if field.message_type is not None:
             if _has_text(field.message_type):
-                # A repeated field is a sequence, a single one is not.
+                # Only a repeated field is a sequence.
                 for part in (value,) if isinstance(value, Message) else value:
                     most = check_text(part, most)
         elif field.type == _STRING:
@@ -128,7 +126,7 @@ def check_text(message: Message, most: int = MOST_TEXTS) -> int:
 
 @cache
 def _has_text(descriptor: Any) -> bool:
-    """Whether a message of this type can have strings in it. Commands with a hundred thousand ids cannot."""
+    """Whether a message of this type can have strings. Commands with a hundred thousand ids cannot."""
     return any(
         field.type == _STRING or (field.message_type not in (None, descriptor) and _has_text(field.message_type))
         for field in descriptor.fields
@@ -136,12 +134,12 @@ def _has_text(descriptor: Any) -> bool:
 
 
 def as_bytes(text: Any) -> bytes:
-    """The bytes of a string field that may hold anything."""
+    """The bytes of a string field, which may hold any bytes."""
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
-# The first byte of a number, by its lowest seven bits: where no others follow, and where some do. Numbers that ascend by small
-# steps have the others in common as a rule, so they are not computed for each of them.
+# The first byte of a varint, by the number's lowest seven bits: where no other byte follows, and where some do. Numbers that
+# ascend by small steps mostly share the other bytes, so these are not computed for each number.
 LAST = [bytes((value,)) for value in range(0x80)]
 MORE = [bytes((value | 0x80,)) for value in range(0x80)]
 _three = struct.Struct("3B").pack
@@ -150,7 +148,7 @@ _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
 
 def varint(value: int) -> bytes:
-    """A number of at most 64 bits, negative ones as protobuf writes those of any signed type."""
+    """A number of at most 64 bits; negative numbers as protobuf encodes those of its signed types."""
     if 0 <= value < 0x10000000:
         if value < 0x80:
             return LAST[value]

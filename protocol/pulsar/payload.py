@@ -1,13 +1,11 @@
-"""The payload of an entry: one message, or a batch of them, compressed as a whole and perhaps encrypted after that.
+"""The payload of an entry: one message, or a batch, compressed as a whole and then perhaps encrypted; and its codecs.
 
-A batch is [size][SingleMessageMetadata][payload] for each message. The broker itself never looks into a payload; what compacts a
-topic or serves it to Kafka's clients does.
+A batch is [size][SingleMessageMetadata][payload] for each message. Only compaction and the translation for Kafka's clients read
+payloads; the broker otherwise passes them on.
 
-The codecs of Pulsar's payloads, with a bound on the decompressed size.
-
-Metadata says how large a payload was before it was compressed. A few bytes can claim to hold gigabytes, or really hold them: a
-claim is checked against the caller's bound and against the most that the codec could yield, before anything is allocated for it,
-and whatever is not exactly as long as claimed is refused, as clients refuse it.
+Metadata states the payload's size before compression. A few bytes can claim to hold gigabytes, or really hold them: a claim is
+checked against the caller's bound and against the most that the codec could yield before anything is allocated for it, and data
+of any other length than claimed is refused, as clients refuse it. Pure.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ SNAPPY: int = CompressionType.SNAPPY
 
 CODEC_NAMES = {NONE: "none", LZ4: "lz4", ZLIB: "zlib", ZSTD: "zstd", SNAPPY: "snappy"}
 
-# The most bytes that one byte yields: of an LZ4 length, of two bits of deflate, of a zstd block that repeats a byte, of a copy in
-# snappy. A little more for what stands before the first of them.
+# The most bytes that a byte yields: of an LZ4 length, of two bits of deflate, of a zstd block that repeats a byte, of a copy in
+# snappy. A little more for the bytes before the first of them.
 _LARGEST_RATIO = {LZ4: 255, ZLIB: 1032, ZSTD: 32 * 1024, SNAPPY: 22}
 
 
@@ -55,7 +53,7 @@ def compress(codec: int, data: BytesLike) -> bytes:
 
 
 def decompress(codec: int, data: BytesLike, size: int, max_size: int) -> BytesLike:
-    """``data`` decompressed, which must yield ``size`` bytes. Raises ProtocolError, also if that is more than ``max_size``."""
+    """``data`` decompressed, which must yield ``size`` bytes. Raises ProtocolError, also if ``size`` exceeds ``max_size``."""
     if codec == NONE:
         return data
     if codec not in _LARGEST_RATIO:
@@ -85,7 +83,7 @@ def _decompress(codec: int, data: BytesLike, size: int) -> BytesLike:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     if codec == ZLIB:
         decompressor = zlib.decompressobj()
-        # One byte more shows that there is more; 0 would mean no bound.
+        # One byte above the size shows that there is more; 0 would mean no bound.
         out = decompressor.decompress(data, size + 1)
         if not decompressor.eof and len(out) <= size:
             raise ProtocolError("zlib data that ends too early")
@@ -98,8 +96,8 @@ def _decompress(codec: int, data: BytesLike, size: int) -> BytesLike:
     return memoryview(room)[:written]
 
 
-# The most that is decompressed of one entry. Clients take any size that a compressed message of 5 MiB decompresses to; this is
-# what it costs a thread of the broker at most.
+# The most that an entry is decompressed to. Clients take any size that a compressed message of 5 MiB yields; this bounds the
+# cost to a thread of the broker.
 MAX_PAYLOAD_SIZE = 64 << 20
 
 _SIZE = struct.Struct(">I")
@@ -113,17 +111,17 @@ class Batched(NamedTuple):
 
 
 def is_readable(metadata: MessageMetadata) -> bool:
-    """Whether the payload can be decompressed and split: not if it is encrypted, nor if it is a part of a larger message."""
+    """Whether the payload can be decompressed and split: not if it is encrypted or a chunk of a larger message."""
     return not is_encrypted(metadata) and not is_chunk(metadata)
 
 
 def decompressed(metadata: MessageMetadata, payload: BytesLike, max_size: int = MAX_PAYLOAD_SIZE) -> BytesLike:
-    """The payload of a readable entry. Raises ProtocolError, also for one of more than ``max_size`` bytes."""
+    """The payload of a readable entry. Raises ProtocolError, also for more than ``max_size`` bytes."""
     return decompress(metadata.compression, payload, metadata.uncompressed_size, max_size)
 
 
 def split_batch(payload: BytesLike, count: int) -> Iterator[Batched]:
-    """The messages of a batch that is no longer compressed. Raises ProtocolError, at the latest when it reaches bad bytes."""
+    """The messages of a decompressed batch. Raises ProtocolError, at the latest when it reaches invalid bytes."""
     view = memoryview(payload)
     if count < 1 or count * SMALLEST_BATCHED > len(view):
         raise ProtocolError(f"a batch of {count} messages in {len(view)} bytes")
@@ -143,7 +141,7 @@ def split_batch(payload: BytesLike, count: int) -> Iterator[Batched]:
 
 
 def build_batch(messages: Iterable[tuple[bytes, BytesLike]]) -> bytearray:
-    """The payload of a batch of these messages: metadata, as ``single_metadata`` returns it, and payload of each."""
+    """The payload of a batch of these messages (metadata from ``single_metadata``, payload)."""
     out = bytearray()
     for metadata, payload in messages:
         out += _SIZE.pack(len(metadata))

@@ -1,18 +1,14 @@
-"""SEND frames: a producer's message, whose bytes the broker stores as they are.
+"""SEND frames: a producer's messages, whose bytes the broker stores unchanged.
 
 After the command a frame has [0x0e01][CRC-32C][metadata size][metadata][payload], or the same without the first two; the checksum
-covers what follows it. All of this is the *stored part*: it is what a MESSAGE frame ends with (``deliveries.py``).
+covers the bytes after it. All of this is the *stored part*, with which a MESSAGE frame ends (``deliveries.py``).
 
-SENDs of one producer, as most of them are: read by what they have in common with those before.
-
-The metadata of a message is the producer's name, the sequence id and the time, and then fields that are the same in message after
-message, but for the key and the highest sequence id of a batch. Protobuf has read those of an earlier message, and this reads
-only what differs: 2.4 us for the SEND, its metadata and its checksum, and 2.8 us with a key, where one by one they take 3.9.
-
-What is read here is what ``sends.read_send``, ``metadata.read_metadata`` and ``metadata.check_batch`` would have returned. The
-rest is left to them: another producer, other fields, an order of fields that no client uses, a wrong checksum.
-
-One thread at a time.
+``read_send`` reads any SEND. ``UsualSends`` reads a producer's SENDs by what they have in common with earlier ones. A message's
+metadata is the producer's name, the sequence id and the time, followed by fields that are the same in message after message,
+except the key and a batch's highest sequence id. Protobuf has read those of an earlier message, and ``UsualSends`` reads only the
+differences: a SEND with its metadata and checksum takes 2.4 us, or 2.8 us with a key, instead of 3.9 us. It returns what
+``read_send``, ``metadata.read_metadata`` and ``metadata.check_batch`` would, and leaves all other SENDs to them: another
+producer, other fields, a field order that no client uses, a wrong checksum. A ``UsualSends`` is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ _new = tuple.__new__
 
 
 class StoredPart(NamedTuple):
-    """Where things are in the bytes that are stored, which begin at ``start`` and end at ``end``. ``crc`` -1: none was sent."""
+    """Positions in the stored bytes, which begin at ``start`` and end at ``end``. ``crc`` -1: none was sent."""
 
     start: int
     metadata: int
@@ -56,11 +52,11 @@ class StoredPart(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A SEND. ``start`` to ``crc`` are its stored part, as positions in the frame. A transaction is left out: nobody gets one."""
+    """A SEND. ``start`` to ``crc`` are its stored part, as positions in the frame. It has no transaction: clients get none."""
 
     producer_id: int
     sequence_id: int
-    num_messages: int  # what the client says; what the metadata says counts
+    num_messages: int  # by the client; the metadata's number is used
     highest_sequence_id: int  # 0: as ``sequence_id``
     is_chunk: bool
     start: int
@@ -138,7 +134,7 @@ def read_send(frame: BytesLike) -> Send:
 
 
 def _read_any_send(frame: BytesLike) -> Send:
-    """The same with protobuf: for fields that are rare, for an order that no client uses, and to say what is wrong."""
+    """The same with protobuf: for rare fields, for an order that no client uses, and for the error of an invalid frame."""
     start = command_end(frame)
     command = parse(BaseCommand, frame[COMMAND_AT:start])
     if not command.HasField("send"):
@@ -155,7 +151,7 @@ def _read_any_send(frame: BytesLike) -> Send:
 
 
 def metadata_size(frame: BytesLike) -> int:
-    """What the metadata of a SEND frame is said to take, without a look at anything else. 0 if that cannot be told."""
+    """The stated size of a SEND frame's metadata, without any other check. 0 if it cannot be read."""
     try:
         start = COMMAND_AT + _SIZES.unpack_from(frame)[1]
         magic, _, size = _HEADER.unpack_from(frame, start)
@@ -167,7 +163,7 @@ def metadata_size(frame: BytesLike) -> int:
 
 
 def read_stored_part(view: BytesLike, start: int = 0, end: int = -1) -> StoredPart:
-    """The parts of what is stored of a message, from ``start`` to ``end`` (-1: to the end). Raises ProtocolError."""
+    """The parts of a message's stored bytes, from ``start`` to ``end`` (-1: to the end). Raises ProtocolError."""
     if end < 0:
         end = len(view)
     crc = -1
@@ -178,7 +174,7 @@ def read_stored_part(view: BytesLike, start: int = 0, end: int = -1) -> StoredPa
     if magic == MAGIC_CRC32C:
         metadata = start + 10
     else:
-        # Without a checksum the size of the metadata comes first, and no frame is so large that it could look like the magic.
+        # Without a checksum the metadata's size is first, and no frame is large enough for it to look like the magic.
         crc = -1
         metadata = start + 4
         try:
@@ -193,7 +189,7 @@ def read_stored_part(view: BytesLike, start: int = 0, end: int = -1) -> StoredPa
 
 
 def crc_matches(view: BytesLike, stored: StoredPart | Send) -> bool:
-    """Whether metadata and payload are those whose checksum the client sent. True if it sent none."""
+    """Whether metadata and payload match the client's checksum. True if it sent none."""
     return stored.crc < 0 or crc32c(view[stored.metadata - 4 : stored.end]) == stored.crc
 
 
@@ -214,11 +210,11 @@ def write_send(send: CommandSend, stored: BytesLike) -> bytes:
 _STARTS = struct.Struct(">III")  # both sizes; the type's tag and value, the tag of the SEND, and its size
 _USUAL_SENDS_SHORT_TAGS: Final = 0x08063200 - 4
 _USUAL_SENDS_SHORT_MAX: Final = 131
-# magic, CRC, metadata size
+# after magic, CRC, metadata size
 _FIELDS_AT: Final = COMMAND_AT + 4
-# The longest command and metadata that are read here, of one SEND.
+# The longest command and metadata of a SEND that ``UsualSends`` reads.
 _MOST_BYTES: Final = 512
-# Kinds of metadata that are remembered, and how many SENDs in a row may be unusual before this gives up.
+# Kinds of metadata that are remembered, and how many SENDs in a row may be unusual before it gives up.
 _MOST_KINDS: Final = 32
 _MOST_MISSES: Final = 64
 _KEY: Final = 0x32  # tag of partition_key
@@ -226,8 +222,8 @@ _HIGHEST: Final = b"\xc0\x01"  # tag of highest_sequence_id
 
 
 class UsualSend(NamedTuple):
-    """``start`` and ``end`` of the stored part are positions in what was given to ``read``. There is no chunk, no time of
-    delivery, no encryption and no marker."""
+    """``start`` and ``end`` of the stored part are positions in the bytes that ``read`` got. The message has no chunk, delivery
+    time, encryption or marker."""
 
     sequence_id: int
     highest_sequence_id: int  # of the command; 0: as ``sequence_id``
@@ -244,13 +240,13 @@ class UsualSends:
     def __init__(self, producer_id: int) -> None:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"  # the command up to the sequence id
         self._name = b""  # the metadata up to the sequence id; empty: none is known yet
-        self._time, self._time_ms = b"none", 0  # of the last message; at first what no message has
-        # By the bytes that follow the time: messages, whether they are a batch, and the least payload that can hold them.
+        self._time, self._time_ms = b"none", 0  # of the last message; at first a value of no message
+        # By the bytes after the time: messages, whether they are a batch, and the smallest payload that can hold them.
         self._kinds: dict[bytes, tuple[int, bool, int]] = {}
         self._misses = 0
 
     def read(self, frames: memoryview, at: int, end: int) -> UsualSend | None:
-        """The SEND frame in ``frames[at:end]``. None: it is not usual, or wrong."""
+        """The SEND frame in ``frames[at:end]``. None: it is unusual or invalid."""
         if self._misses >= _MOST_MISSES or not self._name:
             return None
         try:
@@ -284,7 +280,7 @@ class UsualSends:
                     value, pos = _varint(data, pos, value)
                 if tag == 0x30:
                     highest = value
-                elif tag != 0x18 or value > 0x7FFFFFFF:  # the number of messages: what the metadata says counts
+                elif tag != 0x18 or value > 0x7FFFFFFF:  # the number of messages: the metadata's is used
                     return self._missed()
             before = self._name + sequence + b"\x18"
             after = command_end + 10
@@ -311,7 +307,7 @@ class UsualSends:
         return send
 
     def learn(self, send: Send, frame: memoryview, metadata: MessageMetadata) -> None:
-        """``frame`` had to be read in the other way, and is right."""
+        """Remembers ``frame``, which ``read_send`` had to read and which is valid."""
         if self._misses >= _MOST_MISSES or send.payload > _MOST_BYTES:
             return
         if len(self._kinds) >= _MOST_KINDS:
@@ -329,7 +325,7 @@ class UsualSends:
         except (IndexError, ProtocolError):
             return
         if (
-            rest.HasField("producer_name")  # the last one would count
+            rest.HasField("producer_name")  # the last of several would count
             or rest.HasField("sequence_id")
             or rest.HasField("publish_time")
             or rest.encryption_keys
@@ -349,7 +345,7 @@ class UsualSends:
 
 
 def _kind_of(rest: bytes) -> bytes:
-    """The fields without the key at their beginning and the highest sequence id at their end. IndexError for what ends too
+    """The fields without the key at the beginning and the highest sequence id at the end. IndexError for fields that end too
     early."""
     if rest and rest[0] == _KEY:
         size, at = rest[1], 2
@@ -365,7 +361,7 @@ def _kind_of(rest: bytes) -> bytes:
 
 
 def _varint(data: bytes, pos: int, value: int) -> tuple[int, int]:
-    """A varint whose first byte is ``value``, and the position after it. IndexError for one that is too long."""
+    """A varint whose first byte is ``value``, and the position after it. IndexError if it is too long."""
     if value <= 0x7F:
         return value, pos
     value &= 0x7F

@@ -1,11 +1,11 @@
-"""The messages of OAUTHBEARER (RFC 7628): a token, and the error that is sent for one that is not accepted."""
+"""The messages of OAUTHBEARER (RFC 7628): a token, and the error for a token that is not accepted."""
 
 import re
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 
-# What the client sends after it has received an error, to end the exchange.
+# The client's answer to an error, which ends the exchange.
 ABORT = b"\x01"
 INVALID_TOKEN = b'{"status":"invalid_token"}'
 
@@ -26,7 +26,7 @@ class BearerMessage(NamedTuple):
 
 
 def parse(message: bytes, max_bytes: int) -> BearerMessage:
-    """Extensions are read over, as in Kafka. Raises ProtocolError. Nothing of the message is in the error."""
+    """Extensions are ignored, as in Kafka. Raises ProtocolError, whose text has nothing of the message."""
     if len(message) > max_bytes:
         raise ProtocolError("an OAUTHBEARER message that is too long")
     try:

@@ -6,7 +6,7 @@ from protocol.errors import ProtocolError
 
 
 class PlainMessage(NamedTuple):
-    """``authzid``: the user to act as; empty: the one who logs in."""
+    """``authzid``: the user to act as; empty: the user who logs in."""
 
     authzid: str
     user: str
@@ -17,7 +17,7 @@ class PlainMessage(NamedTuple):
 
 
 def parse(message: bytes) -> PlainMessage:
-    """Raises ProtocolError. Nothing of the message is in the error."""
+    """Raises ProtocolError, whose text has nothing of the message."""
     try:
         parts = message.decode().split("\0")
     except UnicodeDecodeError:

@@ -1,11 +1,7 @@
-"""The client's side of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
+"""Both sides of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
 
-Kafka uses user names and passwords as UTF-8 without preparing them (SASLprep), and so does this module.
-
-The server's side of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
-
-Kafka uses user names and passwords as UTF-8 without preparing them (SASLprep), and so does this module. Messages are at most
-``MESSAGE_MAX_BYTES`` long, which bounds what an exchange that is never finished keeps.
+Like Kafka, this module uses user names and passwords as UTF-8 without preparing them (SASLprep). The server's messages are at
+most ``MESSAGE_MAX_BYTES`` long, which bounds the memory of an unfinished exchange. An exchange is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -20,14 +16,14 @@ from protocol.errors import ProtocolError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-# More iterations than this can only serve to keep the client busy: Kafka's default is 4096, and 600,000 are recommended for
+# More iterations would only keep the client busy: Kafka's default is 4096, and 600,000 are recommended for
 # passwords in web forms.
 MAX_ITERATIONS = 10_000_000
 MIN_ITERATIONS = 4096  # RFC 7677, and Kafka's own lower bound
 
 
 class ScramClient:
-    """One exchange: send ``first()``, then ``final(answer)``, then give the second answer to ``verify``."""
+    """An exchange: send ``first()``, then ``final(answer)``, then pass the second answer to ``verify``."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
         self._hash = HASHES[mechanism]
@@ -103,12 +99,12 @@ def _base64(text: str) -> bytes:
         raise ProtocolError("a field that is not base64") from None
 
 
-# A user name of USER_MAX_BYTES, of which each byte is escaped by three, and 1 KiB for the nonce and the rest.
+# A user name of USER_MAX_BYTES, each byte escaped by three bytes, and 1 KiB for the nonce and the rest.
 USER_MAX_BYTES = 1000
 MESSAGE_MAX_BYTES = 4096
 
-# GS2 header with the authorization id, the user name, the nonce, and extensions that nobody needs to understand. "y" is a client
-# that could bind the channel and believes that the server cannot, which is true.
+# GS2 header with the authorization id, the user name, the nonce, and optional extensions. "y" is from a client that supports
+# channel binding and believes that the server does not, which is true.
 _FIRST = re.compile(
     r"(?P<gs2>(?P<flag>[ny]),(?:a=(?P<authzid>[^,\0]+))?,)"
     r"(?P<bare>n=(?P<user>[^,\0]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-ln-z][A-Za-z]*=[^,\0]+)*)"
@@ -121,7 +117,7 @@ _ESCAPED = re.compile(r"=(2C|3D)?")
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """What clients compute from a password. Takes milliseconds."""
+    """SaltedPassword, which clients compute from a password. Takes milliseconds."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -131,14 +127,14 @@ def salted_bytes(mechanism: str) -> int:
 
 
 def stored_keys(mechanism: str, salted: bytes) -> tuple[bytes, bytes]:
-    """StoredKey and ServerKey of a salted password: what a server keeps."""
+    """StoredKey and ServerKey of a salted password, which a server keeps."""
     algorithm = HASHES[mechanism]
     client_key = hmac.digest(salted, b"Client Key", algorithm)
     return hashlib.new(algorithm, client_key).digest(), hmac.digest(salted, b"Server Key", algorithm)
 
 
 class ScramServer:
-    """One exchange: ``user = first(message)``, ``challenge(...)``, ``final(message)``."""
+    """An exchange: ``user = first(message)``, ``challenge(...)``, ``final(message)``."""
 
     __slots__ = ("_first_bare", "_gs2", "_hash", "_nonce", "_server_first", "_server_key", "_stored_key")
 
@@ -162,7 +158,7 @@ class ScramServer:
         return user
 
     def challenge(self, salt: bytes, iterations: int, stored_key: bytes, server_key: bytes, nonce: str) -> bytes:
-        """The answer to the first message. ``nonce``: random, and used once."""
+        """The answer to the first message. ``nonce``: random, used once."""
         self._nonce += nonce
         self._stored_key, self._server_key = stored_key, server_key
         self._server_first = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={iterations}"
@@ -173,10 +169,10 @@ class ScramServer:
         match = _FINAL.fullmatch(_scram_server_text(message))
         if match is None:
             raise ProtocolError("a last SCRAM message that cannot be read")
-        # librdkafka before 2.6.1 puts its own nonce in front of the whole once more. As in Kafka, the end decides; what the
-        # proof signs includes the broker's nonce in any case.
-        of_this = match["nonce"].endswith(self._nonce)
-        if match["channel"] != base64.b64encode(self._gs2.encode()).decode() or not of_this:
+        # librdkafka before 2.6.1 repeats its own nonce in front of the whole nonce. As in Kafka, the end decides; the proof signs
+        # the broker's nonce in any case.
+        is_of_this_exchange = match["nonce"].endswith(self._nonce)
+        if match["channel"] != base64.b64encode(self._gs2.encode()).decode() or not is_of_this_exchange:
             raise ProtocolError("a last SCRAM message of another exchange")
         try:
             proof = base64.b64decode(match["proof"], validate=True)

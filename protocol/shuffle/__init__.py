@@ -1,1 +1,1 @@
-"""Flink's shuffle partition protocol, and the frames by which writers fill partitions over the network: bytes <-> values."""
+"""Flink's shuffle partition protocol, and this project's frames for writers of partitions: bytes <-> values."""

@@ -1,13 +1,12 @@
-"""BufferResponse, the message that carries the data, and the decoder of everything that a server sends.
+"""BufferResponse, the message with the data, and the decoder of everything that a server sends.
 
-A server packs a header and sends the payload after it as a separate part, untouched. The client's decoder is as incremental as
-Flink's: for a BufferResponse it goes by the ``size`` in the body and not by the length of the frame.
+A server encodes a header and sends the payload after it as a separate part, untouched. The client's decoder is as incremental as
+Flink's: it uses a BufferResponse's ``size`` field, not the length of the frame.
 
-Rows of received buffers: the BufferResponse frames that a client received together, taken apart together.
-
-As for rows of pushes (``push_row.py``), consecutive frames of the same length are unpacked by one ``struct``, header and payload,
-which copies each payload once. The frames of several receivers may alternate; each receiver has a row of its own. Only data
-buffers of generation 2.0 that are not packed, compressed or empty are in a row.
+A decoder may also return *rows*: the BufferResponse frames that a client received together, decoded together. As for rows of
+pushes (``push_row.py``), consecutive frames of the same length are unpacked by one ``struct``, header and payload, which copies
+each payload once. The frames of several receivers may alternate; each receiver has its own row. Only data buffers of generation
+2.0 that are not partial, compressed or empty are in a row. Objects here belong to one thread at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ROW_HEADER_BYTES = _header.size
 
 
 class RowBuffer(NamedTuple):
-    """One buffer of a row."""
+    """A buffer of a row."""
 
     subpartition: int
     sequence: int
@@ -40,14 +39,14 @@ class RowBuffer(NamedTuple):
 
 
 class BufferRow:
-    """Data buffers of one receiver with consecutive numbers, the first of which is ``sequence``; in columns."""
+    """Data buffers of a receiver with consecutive numbers from ``sequence`` on, in columns."""
 
     __slots__ = ("backlog", "data_types", "payloads", "receiver", "sequence", "subpartitions")
 
     def __init__(self, receiver: bytes, sequence: int) -> None:
         self.receiver = receiver
         self.sequence = sequence
-        self.backlog = 0  # that of the last buffer
+        self.backlog = 0  # of the last buffer
         self.subpartitions: list[int] = []
         self.data_types: list[int] = []
         self.payloads: list[bytes] = []
@@ -62,10 +61,10 @@ class BufferRow:
 
 
 def take_rows(view: memoryview, max_payload: int) -> tuple[list[BufferRow], int]:
-    """The rows of the whole frames at the beginning of ``view``, and the size of these frames. None and 0 if it does not begin
-    with two such frames.
+    """The rows of the whole frames at the beginning of ``view``, and the size of these frames. None and 0 unless it begins with
+    two such frames.
 
-    Whatever the frames are, each is looked at twice at most.
+    Whatever the frames are, each is examined at most twice.
     """
     end = len(view)
     length = _data_frame(view, 0, end, max_payload)
@@ -74,7 +73,7 @@ def take_rows(view: memoryview, max_payload: int) -> tuple[list[BufferRow], int]
     rows: dict[bytes, BufferRow] = {}
     pos = 0
     while length:
-        # Frames of other lengths behind this one are not unpacked for nothing.
+        # Following frames of other lengths are not unpacked in vain.
         alike = view[pos + length : pos + length + 4] == view[pos : pos + 4]
         most = (end - pos) // length if alike else 1
         added = _add(rows, view[pos : pos + most * length], length)
@@ -86,7 +85,7 @@ def take_rows(view: memoryview, max_payload: int) -> tuple[list[BufferRow], int]
 
 
 def _data_frame(view: memoryview, pos: int, end: int, max_payload: int) -> int:
-    """The length of the whole BufferResponse frame with data that begins at ``pos``. 0: there is none."""
+    """The length of the whole BufferResponse frame with data at ``pos``. 0: there is none."""
     if end - pos <= ROW_HEADER_BYTES:
         return 0
     length: int
@@ -97,7 +96,7 @@ def _data_frame(view: memoryview, pos: int, end: int, max_payload: int) -> int:
 
 
 def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
-    """Add the frames at the beginning of ``view`` that have this length and belong into a row; how many."""
+    """Adds the frames at the beginning of ``view`` that have this length and belong in a row; returns their number."""
     count = 0
     payload_size = length - ROW_HEADER_BYTES
     last: bytes | None = None
@@ -123,8 +122,8 @@ def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
             break
         if receiver != last:
             last = receiver
-            known = rows.get(receiver)
-            row = rows[receiver] = known or BufferRow(receiver, number)
+            existing = rows.get(receiver)
+            row = rows[receiver] = existing or BufferRow(receiver, number)
             payloads = row.payloads
         if number != row.sequence + len(payloads):
             break
@@ -136,20 +135,20 @@ def _add(rows: dict[bytes, BufferRow], view: memoryview, length: int) -> int:
     return count
 
 
-# 32 KiB: Flink's memory segment. A payload above it breaks the connection of a Flink client.
+# 32 KiB: Flink's memory segment. A larger payload breaks a Flink client's connection.
 DEFAULT_BUFFER_SIZE = 32 * 1024
-# From this size on a copy costs more than a system call.
+# From this size on, a copy costs more than a system call.
 _DIRECT_BYTES = 64 * 1024
-# At most this much is allocated for a payload of which nothing has come yet, however large its header says it is; more is
-# allocated as its bytes come.
+# At most this much is allocated for a payload of which no byte has come, whatever size its header states; more is allocated as
+# its bytes come.
 _BELIEVED_BYTES = 2 * 1024 * 1024
 
 
 class BufferHeader(NamedTuple):
     """A BufferResponse without its payload.
 
-    ``partial_sizes`` is empty for an ordinary buffer. Otherwise the payload is that many buffers, back to back, which take
-    ``sequence`` and the numbers after it. ``subpartition`` is -1 if the sender did not say (1.16 never does).
+    ``partial_sizes`` is empty for an ordinary buffer. Otherwise the payload is that many buffers, back to back, numbered
+    from ``sequence`` on. ``subpartition`` is -1 if the sender did not send it (1.16 never does).
     """
 
     receiver: bytes
@@ -207,7 +206,7 @@ _BODY_1_16 = struct.Struct(">16siiBBi")
 _BODY_1_19 = struct.Struct(">16siiiBBi")
 _BODY_2_0 = struct.Struct(">16siiiiBBi")
 _I32 = struct.Struct(">i")
-# The end of a header, after its length and what is the same for all buffers of a receiver's subpartition: sequence, backlog, data
+# The end of a header, after its length and the constant fields of a receiver's subpartition: sequence, backlog, data
 # type, compressed, size.
 _VARYING_BYTES = 14
 _PACK_VARYING = {
@@ -231,9 +230,9 @@ def header(
     size: int,
     partial_sizes: Sequence[int] = (),
 ) -> bytes:
-    """Frame header and message header, to be sent right before ``size`` bytes of payload.
+    """Frame header and message header, to be sent immediately before ``size`` bytes of payload.
 
-    ValueError for partial sizes in a generation that does not have them.
+    Raises ValueError for partial sizes in a generation without them.
     """
     if partial_sizes:
         return _header_with_partials(
@@ -247,7 +246,7 @@ def header(
 
 
 class HeaderTemplate(NamedTuple):
-    """What the headers of one receiver's buffers of one subpartition have in common, for a sender of many.
+    """The constant part of the headers of a receiver's buffers of one subpartition, for a sender of many.
 
     ``pack(fixed_bytes + size, fixed, sequence, backlog, data_type, compressed, size)`` is the ``header``.
     """
@@ -333,13 +332,13 @@ ServerMessage = BufferResponse | BufferRow | messages.Message | writer_frames.Se
 
 
 class ClientDecoder:
-    """Cuts what a server sends into messages, however the stream is split. Belongs to one thread.
+    """Splits a server's stream into messages, however its bytes arrive. Belongs to one thread.
 
     Payloads are copied once, out of the bytes given to ``feed``; or not at all, if the rest of a large payload is received into
     ``space`` and reported by ``filled``. Only an unfinished message is kept: at most ``max_payload`` bytes of a buffer and
-    ``max_frame`` of anything else, and, except for the first 2 MiB of a payload, no more than twice what has come. After a
-    ProtocolError the connection cannot be used any more. ``rows``: data buffers that come together are put into rows, as far as
-    ``buffer_row`` can.
+    ``max_frame`` of any other message, and, except for the first 2 MiB of a payload, at most twice the bytes that have come.
+    After a ProtocolError the connection cannot be used any more. ``rows``: data buffers that come together are returned as
+    rows, where ``take_rows`` can.
     """
 
     __slots__ = (
@@ -370,26 +369,26 @@ class ClientDecoder:
         self._head = bytearray()  # of an unfinished message, up to a buffer's payload
         self._header: BufferHeader | None = None  # of the buffer whose payload is being read
         self._payload = bytearray()
-        self._filled = 0  # bytes of it that have come; the rest is still empty
+        self._filled = 0  # bytes of it that have come
 
     @property
     def pending(self) -> int:
-        """Bytes kept of an unfinished message. If there are any at the end of the stream, it was cut off."""
+        """Bytes kept of an unfinished message. If there are any at the end of the stream, the stream was truncated."""
         header = self._header
         return len(self._head) if header is None else self._fixed + 4 * len(header.partial_sizes) + self._filled
 
     @property
     def space(self) -> memoryview | None:
-        """Where the rest of an unfinished payload may be received, if it is large enough for a system call of its own."""
+        """Memory for the rest of an unfinished payload, if that is large enough for its own system call."""
         if self._header is None or self._header.size - self._filled < _DIRECT_BYTES:
             return None
         self._make_room(1)
         return memoryview(self._payload)[self._filled :]
 
     def filled(self, size: int) -> list[ServerMessage]:
-        """``size`` bytes have been received into ``space``, which must not be used again.
+        """Takes ``size`` bytes that were received into ``space``, which must not be used again.
 
-        The message that they finish, if any.
+        Returns the message that they finish, if any.
         """
         out: list[ServerMessage] = []
         self._filled += size
@@ -440,11 +439,11 @@ class ClientDecoder:
                 pos += length
         if pos < end:
             self._head += view[pos:]
-            frame_size(self._head, self._max_frame)  # a wrong beginning raises at once
+            frame_size(self._head, self._max_frame)  # an invalid beginning raises at once
         return out
 
     def _finish(self, view: memoryview, out: list[ServerMessage]) -> int:
-        """Goes on with the unfinished message. Returns where in ``view`` the next message begins."""
+        """Continues the unfinished message. Returns the position in ``view`` of the next message."""
         pos = 0
         head = self._head
         while head:
@@ -482,11 +481,11 @@ class ClientDecoder:
         self._filled += len(data)
 
     def _make_room(self, size: int) -> None:
-        """For ``size`` more bytes at least."""
+        """Makes room for at least ``size`` more bytes."""
         assert self._header is not None
         payload, filled = self._payload, self._filled
         if filled + size > len(payload):
-            # A new array, because the caller may still have a view of this one.
+            # A new array, because the caller may still have a view of the old array.
             self._payload = payload + bytes(min(self._header.size, 2 * (filled + size)) - len(payload))
 
     def _finish_payload(self, out: list[ServerMessage]) -> None:
@@ -497,7 +496,7 @@ class ClientDecoder:
             self._payload = bytearray()
 
     def _needed(self, head: bytearray) -> int:
-        """How many bytes ``head`` must have before the next step: to say how long it will be, or to be complete."""
+        """The bytes that ``head`` needs for the next step: to determine its length, or to be complete."""
         length = frame_size(head, self._max_frame)
         if len(head) < HEADER_BYTES:
             return HEADER_BYTES
@@ -508,7 +507,7 @@ class ClientDecoder:
         return self._fixed + self._partials_size(_I32.unpack_from(head, 29)[0])
 
     def _partials_size(self, count: int) -> int:
-        """Bytes that this many partial sizes take."""
+        """The bytes of this many partial sizes."""
         if not 0 <= count <= self._max_payload:
             raise ProtocolError(f"a frame of {count} partial buffers")
         return 4 * count

@@ -1,8 +1,8 @@
 """Compressed buffers: eight bytes of header, little-endian (compressed size, original size), then one block.
 
-The codec is not on the wire, so writers and readers must be configured alike. LZ4 is a raw block, ZSTD a frame. Flink also has
-LZO, which is missing here: it is rare, and Python has it only on top of a system library. The broker does not look into
-buffers, so it forwards LZO like anything else.
+The codec is not on the wire, so writers and readers must have the same configuration. LZ4 is a raw block, ZSTD a frame. Flink's
+LZO is missing here: it is rare, and Python has it only on top of a system library. The broker forwards it, because it does not
+look into buffers. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Codec(Enum):
 
 
 def compress(codec: Codec, data: BytesLike) -> bytes | None:
-    """The block of ``data`` with its header. None if it would not be smaller: then ``data`` is to be sent as it is."""
+    """The block of ``data`` with its header. None if it would not be smaller: ``data`` is then to be sent uncompressed."""
     if codec is Codec.NONE or len(data) <= _HEADER_BYTES:
         return None
     block = lz4.block.compress(data, store_size=False) if codec is Codec.LZ4 else bytes(cramjam.zstd.compress(data))
@@ -44,7 +44,7 @@ def compress(codec: Codec, data: BytesLike) -> bytes | None:
 
 
 def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZE) -> bytes:
-    """The bytes that were compressed. ProtocolError if ``data`` is damaged, or they are more than ``max_size``."""
+    """The decompressed bytes. Raises ProtocolError for damaged ``data`` and for more than ``max_size`` bytes."""
     view = memoryview(data)
     if codec is Codec.NONE:
         raise ProtocolError("a compressed buffer where no codec is set")
@@ -56,7 +56,7 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
     if not 0 <= size <= max_size:
         raise ProtocolError(f"a compressed buffer of {size} bytes: at most {max_size} have room here")
     block = view[_HEADER_BYTES:]
-    # Both decoders write into memory of the stated size, which is within the bound, and fail if that is too small.
+    # Both decoders write into memory of the stated size, which is within the bound, and fail if it is too small.
     try:
         if codec is Codec.LZ4:
             out: bytes = lz4.block.decompress(block, uncompressed_size=size)
@@ -72,7 +72,7 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
 
 
 def _check_zstd_frame(block: memoryview, size: int) -> None:
-    """Check that it is a single frame (RFC 8878, section 3.1.1) whose window and content are not too large. ProtocolError."""
+    """Raises ProtocolError unless it is a single frame (RFC 8878, section 3.1.1) with window and content in bounds."""
     reader = Reader(block)
     if reader.take(4, "a zstd frame") != _ZSTD_MAGIC:
         raise ProtocolError("a ZSTD block without its magic number")

@@ -1,6 +1,6 @@
-"""Buffer.DataType: what a buffer holds, with its ordinal on the wire and Flink's flags.
+"""Buffer.DataType: the type of a buffer's content, with its ordinal on the wire and Flink's flags.
 
-The tables are indexed by ordinal, so that a hot path need not turn the byte that it has into an enum member.
+The tables are indexed by ordinal, so that a hot path need not convert its byte to an enum member.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class DataType(IntEnum):
 
     @property
     def has_priority(self) -> bool:
-        """It overtakes data in the receiver's queue. On the wire it has the next sequence number like any other buffer."""
+        """It overtakes data in the receiver's queue. On the wire it has the next sequence number, like any buffer."""
         return HAS_PRIORITY[self]
 
     @property
     def is_blocking_upstream(self) -> bool:
-        """After it the sender stops until ResumeConsumption; the backlog sent with it is 0."""
+        """After it, the sender stops until ResumeConsumption; the backlog sent with it is 0."""
         return IS_BLOCKING_UPSTREAM[self]
 
     @property
@@ -52,7 +52,7 @@ class DataType(IntEnum):
 
     @property
     def is_partial_record(self) -> bool:
-        """Its last record may go on in the next buffer, so a union of subpartitions does not switch after it."""
+        """Its last record may continue in the next buffer, so a union of subpartitions does not switch after it."""
         return IS_PARTIAL_RECORD[self]
 
 
@@ -60,11 +60,11 @@ def _flags(*types: DataType) -> tuple[bool, ...]:
     return tuple(data_type in types for data_type in DataType)
 
 
-# Ordinal -> member; IndexError for an unknown one.
+# Ordinal -> member; IndexError for an unknown ordinal.
 DATA_TYPES = tuple(DataType)
 
 IS_BUFFER = _flags(DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END)
-# The same as a set of ordinals, for bytes that may be no ordinal at all.
+# The same as a set of ordinals, for bytes that may not be an ordinal.
 BUFFERS = frozenset(int(data_type) for data_type in DataType if IS_BUFFER[data_type])
 IS_EVENT = tuple(
     data_type is not DataType.NONE and not is_buffer for data_type, is_buffer in zip(DataType, IS_BUFFER, strict=True)
@@ -87,7 +87,7 @@ def _as_known_by(last: int) -> tuple[DataType, ...]:
     )
 
 
-# By ordinal, the type to send to a receiver of a generation: a type that its oldest release does not know becomes plain data or a
+# By ordinal, the type to send to a receiver of a generation: a type unknown to its oldest release becomes plain data or a
 # plain event. For 1.16 that is from 7 on, because END_OF_SEGMENT (7) came with 1.18, in the middle of the generation.
 AS_KNOWN_BY = {
     Generation.V1_16: _as_known_by(DataType.RECOVERY_COMPLETION),

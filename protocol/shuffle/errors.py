@@ -1,7 +1,7 @@
-"""ErrorResponse: a Java Throwable as ObjectOutputStream writes it, then the receiver that it is for.
+"""ErrorResponse: a Java Throwable as ObjectOutputStream writes it, followed by the id of its receiver.
 
-It is written in the smallest form that Flink's decoder takes: fields that are left out of a class descriptor (cause, stack trace)
-get their defaults in ``Throwable.readObject``. Any Throwable that Flink sends is read, with its stack trace.
+It is written in the smallest form that Flink's decoder takes: fields omitted from a class descriptor (cause, stack trace) get
+their defaults in ``Throwable.readObject``. Any Throwable from Flink is read, with its stack trace. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RECEIVER = struct.Struct(">16s")
 
 
 class ErrorResponse(NamedTuple):
-    """``receiver`` None: the error is fatal, and for all receivers of the connection."""
+    """``receiver`` None: the error is fatal, for all receivers of the connection."""
 
     class_name: str
     message: str | None
@@ -38,19 +38,19 @@ class ErrorResponse(NamedTuple):
 
 
 def encode_error(class_name: str, message: str | None, receiver: bytes | None) -> bytes:
-    """The whole frame. ValueError for a class that is not listed above, because it would break a client's connection."""
+    """The whole frame. Raises ValueError for a class not listed above, which would break a client's connection."""
     body = encode_throwable(class_name, message)
     tail = b"\x00" if receiver is None else b"\x01" + _RECEIVER.pack(receiver)
     return HEADER.pack(HEADER_BYTES + len(body) + len(tail), MAGIC, 1) + body + tail
 
 
 def partition_not_found(partition: object, receiver: bytes | None) -> bytes:
-    """The frame, in Flink's words, for a partition that does not exist, or no longer exists."""
+    """The frame, with Flink's message, for a partition that does not exist, or no longer exists."""
     return encode_error(PARTITION_NOT_FOUND_EXCEPTION, f"Partition {partition} not found.", receiver)
 
 
 def parse_error(body: BytesLike) -> ErrorResponse:
-    """From the bytes after the frame's header. Raises ProtocolError."""
+    """The error in the bytes after the frame's header. Raises ProtocolError."""
     view = memoryview(body)
     throwable, end = read_throwable(view)
     if end >= len(view):

@@ -1,7 +1,6 @@
-"""What the payload of an event buffer means (Flink's EventSerializer): one class for each event, ``encode`` and ``parse``.
+"""The payloads of event buffers (Flink's EventSerializer): a class for each event, ``encode`` and ``parse``.
 
-Events may be followed by padding, because producers send the whole array that they serialized into: ``parse`` reads the beginning
-and ignores the rest.
+Padding may follow an event, because producers send the whole array into which they serialized it: ``parse`` ignores it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from protocol.wire import BytesLike, Reader, Writer
 
 # Long.MAX_VALUE: the barrier stays aligned however long the alignment takes.
 NO_TIMEOUT = (1 << 63) - 1
-# An announcement holds an event, which could be an announcement again.
+# An announcement holds an event, which may itself be an announcement.
 _NESTING_MAX = 8
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -69,7 +68,7 @@ class Alignment(IntEnum):
 
 class StopMode(IntEnum):
     DRAIN = 0  # the job ends: windows are fired
-    NO_DRAIN = 1  # it will go on from a savepoint
+    NO_DRAIN = 1  # it will continue from a savepoint
 
 
 @attrs.frozen
@@ -91,7 +90,7 @@ class CheckpointBarrier:
 
     @property
     def needs_alignment(self) -> bool:
-        """The receiver stops reading this channel until the barrier has come on all other channels."""
+        """The receiver stops reading this channel until the barrier has arrived on all other channels."""
         if self.alignment is Alignment.AT_LEAST_ONCE:
             return False
         return self.type.is_savepoint or self.alignment is not Alignment.UNALIGNED
@@ -109,7 +108,7 @@ class EndOfSuperstep:
 
 @attrs.frozen
 class OtherEvent:
-    """An event that has no tag of its own: its class, and the bytes that the class wrote, with the padding after them."""
+    """An event without its own tag: its class, and the bytes that the class wrote, padding included."""
 
     class_name: str
     data: bytes = b""
@@ -172,7 +171,7 @@ class EndOfInputChannelState:
 
 @attrs.frozen
 class UnknownEvent:
-    """Bytes that are not an event of this generation, and why. It is never written."""
+    """Bytes that are not an event of this generation, and the reason. It is never written."""
 
     data: bytes
     error: str
@@ -196,9 +195,9 @@ Event = (
 
 
 def data_type_of(event: Event, priority: bool = False) -> DataType:
-    """The type that Flink's EventSerializer puts on the buffer of this event.
+    """The type that Flink's EventSerializer gives the buffer of this event.
 
-    Flink sets END_OF_SEGMENT and RECOVERY_METADATA elsewhere, where it uses them at all.
+    Flink sets END_OF_SEGMENT and RECOVERY_METADATA elsewhere, if it uses them.
     """
     if priority:
         return DataType.PRIORITIZED_EVENT_BUFFER
@@ -221,7 +220,7 @@ def data_type_of(event: Event, priority: bool = False) -> DataType:
 
 
 def encode(event: Event) -> bytes:
-    """The event's bytes without padding. ValueError for a number that is too large."""
+    """The event's bytes without padding. Raises ValueError for a number out of range."""
     out = Writer()
     try:
         _write(out, event)
@@ -301,12 +300,12 @@ def exists_in(event: Event, generation: Generation) -> bool:
 
 
 def parse(data: BytesLike, generation: Generation = Generation.V2_0) -> Event:
-    """The event that ``data`` begins with. Raises ProtocolError."""
+    """The event at the beginning of ``data``. Raises ProtocolError."""
     return _read(Reader(data), generation.last_event_tag, 0)
 
 
 def parse_or_keep(data: BytesLike, generation: Generation = Generation.V2_0) -> Event | UnknownEvent:
-    """``parse``, for a receiver that can go on without the event."""
+    """``parse`` for a receiver that can continue without the event."""
     try:
         return parse(data, generation)
     except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""The header of every frame of the shuffle protocol: the frame's length (these bytes included), a magic number, an id."""
+"""The header of every frame of the shuffle protocol: the frame's length (header included), a magic number, an id."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 HEADER = struct.Struct(">iIB")  # length, magic, id
 HEADER_BYTES = HEADER.size
 
-# Ids from here up belong to the frames of the writer extension.
+# Ids from here on belong to the frames of the writer extension.
 FIRST_WRITER_ID = 64
 
 _LENGTH_AND_MAGIC = struct.Struct(">iI")
-# Lengths of frames, of both kinds, whose structs are kept. A peer that sends full buffers has one or two.
+# Frame lengths, of both kinds, with a cached struct. A peer that sends full buffers has one or two.
 _LENGTHS = 128
 
 
 def frame_size(view: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> int:
-    """Size of the frame that begins ``view``, header included; 0 while too few bytes are there to tell.
+    """Size of the frame at the beginning of ``view``, header included; 0 while there are too few bytes.
 
-    ProtocolError for a length below 9 or above ``limit`` and for a wrong magic number, as soon as the wrong bytes are there.
+    Raises ProtocolError for a length below 9 or above ``limit`` and for a wrong magic number, as soon as it has wrong bytes.
     """
     if len(view) < 8:
         _check_beginning(view, limit)
@@ -51,5 +51,5 @@ def _check_beginning(view: BytesLike, limit: int) -> None:
 
 @lru_cache(_LENGTHS)
 def whole_frame(header: str, length: int) -> struct.Struct:
-    """Of frames of this length: the fields of ``header``, which are a struct's format, and the payload in one piece."""
+    """A struct for frames of this length: the fields of ``header``, a struct format, and the payload in one piece."""
     return struct.Struct(f"{header}{length - struct.calcsize(header)}s")

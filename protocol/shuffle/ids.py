@@ -1,16 +1,15 @@
-"""The ids of the shuffle protocol. A receiver's id (Flink's InputChannelID) is 16 plain bytes; the others are here.
+"""The ids of the shuffle protocol, and Flink's three layouts of it.
 
-A ``ResultPartitionID`` is its 60 bytes on the wire with names for their parts, so it costs what bytes cost to make, hash and
-compare, and is equal to those bytes:
+A receiver's id (Flink's InputChannelID) is 16 plain bytes. A ``ResultPartitionID`` is its 60 bytes on the wire with names for
+their parts, so creating, hashing and comparing it costs as much as for bytes, and it equals those bytes:
 
     0   16  data set (IntermediateDataSetID)            36  16  job vertex (JobVertexID)
     16   4  partition number                            52   4  subtask index, >= 0
     20  16  execution graph (ExecutionGraphID)          56   4  attempt number, >= 0
 
-The three layouts of Flink's shuffle protocol. The protocol has no version field, so a port speaks one of them.
-
-A generation reaches from the release that it is named after up to the next generation, and knows what the newest of its releases
-knows. Layouts before 1.16, which had shorter partition ids, are not served.
+A ``Generation`` is a layout of the protocol. The protocol has no version field, so a port speaks one of them. A generation
+extends from the release that it is named after to the next generation, and has the features of its newest release. Layouts before
+1.16, which had shorter partition ids, are not served.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _TEXT = re.compile(r"([0-9a-f]{32})#(-?\d{1,10})@([0-9a-f]{32})_([0-9a-f]{32})_(
 
 
 class ResultPartitionID(bytes):
-    """One attempt of one producer at one partition. ``hex()`` is the short text for people, ``str()`` is Flink's form."""
+    """An attempt of a producer at a partition. ``hex()`` is the short text for people, ``str()`` is Flink's form."""
 
     __slots__ = ()
 
     def __new__(cls, data: BytesLike) -> ResultPartitionID:
-        """From 60 bytes. ValueError for another length, and for a subtask index or an attempt number below 0."""
+        """From 60 bytes. Raises ValueError for another length, and for a subtask index or an attempt number below 0."""
         self = super().__new__(cls, data)
         if len(self) != PARTITION_ID_BYTES:
             raise ValueError(f"a partition id of {len(self)} bytes: {PARTITION_ID_BYTES} are needed")
@@ -54,7 +53,7 @@ class ResultPartitionID(bytes):
         subtask: int = 0,
         attempt: int = 0,
     ) -> ResultPartitionID:
-        """From its parts; the ids are 16 bytes each. ValueError if an id has another length or a number is out of range."""
+        """From its parts; ids have 16 bytes each. Raises ValueError if an id has another length or a number is out of range."""
         if not len(data_set) == len(graph) == len(vertex) == 16:
             raise ValueError("a data set, graph and vertex have ids of 16 bytes")
         try:
@@ -64,7 +63,7 @@ class ResultPartitionID(bytes):
 
     @classmethod
     def from_hex(cls, text: str) -> ResultPartitionID:
-        """From the 120 digits that ``hex()`` gives. ValueError."""
+        """From the 120 digits of ``hex()``. Raises ValueError."""
         digits = text.strip()
         if len(digits) != 2 * PARTITION_ID_BYTES:
             raise ValueError(f"a partition id is {2 * PARTITION_ID_BYTES} hex digits, not {len(digits)}")
@@ -72,7 +71,7 @@ class ResultPartitionID(bytes):
 
     @classmethod
     def from_text(cls, text: str) -> ResultPartitionID:
-        """From 120 hex digits or Flink's ``<data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>``. ValueError."""
+        """From 120 hex digits or Flink's ``<data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>``. Raises ValueError."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             return cls.from_hex(text)
@@ -107,7 +106,7 @@ class ResultPartitionID(bytes):
 
     @property
     def producer_key(self) -> bytes:
-        """The id without its attempt number: the same for all attempts of one producer at this partition."""
+        """The id without its attempt number: the same for all attempts of a producer at this partition."""
         return self[:56]
 
     def with_attempt(self, attempt: int) -> ResultPartitionID:
@@ -148,7 +147,7 @@ class IndexSet(NamedTuple):
 
 
 class Generation(Enum):
-    """``Generation("1.20")`` is the generation of that Flink release, from 1.16 to 2.3; ValueError for others."""
+    """``Generation("1.20")`` is the generation of that Flink release, from 1.16 to 2.3; ValueError for other releases."""
 
     V1_16 = "1.16"
     V1_19 = "1.19"
@@ -174,7 +173,7 @@ class Generation(Enum):
         return None
 
 
-# First release, last release, and the generation that they speak. 2.3 is the newest release that was checked; later ones may
+# First release, last release, and their generation. 2.3 is the newest release that was checked; later releases may
 # differ.
 _RELEASES = (((1, 16), (1, 18), "1.16"), ((1, 19), (1, 20), "1.19"), ((2, 0), (2, 3), "2.0"))
 

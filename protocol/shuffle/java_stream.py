@@ -1,9 +1,8 @@
 """Throwables in Java's object serialization (Object Serialization Specification, chapter 6): writes a few, reads any.
 
 A stream describes itself, so reading needs no Java class. The reader does not trust the stream: it bounds the depth of objects
-and of class hierarchies, and checks counts against the bytes that are there.
-
-Text as Java writes it (``DataOutput.writeUTF``): UTF-16 units in UTF-8, and two bytes for U+0000.
+and of class hierarchies, and checks counts against the remaining bytes. Text is as Java writes it (``DataOutput.writeUTF``):
+UTF-16 units in UTF-8, and two bytes for U+0000. Pure.
 
 Tests: tests/protocol/shuffle/test_errors.py,
 tests/protocol/shuffle/test_golden.py,
@@ -31,7 +30,7 @@ def encode(text: str) -> bytes:
 
 
 def encode_prefixed(text: str) -> bytes:
-    """With its length in two bytes before it. A text that is too long for that is cut after a whole character."""
+    """``text`` after its length in two bytes. A longer text is cut after a whole character."""
     encoded = encode(text)
     if len(encoded) > MAX_BYTES:
         end = MAX_BYTES
@@ -70,7 +69,7 @@ _STRING_TYPE = "Ljava/lang/String;"
 
 
 class _Known(NamedTuple):
-    """A class that can be written: its ``serialVersionUID`` in Flink 2.3 and Java 17, (name, type) of its reference fields."""
+    """A class that can be written: ``serialVersionUID`` in Flink 2.3 and Java 17, (name, type) of each reference field."""
 
     uid: int
     superclass: str | None
@@ -105,7 +104,7 @@ _I64 = struct.Struct(">q")
 
 
 def encode_throwable(class_name: str, message: str | None) -> bytes:
-    """One of the classes above in the smallest stream that Java reads. ValueError for any other class."""
+    """One of the classes above in the smallest stream that Java reads. Raises ValueError for any other class."""
     if class_name not in _KNOWN:
         raise ValueError(f"a {class_name} cannot be written")
     utf = encode_prefixed
@@ -131,7 +130,7 @@ def encode_throwable(class_name: str, message: str | None) -> bytes:
         values.append(value)
         name = known.superclass
     out.append(_NULL)  # no superclass
-    # The values are in the opposite order: those of the uppermost class come first.
+    # The values are in the opposite order: those of the topmost class come first.
     return bytes(out) + b"".join(reversed(values))
 
 
@@ -141,7 +140,7 @@ class Throwable(NamedTuple):
 
 
 def read_throwable(data: BytesLike) -> tuple[Throwable, int]:
-    """The Throwable at the beginning of ``data`` and where its stream ends. Raises ProtocolError."""
+    """The Throwable at the beginning of ``data`` and the end of its stream. Raises ProtocolError."""
     reader = Reader(data)
     if reader.take(4, "a stream header") != _STREAM_HEADER:
         raise ProtocolError("an error that is not a Java object stream")
@@ -169,12 +168,12 @@ class _Object:
 
     def __init__(self, description: _Description) -> None:
         self.description = description
-        self.values: dict[str, Any] = {}  # by name; a subclass's field replaces one of the same name
+        self.values: dict[str, Any] = {}  # by name; a subclass's field replaces a field of the same name
 
 
 _END = object()  # of block data
 _SIZES = {"B": 1, "C": 2, "D": 8, "F": 4, "I": 4, "J": 8, "S": 2, "Z": 1}
-# Objects within objects. Each cause takes one level, so no real chain of causes is longer than this.
+# Nesting of objects. Each cause takes one level, so no real chain of causes is longer.
 _DEPTH_MAX = 100
 _HIERARCHY_MAX = 64
 
@@ -186,7 +185,7 @@ class _StreamReader:
         self.depth = 0
 
     def content(self) -> Any:
-        """One object, string, array ..., None for null, ``_END`` for the end of block data."""
+        """An object, string, array ...; None for null, ``_END`` for the end of block data."""
         reader = self.reader
         code = reader.u8()
         if code == _NULL:
@@ -251,7 +250,7 @@ class _StreamReader:
 
     def _optional_description(self) -> _Description | None:
         reader = self.reader
-        # Each class is followed by its superclass. Read in a loop, so that a long chain needs no stack.
+        # Each class is followed by its superclass. A loop reads them, so that a long chain needs no stack.
         first: _Description | None = None
         below: list[_Description] = []
         while True:

@@ -1,8 +1,8 @@
-"""Flink's twelve messages: how each is written and parsed.
+"""Flink's twelve messages: their encoders and parsers.
 
 The bodies of BufferResponse and ErrorResponse are in ``buffer_response.py`` and ``errors.py``. A frame is always whole and has
-its nine-byte header. Bytes after a message's last field are ignored, as Flink's server ignores them. Numbers are checked as
-Flink's decoder checks them.
+its nine-byte header. Bytes after a message's last field are ignored, as in Flink's server. Numbers are checked as
+in Flink's decoder. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MessageId(IntEnum):
 
 
 class PartitionRequest(NamedTuple):
-    """Ask for these subpartitions under this receiver id; the receiver has ``credit`` buffers ready."""
+    """Requests these subpartitions for a receiver, which has ``credit`` buffers ready."""
 
     partition: ResultPartitionID
     subpartitions: IndexSet
@@ -77,7 +77,7 @@ class PartitionRequest(NamedTuple):
 
 
 class TaskEventRequest(NamedTuple):
-    """An event for the producer of ``partition``, in the bytes of ``events.py``."""
+    """An event for the producer of ``partition``, in the encoding of ``events.py``."""
 
     event: bytes
     partition: ResultPartitionID
@@ -89,7 +89,7 @@ class CancelPartitionRequest(NamedTuple):
 
 
 class CloseRequest(NamedTuple):
-    """No receiver of this connection needs anything more: the server closes the connection."""
+    """No receiver of this connection needs more: the server closes the connection."""
 
 
 class AddCredit(NamedTuple):
@@ -135,7 +135,7 @@ Message = (
     | ErrorResponse
 )
 
-# Whole frames: length, magic, id, body. 1.16 has the index of one subpartition where later generations have a first and a last.
+# Whole frames: length, magic, id, body. 1.16 has the index of one subpartition where later generations have two.
 _PARTITION_REQUEST_1_16 = struct.Struct(">iIB60si16si")
 _PARTITION_REQUEST = struct.Struct(">iIB60sii16si")
 _TASK_EVENT_HEAD = struct.Struct(">iIBi")
@@ -153,7 +153,7 @@ _INT_RECEIVER_BODY = struct.Struct(">i16s")
 _SEGMENT_ID_BODY = struct.Struct(">ii16s")
 _I32 = struct.Struct(">i")
 
-# A reader sends many AddCredit frames one after another, practically always of just this size.
+# A reader sends many AddCredit frames in a row, practically always of exactly this size.
 ADD_CREDIT_BYTES = 29
 _ADD_CREDIT_BODY_BYTES = ADD_CREDIT_BYTES - HEADER_BYTES
 _ADD_CREDIT_HEAD = struct.pack(">iIB", ADD_CREDIT_BYTES, MAGIC, 6)
@@ -170,7 +170,7 @@ _new_id = bytes.__new__  # skips the checks, which the caller has made
 def encode_partition_request(
     generation: Generation, partition: bytes, subpartitions: IndexSet, receiver: bytes, credit: int
 ) -> bytes:
-    """ValueError if the request is for several subpartitions and the generation has only requests for one."""
+    """Raises ValueError for several subpartitions in a generation whose requests have only one."""
     start, end = subpartitions
     if generation is _V1_16:
         if start != end:
@@ -218,7 +218,7 @@ def encode_segment_id(receiver: bytes, subpartition: int, segment_id: int) -> by
 
 
 def encode(message: Message, generation: Generation) -> bytes:
-    """The frame of any message. Code that sends often calls the message's own function instead."""
+    """The frame of any message. Hot paths call the message's own function instead."""
     if isinstance(message, PartitionRequest):
         return encode_partition_request(generation, *message)
     return _ENCODERS[type(message)](*message)
@@ -286,11 +286,11 @@ def _task_event_request(frame: BytesLike, generation: Generation) -> Message:
 
 
 def add_credits_size(data: memoryview, frames_max: int) -> int:
-    """Bytes of the consecutive AddCredit frames that ``data`` begins with, ``frames_max`` at most. 0: it begins otherwise."""
+    """Bytes of the consecutive AddCredit frames at the beginning of ``data``, at most ``frames_max``. 0: there are none."""
     end = min(len(data) // ADD_CREDIT_BYTES, frames_max) * ADD_CREDIT_BYTES
     if end > ADD_CREDIT_BYTES:
-        # Most often there is nothing else: as many heads as there is room for, and between them no body that is too long, so that
-        # none is too short.
+        # Usually there are no other frames: then there are as many heads as fit, and no body between them is too long, so none is
+        # too short.
         before, *bodies = bytes(data[:end]).split(_ADD_CREDIT_HEAD)
         if not before and len(bodies) * ADD_CREDIT_BYTES == end and len(max(bodies, key=len)) == _ADD_CREDIT_BODY_BYTES:
             return end

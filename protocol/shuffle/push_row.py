@@ -1,11 +1,11 @@
-"""Rows of pushes: the PushBuffer frames of one writer that are sent together, and were received together.
+"""Rows of pushes: the PushBuffer frames of a writer that were sent, and received, together.
 
 A writer of small buffers sends hundreds of frames at once. ``take_row`` unpacks consecutive frames of the same length by one
 ``struct``, header and payload, which copies each payload once and calls nothing for each field. Only data buffers are in a row,
-because what an event means has to be looked at for each one.
+because each event must be examined.
 
-A row is nothing but its pushes. Whoever cannot use ``runs`` takes ``pushes`` one after the other, and gets what ``parse_push``
-returns for each frame, errors included.
+A row is equivalent to its pushes. A caller that cannot use ``runs`` iterates over ``pushes`` and gets the results of
+``parse_push`` for each frame, errors included. A row belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _header = struct.Struct(_HEADER)
 
 
 class PushRun(NamedTuple):
-    """Pushes of one subpartition with consecutive numbers, the first of which is ``sequence``."""
+    """Pushes of one subpartition with consecutive numbers from ``sequence`` on."""
 
     subpartition: int
     sequence: int
     data_types: Sequence[int]
-    compressed: Sequence[int]  # 0: it is not
+    compressed: Sequence[int]  # 0: not compressed
     payloads: Sequence[bytes]
     size: int  # bytes of all payloads
 
@@ -49,14 +49,14 @@ class PushRow:
         self._sequences: list[int] = []
         self._data_types: list[int] = []
         self._compressed: list[int] = []
-        self._sizes: list[int] = []  # as the headers have them, not checked
+        self._sizes: list[int] = []  # from the headers, not checked
         self._payloads: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self._payloads)
 
     def add(self, view: memoryview, length: int) -> int:
-        """Add the frames at the beginning of ``view`` that have this length and are pushes of data by this writer; how many."""
+        """Adds the frames at the beginning of ``view`` that have this length and are this writer's data; returns their number."""
         subpartitions, sequences, sizes = self._subpartitions.append, self._sequences.append, self._sizes.append
         data_types, compressed, payloads = self._data_types.append, self._compressed.append, self._payloads.append
         handle, before = self.handle, len(self._payloads)
@@ -85,7 +85,7 @@ class PushRow:
         return len(self._payloads) - before
 
     def runs(self) -> list[PushRun] | None:
-        """The pushes by subpartition. None: some of them make no run, or are wrong."""
+        """The pushes by subpartition. None: some are not consecutive, or invalid."""
         sizes = list(map(len, self._payloads))
         if sizes != self._sizes or min(self._sequences) < 0 or min(self._subpartitions) < 0:
             return None
@@ -113,7 +113,7 @@ class PushRow:
         return runs
 
     def pushes(self) -> Iterator[PushBuffer]:
-        """One after the other. Raises ProtocolError for a wrong one, after those before it."""
+        """The pushes in order. Raises ProtocolError at the first invalid push."""
         handle = self.handle
         for subpartition, sequence, data_type, compressed, size, payload in zip(
             self._subpartitions,
@@ -146,9 +146,9 @@ def _run(
 
 
 def take_row(data: memoryview, pushes_max: int, bytes_max: int) -> tuple[PushRow | None, int]:
-    """The row of whole frames at the beginning of ``data``, and its size; None and 0 if fewer than two frames make one.
+    """The row of whole frames at the beginning of ``data``, and its size; None and 0 if it would have fewer than two frames.
 
-    It has at most ``pushes_max`` pushes and ``bytes_max`` bytes. Whatever the frames are, each is looked at twice at most.
+    It has at most ``pushes_max`` pushes and ``bytes_max`` bytes. Whatever the frames are, each is examined at most twice.
     """
     end = min(len(data), bytes_max)
     length = _push_of_data(data, 0, end)
@@ -157,7 +157,7 @@ def take_row(data: memoryview, pushes_max: int, bytes_max: int) -> tuple[PushRow
     row = PushRow(int.from_bytes(data[9:13], "big", signed=True))
     pos = 0
     while length:
-        # Frames of other lengths behind this one are not unpacked for nothing.
+        # Following frames of other lengths are not unpacked in vain.
         alike = data[pos + length : pos + length + 4] == data[pos : pos + 4]
         most = min((end - pos) // length, pushes_max - len(row)) if alike else 1
         added = row.add(data[pos : pos + most * length], length)
@@ -169,7 +169,7 @@ def take_row(data: memoryview, pushes_max: int, bytes_max: int) -> tuple[PushRow
 
 
 def _push_of_data(data: memoryview, pos: int, end: int) -> int:
-    """The length of the whole PushBuffer frame with data that begins at ``pos``. 0: there is none."""
+    """The length of the whole PushBuffer frame with data at ``pos``. 0: there is none."""
     if end - pos < PUSH_HEADER_BYTES:
         return 0
     length: int
@@ -187,7 +187,7 @@ def push_frames(
     compressed: Sequence[int],
     payloads: Sequence[BytesLike],
 ) -> list[BytesLike]:
-    """The frames of pushes that are numbered from ``sequence`` on: headers and payloads, in turns."""
+    """The frames of pushes numbered from ``sequence`` on: headers and payloads, alternating."""
     pack = _header.pack
     parts: list[BytesLike] = [b""] * (2 * len(payloads))
     parts[::2] = [

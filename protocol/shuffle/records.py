@@ -1,6 +1,6 @@
-"""Records in data buffers: each is a four-byte length and its bytes, back to back, regardless of where buffers end.
+"""Records in data buffers: a four-byte length and the record's bytes, back to back, across buffer boundaries.
 
-A record, and even its length, may begin in one buffer and go on in the next. The bytes of a record are not interpreted.
+A record, and even its length, may begin in one buffer and continue in the next. The bytes of a record are not interpreted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DEFAULT_MAX_RECORD = 1 << 30
 
 
 def encode_record(record: BytesLike) -> bytes:
-    """One record with its length."""
+    """A record with its length."""
     return b"".join((_pack(len(record)), record))
 
 
 class RecordEncoder:
-    """Cuts a stream of records into buffers of ``buffer_size`` bytes. Not for several threads at once."""
+    """Splits a stream of records into buffers of ``buffer_size`` bytes. For one thread at a time."""
 
     __slots__ = ("_pending", "buffer_size")
 
@@ -37,7 +37,7 @@ class RecordEncoder:
 
     @property
     def pending(self) -> int:
-        """Bytes in the buffer that is not full yet."""
+        """Bytes in the unfinished buffer."""
         return len(self._pending)
 
     def add(self, record: BytesLike) -> list[bytes]:
@@ -70,9 +70,9 @@ class RecordEncoder:
 
 
 class RecordDecoder:
-    """Puts the records of one subpartition together again. Not for several threads at once.
+    """Reassembles the records of one subpartition. For one thread at a time.
 
-    Of an unfinished record only the bytes that have come are kept: a large length alone allocates nothing.
+    It keeps only the received bytes of an unfinished record: a large length alone allocates nothing.
     """
 
     __slots__ = ("_max_record", "_needed", "_rest")
@@ -84,7 +84,7 @@ class RecordDecoder:
 
     @property
     def pending(self) -> int:
-        """Bytes of an unfinished record; 0 where the stream may end."""
+        """Bytes of an unfinished record; 0: the stream may end here."""
         return len(self._rest)
 
     def feed(self, buffer: BytesLike) -> list[bytes]:
@@ -127,7 +127,7 @@ class RecordDecoder:
         return records
 
     def finish(self) -> None:
-        """The stream has ended. ProtocolError if it ended inside a record."""
+        """To be called at the end of the stream. Raises ProtocolError if it ended inside a record."""
         if self._rest:
             raise ProtocolError(f"a stream of records that ends {self._needed - len(self._rest)} bytes too early")
 

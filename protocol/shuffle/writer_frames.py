@@ -1,13 +1,13 @@
 """This project's extension of Flink's protocol: the frames by which a writer fills a result partition over the network.
 
-Their frame header is the same as that of Flink's messages, and their ids begin at 64: 64 to 79 from writer to broker, 80 to 95
-from broker to writer. docs/PROTOCOLS.md, chapter Shuffle, has the rules of their use. These concern both sides:
+Their frame header is that of Flink's messages, and their ids begin at 64: 64 to 79 from writer to broker, 80 to 95 from broker to
+writer. docs/PROTOCOLS.md, chapter Shuffle, has the rules of their use. These concern both sides:
 
 - A ``handle`` is the broker's number for an opened partition on this connection. A ``writer`` (16 random bytes) is the writer's
-  name for it on all connections: a writer that reconnects opens the same partition under the same writer id.
+  id for it on all connections: a writer that reconnects opens the same partition under the same writer id.
 - ``sequence`` counts the pushes of a subpartition from 0, data and events alike. The broker takes the number that it expects,
   ignores lower ones (a resend), and answers a higher one with ``SEQUENCE_GAP``.
-- One push, data or event, new or resent, takes one credit. The credit in PartitionOpened is all that the writer has at first.
+- A push, data or event, new or resent, takes one credit. The credit in PartitionOpened is all that the writer has at first.
 - Text is a u16 length and that many bytes of UTF-8.
 """
 
@@ -134,7 +134,7 @@ _RELEASE = struct.Struct(">i60s")
 _RELEASE_DATA_SET = struct.Struct(">i16s")
 _INFO = struct.Struct(">60sBBiqqi")
 
-# Whole frames of the messages that are sent often.
+# Whole frames of frequent messages.
 _PUSH_FRAME = struct.Struct(">iIBiiiB?i")
 _TWO_FRAME = struct.Struct(">iIBii")
 _ACK_ONE_FRAME = struct.Struct(">iIBiiii")
@@ -170,14 +170,14 @@ def encode_open_partition(
     resumes: bool = False,
     attempt: int = 0,
 ) -> bytes:
-    """Without an incarnation, resumption and attempt, the frame is that of writers that did not know them yet."""
+    """Without incarnation, resumption and attempt, the frame is that of older writers, which did not have them."""
     is_named = incarnation != NO_INCARNATION or resumes or attempt
     named = _INCARNATION.pack(incarnation, resumes, attempt) if is_named else b""
     return _frame(64, _OPEN.pack(writer, partition, subpartitions, type, ttl_ms), _text(owner), named)
 
 
 def push_header(handle: int, subpartition: int, sequence: int, data_type: int, compressed: bool, size: int) -> bytes:
-    """A PushBuffer without its payload, which is sent right after it."""
+    """A PushBuffer without its payload, which is sent immediately after it."""
     return _PUSH_FRAME.pack(27 + size, MAGIC, 65, handle, subpartition, sequence, data_type, compressed, size)
 
 
@@ -286,7 +286,7 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
 
 
 def encode(message: WriterFrame | ServerFrame) -> bytes:
-    """The frame of any message. Code that sends often calls the message's own function instead."""
+    """The frame of any message. Hot paths call the message's own function instead."""
     return _ENCODERS[type(message)](*message)
 
 
@@ -296,14 +296,14 @@ _T = TypeVar("_T")
 
 
 def parse(frame: memoryview) -> WriterFrame:
-    """The message of a writer in a whole frame. Raises ProtocolError."""
+    """A writer's message in a whole frame. Raises ProtocolError."""
     if len(frame) > 8 and frame[8] == 65:
         return parse_push(frame)
     return _parse(frame, _WRITER_PARSERS)
 
 
 def parse_server(frame: memoryview) -> ServerFrame:
-    """The message of a broker in a whole frame. Raises ProtocolError."""
+    """A broker's message in a whole frame. Raises ProtocolError."""
     return _parse(frame, _SERVER_PARSERS)
 
 

@@ -38,7 +38,7 @@ class WriterId(IntEnum):
 
 class PartitionType(IntEnum):
     PIPELINED = 0  # bounded, read once while it is written
-    BLOCKING = 1  # read when it is finished, any number of times
+    BLOCKING = 1  # read after it is finished, any number of times
 
 
 class PartitionState(IntEnum):
@@ -60,18 +60,18 @@ class WriterErrorCode(IntEnum):
     BAD_REQUEST = 7
     STORAGE_ERROR = 8
     FINISHED_ALREADY = 9
-    READERS_GONE = 10  # all readers have cancelled: nobody needs the rest of a pipelined partition
+    READERS_GONE = 10  # all readers of a pipelined partition have cancelled: the rest is not needed
     FENCED = 11  # a newer opening under the same writer id has taken the partition over
-    NOT_AUTHORIZED = 12  # the client may not write what belongs to this owner
+    NOT_AUTHORIZED = 12  # the client may not write partitions of this owner
 
 
 NO_WRITER = bytes(16)
 NO_HANDLE = -1
 NO_INCARNATION = 0
 DEFAULT_TTL = -1
-# The subpartition of a task event that is for the producer of the whole partition.
+# The subpartition of a task event for the producer of the whole partition.
 ALL_SUBPARTITIONS = -1
-# Flink's own bound is the number of key groups, 32768; each costs the broker memory before anything is written to it.
+# Flink's own bound is the number of key groups, 32768; each costs the broker memory before a byte is written.
 MAX_SUBPARTITIONS = 65536
 
 
@@ -79,14 +79,14 @@ MAX_SUBPARTITIONS = 65536
 
 
 class OpenPartition(NamedTuple):
-    """Begin a partition, or go on with it after a lost connection. Answered by PartitionOpened or WriterError.
+    """Begin a partition, or continue it after a lost connection. Answered by PartitionOpened or WriterError.
 
     ``ttl_ms``: how long a finished partition is kept; DEFAULT_TTL for the broker's setting. ``owner``: whose quota pays.
 
     The newest opening under a writer id fences the older ones. ``incarnation``: a number that a writer draws when it begins, the
-    same on all its connections; NO_INCARNATION if it has none. ``resumes``: the writer had opened the partition before, and is
-    refused if another incarnation has opened it since. ``attempt``: counts the openings of one incarnation. An opening that comes
-    late, on a connection that the writer has already given up, is refused, because it must not fence the one after it.
+    same on all its connections; NO_INCARNATION if it has none. ``resumes``: the writer had opened the partition before; it is
+    refused if another incarnation has opened it since. ``attempt``: counts the openings of an incarnation. A late opening, on a
+    connection that the writer has already given up, is refused, because it must not fence the following opening.
     """
 
     writer: bytes
@@ -101,7 +101,7 @@ class OpenPartition(NamedTuple):
 
 
 class PushBuffer(NamedTuple):
-    """``payload`` is a view of the frame that it was parsed from."""
+    """``payload`` is a view into the parsed frame."""
 
     handle: int
     subpartition: int
@@ -112,7 +112,7 @@ class PushBuffer(NamedTuple):
 
 
 class FinishPartition(NamedTuple):
-    """The writer has pushed everything. Answered by PartitionFinished when the partition is complete, and on disk if BLOCKING."""
+    """The writer has pushed everything. Answered by PartitionFinished once the partition is complete, and on disk if BLOCKING."""
 
     handle: int
 
@@ -139,13 +139,13 @@ class ListPartitions(NamedTuple):
 
 
 class CloseWriter(NamedTuple):
-    """Give up the handle without finishing; the partition may be opened again within its retention."""
+    """Give up the handle without finishing; the partition may be reopened within its retention."""
 
     handle: int
 
 
 class ReleaseDataSet(NamedTuple):
-    """Drop all partitions whose ids begin with these 16 bytes, and refuse to open others.
+    """Drop all partitions whose ids begin with these 16 bytes, and refuse to open more.
 
     ``correlation`` comes back in DataSetReleased.
     """
@@ -169,7 +169,7 @@ WriterFrame = (
 
 
 class PartitionOpened(NamedTuple):
-    """``next_sequences``: of each subpartition, the number that the broker expects next; all 0 for a new one."""
+    """``next_sequences``: the number that the broker expects next in each subpartition; all 0 in a new partition."""
 
     writer: bytes
     handle: int
@@ -185,7 +185,7 @@ class WriterCredit(NamedTuple):
 
 
 class PushAcknowledged(NamedTuple):
-    """Pairs of subpartition and the number expected next: the writer need not keep what comes before it for a resend."""
+    """Pairs of subpartition and the number expected next: the writer need not keep earlier pushes for a resend."""
 
     handle: int
     next_sequences: tuple[tuple[int, int], ...]
@@ -196,7 +196,7 @@ class PartitionFinished(NamedTuple):
 
 
 class WriterError(NamedTuple):
-    """The writer cannot go on with the partition of this handle, or, before it has one, with the one that it was opening.
+    """The writer cannot continue the partition of this handle, or, before it has a handle, the partition that it was opening.
 
     In answer to a ReleasePartition, ListPartitions or ReleaseDataSet there is neither writer nor handle.
     """
@@ -208,7 +208,7 @@ class WriterError(NamedTuple):
 
 
 class WriterTaskEvent(NamedTuple):
-    """An event for the producer, which a reader has sent upstream (TaskEventRequest)."""
+    """An event for the producer that a reader sent upstream (TaskEventRequest)."""
 
     handle: int
     subpartition: int
@@ -251,7 +251,7 @@ class AllRecordsProcessed(NamedTuple):
 
 
 class DataSetReleased(NamedTuple):
-    """``partitions``: how many there were."""
+    """``partitions``: how many were released."""
 
     correlation: int
     partitions: int

@@ -1,1 +1,1 @@
-"""Records of Kafka's format as messages of Pulsar's, and the other way round."""
+"""Kafka's records as Pulsar's messages, and vice versa."""

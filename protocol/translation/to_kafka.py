@@ -1,10 +1,10 @@
-"""An entry that a Pulsar client has written, as the record batch that Kafka's consumers get in its place.
+"""Pulsar's entries as Kafka's record batches: for Kafka's consumers, and for callers that need an entry's messages as records.
 
 The batch has the offsets of the entry: the message with the index i is the record with the offset base + i. A record has the
-message's key, its value (null stays null), its properties as headers, in their order, and its event time or else the time when it
-was published. Messages that compaction has removed from the entry are missing, as in a batch that Kafka has compacted.
+message's key, its value (null stays null), its properties as headers, in order, and its event time or else its publish time.
+Messages that compaction removed from the entry are missing, as in a batch that Kafka compacted.
 
-Some payloads only the application can read. They become *one* record, at the first offset, whose value is the payload as it is,
+Some payloads only the application can read. They become *one* record, at the first offset, whose value is the unchanged payload,
 with headers that say what is needed to read it:
 
 - ``pulsar.encryption.algorithm``, ``pulsar.encryption.parameter``, and ``pulsar.encryption.key.NAME`` for each encrypted key;
@@ -14,13 +14,10 @@ with headers that say what is needed to read it:
 - ``pulsar.batch``: the number of messages, where the bytes are a batch;
 - ``pulsar.unreadable``: why, where they should have been readable.
 
-So an entry never fails to be translated, and no consumer is stuck on one. Nothing here does I/O, but it may decompress 64 MiB:
-use a thread that may block.
+So an entry never fails to be translated, and no consumer is stuck on it. ``OpenedEntry`` describes an entry in the log, without
+decompressing it: its inner size, and whether it may be taken apart.
 
-An entry as the log has it, for whoever needs its messages as Kafka's records: how large it is inside, and whether it may be
-taken apart.
-
-Pure. Decompressing is left to ``records``, which may take as long as ``to_kafka`` says.
+Pure, without I/O. But ``to_kafka``, and so ``OpenedEntry.records``, may decompress 64 MiB: call them on a thread that may block.
 
 Tests: tests/storage/log/test_inspection_entry_records.py.
 """
@@ -54,7 +51,7 @@ Header = tuple[str, bytes | None]
 # Key, value, headers, timestamp in ms.
 _Record = tuple[bytes | None, bytes | None, list[Header], int]
 
-# The most messages of an entry that is translated. It takes 6 us for each.
+# The most messages of a translated entry. Each takes 6 us.
 MOST_RECORDS = 200_000
 
 
@@ -67,9 +64,9 @@ def to_kafka(
     compression: int = 0,
     max_size: int = MAX_PAYLOAD_SIZE,
 ) -> bytearray:
-    """The record batch of the entry that begins at ``base_offset`` and has ``messages`` messages; ``value`` is its stored part.
+    """The record batch of the entry at ``base_offset`` with ``messages`` messages; ``value`` is its stored part.
 
-    ``compression`` is the codec of the result, one of Kafka's. Raises ProtocolError only if ``value`` is no stored part at all.
+    ``compression`` is the codec of the result, one of Kafka's. Raises ProtocolError only if ``value`` is not a stored part.
     """
     part = read_stored_part(value)
     metadata = read_stored_metadata(value[part.metadata : part.payload])
@@ -149,11 +146,11 @@ def _opaque(metadata: MessageMetadata, payload: BytesLike, why_unreadable: str =
 
 
 def _name(text: Any) -> str:
-    """A header's name. It is UTF-8 in both worlds, and what is not survives as surrogates, as in ``records.Record``."""
+    """A header's name. It is UTF-8 in both protocols; invalid bytes survive as surrogates, as in ``records.Record``."""
     return text if isinstance(text, str) else as_bytes(text).decode("utf-8", "surrogateescape")
 
 
-# The header of a record that stands for an entry that should have been readable and is not.
+# The header of a record for an entry that should have been readable but is not.
 _UNREADABLE = "pulsar.unreadable"
 
 
@@ -164,8 +161,8 @@ class Described(NamedTuple):
 
 
 class OpenedEntry(NamedTuple):
-    """``inner_size`` is what the payload claims to be when it is decompressed, in bytes. ``readable`` is False for a payload that
-    is encrypted, and for a part of a message that was cut into chunks."""
+    """``inner_size``: the claimed size of the decompressed payload, in bytes. ``readable`` is False for an encrypted payload,
+    and for a chunk of a larger message."""
 
     header: BatchHeader
     value: memoryview
@@ -177,13 +174,13 @@ class OpenedEntry(NamedTuple):
         return self.header.last_offset_delta + 1
 
     def described(self) -> Described:
-        """What tells people which entry it is."""
+        """Identifies the entry for people."""
         metadata = _metadata(self.value)
         codec = CODEC_NAMES.get(metadata.compression, f"codec {metadata.compression}")
         return Described(as_bytes(metadata.producer_name), metadata.sequence_id, codec)
 
     def records(self) -> memoryview:
-        """The batch of records that has the offsets of the entry, and its time where the broker has set that."""
+        """The batch of records with the entry's offsets, and its time where the broker set that."""
         header = self.header
         batch = to_kafka(self.value, header.base_offset, self.messages, leader_epoch=header.partition_leader_epoch)
         if header.is_log_append_time:
@@ -192,7 +189,7 @@ class OpenedEntry(NamedTuple):
 
 
 def open_entry(batch: memoryview, header: BatchHeader) -> OpenedEntry | None:
-    """The entry in a whole batch; None for a batch that is none, even if it has the mark."""
+    """The entry in a whole batch; None if the batch is not an entry, even if it has the mark."""
     try:
         position, size = entry_value(batch, 0, header)
         value = batch[position : position + size]
@@ -208,7 +205,7 @@ def _metadata(value: memoryview) -> MessageMetadata:
 
 
 def stands_for_unreadable(batch: memoryview) -> bool:
-    """Whether these records, made of a readable entry, hold its payload as it is, because it could not be read after all."""
+    """Whether these records, made of a readable entry, hold its unchanged payload because it could not be read after all."""
     if read_header(batch).record_count != 1:
         return False
     (record,) = records(batch)

@@ -1,18 +1,18 @@
-"""A record batch that a Kafka client has written, as the entries that Pulsar's consumers get in its place.
+"""A Kafka client's record batch as the entries that Pulsar's consumers get in its place.
 
 The message of the record with the offset n has the id (entry e, index n - e), where e is the offset of the entry's first message.
-A batch becomes one entry, or several. An entry has no gaps, so a batch is cut where compaction has removed records: the C++
-client delivers a message that is marked as compacted out as an empty one, and it acknowledges an entry only when the application
-has acknowledged all of its messages. A batch is also cut where an entry would have too many messages for a consumer's queue, or
-be larger than clients take.
+A batch becomes one or several entries. An entry has no gaps, so a batch is cut where compaction removed records: the C++ client
+delivers a message marked as compacted out as an empty message, and it acknowledges an entry only after the application has
+acknowledged all its messages. A batch is also cut where an entry would have too many messages for a consumer's queue, or be
+larger than clients take.
 
-A message has the record's key (as text where it is UTF-8, else in base64 with the flag that says so), its value (null stays null)
-and its headers as properties, in their order and with those that repeat a name. A property is text: ``property_of`` says what
-becomes of other headers. A batch's publish time is its largest timestamp; an event time is the record's timestamp, unless the
-broker set it (LogAppendTime) or it is not positive, which Pulsar cannot tell.
+A message has the record's key (as text where it is UTF-8, else in base64 with the flag for that), its value (null stays null) and
+its headers as properties, in order, repeated names included. A property is text: ``property_of`` converts other headers. A
+batch's publish time is its largest timestamp; an event time is the record's timestamp, unless the broker set it (LogAppendTime)
+or it is not positive, which Pulsar cannot express.
 
-The producer's name is ``kafka`` and its sequence id the entry's offset. Batches of control records are the caller's to
-skip. Nothing here does I/O, but it may decompress 64 MiB: use a thread that may block.
+The producer's name is ``kafka`` and its sequence id the entry's offset. The caller skips batches of control records. Pure,
+without I/O, but it may decompress 64 MiB: call it on a thread that may block.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from protocol.wire import BytesLike
 
 PRODUCER_NAME = "kafka"
 
-# A property begins with this if it stands for a header that is not text, or is text that begins so.
+# A property begins with this if it stands for a header that is not text, or is text with this beginning.
 _DATA = "data:"
 _BASE64 = "data:;base64,"
 _NULL = "data:null"
 
-# The most messages of an entry: as many as a producer puts into a batch by default, and as a consumer's queue takes.
+# The most messages of an entry: a producer's default for a batch, and for a consumer's queue.
 MOST_MESSAGES = 1000
-# The most records of a batch that is translated at all. It takes 5 us for each.
+# The most records of a translated batch. Each takes 5 us.
 MOST_RECORDS = 200_000
 
-# What the metadata of an entry takes besides its properties and key, and what a message of a batch does, at most.
+# The most bytes of an entry's metadata without its properties and key; the same for a message of a batch.
 _OVERHEAD = 128
 
 
@@ -63,10 +63,10 @@ def to_pulsar(
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE,
     max_size: int = MAX_PAYLOAD_SIZE,
 ) -> list[Translated]:
-    """The entries of the batch at ``pos``, in the order of their offsets; none if it has no records left.
+    """The entries of the batch at ``pos``, in the order of their offsets; none if no records are left.
 
-    ``by_key`` also cuts where the key changes, so that each entry has the one key that orders it. Raises ProtocolError for a
-    batch that cannot be read, and for one of more than ``max_size`` bytes or ``MOST_RECORDS`` records.
+    ``by_key`` also cuts where the key changes, so that each entry has a single ordering key. Raises ProtocolError for a
+    batch that cannot be read or has more than ``max_size`` bytes or ``MOST_RECORDS`` records.
     """
     if header.record_count > MOST_RECORDS:
         raise ProtocolError(f"a batch of {header.record_count} records, where {MOST_RECORDS} are read")
@@ -80,7 +80,7 @@ def to_pulsar(
 
 
 def _ascending(header: BatchHeader, data: bytes) -> Iterator[Record]:
-    """The records, if their offsets are the batch's and ascend: no broker looks at them when they are produced."""
+    """The records, whose offsets must ascend within the batch: no broker checks that when they are produced."""
     last = header.base_offset - 1
     for record in read_records(header, data):
         if not last < record.offset <= header.last_offset:
@@ -109,7 +109,7 @@ def _runs(records: Iterator[Record], by_key: bool, max_message_size: int) -> Ite
 
 
 def _size(record: Record) -> int:
-    """What the record takes in an entry, or a little more."""
+    """The size of the record in an entry, or a little more."""
     size = _OVERHEAD + len(record.value or b"") + 2 * len(record.key or b"")
     for name, value in record.headers:
         # Base64 adds a third to each, and both have a size and a tag.
@@ -134,7 +134,7 @@ def _entry(records: list[Record], publish_time: int, own_times: bool, max_messag
         metadata.num_messages_in_batch = len(records)
         payload = build_batch((_single(record, own_times), record.value or b"") for record in records)
     if len(payload) > max_message_size - _OVERHEAD:
-        # One record that is larger than a message may be: no cut makes it smaller, and clients count its compressed size.
+        # A single record too large for a message: it cannot be cut, but clients count its compressed size.
         payload = _compressed(metadata, payload, max_message_size)
     return Translated(first.offset, len(records), write_stored_part(metadata.SerializeToString(), payload))
 
@@ -162,7 +162,7 @@ def _compressed(metadata: MessageMetadata, payload: BytesLike, max_message_size:
 
 
 def key_text(key: bytes) -> tuple[str, bool]:
-    """A key as text, and whether that is its base64."""
+    """A key as text, and whether the text is its base64."""
     try:
         return key.decode(), False
     except UnicodeDecodeError:
@@ -170,7 +170,7 @@ def key_text(key: bytes) -> tuple[str, bool]:
 
 
 def property_of(value: bytes | None) -> str:
-    """The value of a header as that of a property: itself if it is text, else ``data:;base64,...``; null is ``data:null``."""
+    """A header's value as a property's value: itself if it is text, else ``data:;base64,...``; null is ``data:null``."""
     if value is None:
         return _NULL
     try:
@@ -181,7 +181,7 @@ def property_of(value: bytes | None) -> str:
 
 
 def header_of(text: str) -> bytes | None:
-    """The header's value that ``property_of`` made this from."""
+    """The header's value from which ``property_of`` made ``text``."""
     if text == _NULL:
         return None
     if text.startswith(_BASE64):
@@ -190,5 +190,5 @@ def header_of(text: str) -> bytes | None:
 
 
 def text_of(name: str) -> str:
-    """The name of a header as that of a property: the same rule, for names that are not UTF-8."""
+    """A header's name as a property's name, by the same rule for names that are not UTF-8."""
     return property_of(name.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""What the contract suites run on: each seam's real implementation and the simulator's, by name.
+"""The subjects of the contract suites: each seam's real implementation and the simulator's, by name.
 
 A disk's factory gets an empty directory of the real file system and returns a disk and the path of an empty directory on it. A
 catalogue's gets the same and returns a function that opens the catalogue; called again, after ``close``, it opens it again.

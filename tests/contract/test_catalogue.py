@@ -1,4 +1,4 @@
-"""What every Catalogue does, SQLite's and the simulator's: a change is still there after closing and reopening."""
+"""The contract of every Catalogue, SQLite's and the simulator's: changes survive closing and reopening."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -70,13 +70,13 @@ def test_topics_stay_and_come_sorted(catalogue: Reopening) -> None:
     ]
 
 
-def test_a_topic_is_replaced_by_one_of_its_name(catalogue: Reopening) -> None:
+def test_topic_is_replaced_by_topic_of_same_name(catalogue: Reopening) -> None:
     catalogue.now.put_topic(TopicRow("a", A, 1, {"x": "1"}))
     catalogue.now.put_topic(TopicRow("a", A, 2))
     assert catalogue.again().topics() == [TopicRow("a", A, 2, {})]
 
 
-def test_a_deleted_topic_is_remembered_until_it_is_forgotten(catalogue: Reopening) -> None:
+def test_deleted_topic_is_remembered_until_forgotten(catalogue: Reopening) -> None:
     catalogue.now.put_topic(TopicRow("a", A, 1))
     catalogue.now.delete_topic("a")
     catalogue.now.delete_topic("a")
@@ -98,13 +98,13 @@ def test_settings_of_brokers_are_set_and_taken_back(catalogue: Reopening) -> Non
     assert catalogue.now.broker_configs("2") == {}
 
 
-def test_the_settings_of_several_entities_are_found_by_the_beginning_of_their_names(catalogue: Reopening) -> None:
+def test_settings_of_entities_are_listed_by_name_prefix(catalogue: Reopening) -> None:
     for entity in ("", "1", "group:a", "group:ü", "groups"):
         catalogue.now.alter_broker_configs({"a": "1", "b": entity}, entity)
     catalogue.now.alter_broker_configs({"a": "1"}, "group:gone")
     catalogue.now.alter_broker_configs({"a": None}, "group:gone")
-    found = {"group:a": {"a": "1", "b": "group:a"}, "group:ü": {"a": "1", "b": "group:ü"}}
-    assert catalogue.again().configs_by_entity("group:") == found
+    expected = {"group:a": {"a": "1", "b": "group:a"}, "group:ü": {"a": "1", "b": "group:ü"}}
+    assert catalogue.again().configs_by_entity("group:") == expected
     assert catalogue.now.configs_by_entity("other") == {}
 
 
@@ -122,7 +122,7 @@ def keys(catalogue: Catalogue) -> list[tuple[str, str, int]]:
     return sorted((offset.group, offset.topic, offset.partition) for offset in catalogue.load_offsets())
 
 
-def test_offsets_are_deleted_one_by_one_by_group_and_by_topic(catalogue: Reopening) -> None:
+def test_offsets_are_deleted_singly_by_group_and_topic(catalogue: Reopening) -> None:
     for group in ("g", "h"):
         catalogue.now.commit_offsets(group, [("t", 0, 1, 0, "", 0), ("t", 1, 1, 0, "", 0), ("u", 0, 1, 0, "", 0)])
     catalogue.now.delete_offsets("g", [("t", 1), ("t", 7)])
@@ -133,7 +133,7 @@ def test_offsets_are_deleted_one_by_one_by_group_and_by_topic(catalogue: Reopeni
     assert keys(catalogue.again()) == [("g", "u", 0)]
 
 
-def test_groups_are_saved_replaced_and_deleted_without_their_offsets(catalogue: Reopening) -> None:
+def test_groups_are_saved_replaced_and_deleted_without_offsets(catalogue: Reopening) -> None:
     catalogue.now.save_group("g", b"one")
     catalogue.now.save_group("g", b"\0two")
     catalogue.now.save_group("h", b"")
@@ -176,18 +176,22 @@ def test_quotas_are_set_and_removed(catalogue: Reopening) -> None:
 
 
 def test_cursors_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
-    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
-    rows = [CursorRow(one, 0, "a", b""), CursorRow(one, 1, "a", b"\x00\xff"), CursorRow(one, 0, "ü", b"x")]
-    catalogue.now.save_cursors([*rows, CursorRow(other, 0, "a", b"y")])
-    catalogue.now.save_cursors([CursorRow(one, 0, "a", b"later")])
-    catalogue.now.delete_cursors([(one, 1, "a"), (one, 7, "never")])
-    assert sorted(catalogue.again().load_cursors()) == [
-        CursorRow(one, 0, "a", b"later"),
-        CursorRow(one, 0, "ü", b"x"),
-        CursorRow(other, 0, "a", b"y"),
+    topic_id, other_id = uuid.UUID(int=1), uuid.UUID(int=2)
+    rows = [
+        CursorRow(topic_id, 0, "a", b""),
+        CursorRow(topic_id, 1, "a", b"\x00\xff"),
+        CursorRow(topic_id, 0, "ü", b"x"),
     ]
-    catalogue.now.delete_topic_cursors([one])
-    assert list(catalogue.again().load_cursors()) == [CursorRow(other, 0, "a", b"y")]
+    catalogue.now.save_cursors([*rows, CursorRow(other_id, 0, "a", b"y")])
+    catalogue.now.save_cursors([CursorRow(topic_id, 0, "a", b"later")])
+    catalogue.now.delete_cursors([(topic_id, 1, "a"), (topic_id, 7, "never")])
+    assert sorted(catalogue.again().load_cursors()) == [
+        CursorRow(topic_id, 0, "a", b"later"),
+        CursorRow(topic_id, 0, "ü", b"x"),
+        CursorRow(other_id, 0, "a", b"y"),
+    ]
+    catalogue.now.delete_topic_cursors([topic_id])
+    assert list(catalogue.again().load_cursors()) == [CursorRow(other_id, 0, "a", b"y")]
 
 
 def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
@@ -197,7 +201,7 @@ def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
     assert list(catalogue.now.load_documents("l")) == [("a", b"3")]
 
 
-def test_documents_are_deleted_by_the_beginning_of_their_keys(catalogue: Reopening) -> None:
+def test_documents_are_deleted_by_key_prefix(catalogue: Reopening) -> None:
     keys = ["a\0", "a\0m/x", "a\0\0", "a", "a\1", "b\0", "aü\0"]
     catalogue.now.alter_documents([(kind, key, b"1") for kind in ("k", "l") for key in keys])
     catalogue.now.delete_documents("k", "a\0")
@@ -227,7 +231,7 @@ def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> Non
     ]
 
 
-def test_additions_to_an_open_transaction_are_part_of_its_row(catalogue: Reopening) -> None:
+def test_additions_to_open_transaction_join_its_row(catalogue: Reopening) -> None:
     catalogue.now.save_transactions([transaction("x"), transaction("y", partitions=(), groups=())])
     catalogue.now.add_to_transaction("x", [("t", 1), ("u", 3)], ["i"])
     catalogue.now.add_to_transaction("x", [("s", 7)], [])
@@ -236,7 +240,7 @@ def test_additions_to_an_open_transaction_are_part_of_its_row(catalogue: Reopeni
         transaction("x", partitions=(("s", 7), ("t", 0), ("t", 1), ("u", 3)), groups=("g", "h", "i")),
         transaction("y", partitions=(), groups=("g",)),
     ]
-    # A row that is written as a whole has all of it.
+    # A row written as a whole is stored completely.
     catalogue.now.save_transactions([transaction("x", "PrepareCommit", partitions=(("t", 1),), groups=())])
     catalogue.now.complete_transaction(transaction("y", "CompleteAbort", partitions=(), groups=()), False)
     catalogue.now.add_to_transaction("x", [("z", 0)], [])
@@ -252,7 +256,7 @@ def pending(catalogue: Catalogue) -> list[tuple[str, str, str, int, int]]:
     return sorted(row[:5] for row in catalogue.load_pending_offsets())
 
 
-def test_offsets_of_a_transaction_count_once_it_is_completed(catalogue: Reopening) -> None:
+def test_transaction_offsets_count_once_it_is_completed(catalogue: Reopening) -> None:
     catalogue.now.commit_offsets("g", [("t", 0, 1, 0, "old", 10)])
     catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "new", 20), ("t", 1, 6, -1, None, 20)])
     catalogue.now.add_pending_offsets("x", "g", [("t", 0, 7, 3, "newer", 30)])
@@ -276,7 +280,7 @@ def test_offsets_of_an_aborted_transaction_are_dropped(catalogue: Reopening) -> 
     assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteAbort")]
 
 
-def test_pending_offsets_are_deleted_with_their_topic_and_with_their_transaction(catalogue: Reopening) -> None:
+def test_pending_offsets_are_deleted_with_topic_and_transaction(catalogue: Reopening) -> None:
     catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "", 20), ("u", 0, 5, 3, "", 20)])
     catalogue.now.add_pending_offsets("y", "g", [("u", 0, 5, 3, "", 20)])
     catalogue.now.delete_topic_offsets("t")
@@ -302,7 +306,7 @@ def test_changes_that_are_made_together_are_one(catalogue: Reopening) -> None:
     assert list(catalogue.now.load_groups()) == [("g", b"blob")]
 
 
-def test_changes_that_are_made_together_and_fail_are_all_undone(catalogue: Reopening) -> None:
+def test_failed_joint_changes_are_all_undone(catalogue: Reopening) -> None:
     def fails(inside: Catalogue) -> None:
         raise StorageError("no")
 

@@ -1,4 +1,4 @@
-"""What every Disk does: the real one and the simulator's."""
+"""The contract of every Disk: the real disk and the simulator's."""
 
 import contextlib
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_what_was_written_is_read(disk: Disk, root: str) -> None:
     assert file.size() == 10
 
 
-def test_buffers_of_every_kind_are_written_one_after_the_other(disk: Disk, root: str) -> None:
+def test_buffers_of_every_kind_are_written_in_order(disk: Disk, root: str) -> None:
     file = make(disk, f"{root}/a")
     assert file.pwrite([b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b""], 2) == 6
     assert file.pread(100, 0) == b"\0\0abcdef"
@@ -55,7 +55,7 @@ def test_a_large_write_is_whole(disk: Disk, root: str) -> None:
     assert file.pread(len(data), 5) == data
 
 
-def test_a_read_at_the_end_is_short_and_behind_it_empty(disk: Disk, root: str) -> None:
+def test_read_at_end_is_short_and_beyond_empty(disk: Disk, root: str) -> None:
     file = make(disk, f"{root}/a", b"abc")
     assert file.pread(10, 1) == b"bc"
     assert file.pread(10, 3) == b""
@@ -104,10 +104,10 @@ def test_a_closed_file_cannot_be_used(disk: Disk, root: str) -> None:
         file.pwrite([b"x"], 0)
 
 
-def test_two_open_files_of_one_path_see_each_other(disk: Disk, root: str) -> None:
-    one, two = make(disk, f"{root}/a"), disk.open(f"{root}/a")
-    one.pwrite([b"abc"], 0)
-    assert two.pread(3, 0) == b"abc"
+def test_two_open_files_of_one_path_share_data(disk: Disk, root: str) -> None:
+    first, second = make(disk, f"{root}/a"), disk.open(f"{root}/a")
+    first.pwrite([b"abc"], 0)
+    assert second.pread(3, 0) == b"abc"
 
 
 def test_an_open_file_outlives_its_name(disk: Disk, root: str) -> None:
@@ -128,7 +128,7 @@ def test_a_rename_replaces_the_file_that_is_there(disk: Disk, root: str) -> None
     assert old.pread(3, 0) == b"old"
 
 
-def test_a_directory_is_renamed_with_what_is_in_it(disk: Disk, root: str) -> None:
+def test_directory_is_renamed_with_its_contents(disk: Disk, root: str) -> None:
     disk.makedirs(f"{root}/a")
     file = make(disk, f"{root}/a/f", b"abc")
     disk.rename(f"{root}/a", f"{root}/b")
@@ -173,7 +173,7 @@ def test_removing(disk: Disk, root: str) -> None:
     assert disk.listdir(root) == []
 
 
-def test_what_is_not_there_is_neither_removed_nor_renamed_nor_listed(disk: Disk, root: str) -> None:
+def test_missing_paths_cannot_be_removed_renamed_or_listed(disk: Disk, root: str) -> None:
     with pytest.raises(FileNotFoundError):
         disk.remove(f"{root}/a")
     with pytest.raises(FileNotFoundError):
@@ -200,7 +200,7 @@ def test_several_files_can_be_synced_at_once(disk: Disk, root: str) -> None:
     assert list(disk.sync_all([], 1.0)) == []
 
 
-def test_files_can_be_synced_while_the_thread_goes_on(disk: Disk, root: str) -> None:
+def test_files_can_be_synced_in_the_background(disk: Disk, root: str) -> None:
     queue = disk.sync_queue()
     if queue is None:
         pytest.skip("not offered here")
@@ -233,14 +233,14 @@ def test_free_room_is_part_of_all_room(disk: Disk, root: str) -> None:
     assert 0 < disk.free_bytes(root) <= disk.total_bytes(root)
 
 
-def test_a_size_can_be_asked_without_opening_the_file(disk: Disk, root: str) -> None:
+def test_size_is_known_without_opening_the_file(disk: Disk, root: str) -> None:
     make(disk, f"{root}/a", b"abc")
     assert disk.file_size(f"{root}/a") == 3
     with pytest.raises(FileNotFoundError):
         disk.file_size(f"{root}/b")
 
 
-def test_neither_a_file_nor_a_directory_nor_nothing_is_a_link(disk: Disk, root: str) -> None:
+def test_files_directories_and_missing_paths_are_not_links(disk: Disk, root: str) -> None:
     make(disk, f"{root}/a")
     disk.makedirs(f"{root}/d")
     assert [disk.is_link(f"{root}/{name}") for name in ("a", "d", "x")] == [False, False, False]
@@ -254,7 +254,7 @@ def test_a_lock_is_had_by_one(disk: Disk, root: str) -> None:
     disk.lock(f"{root}/.lock").close()
 
 
-def test_a_lock_file_says_who_has_it_even_while_it_is_held(disk: Disk, root: str) -> None:
+def test_lock_file_names_its_holder_while_held(disk: Disk, root: str) -> None:
     held = disk.lock(f"{root}/.lock")
     with pytest.raises(BlockingIOError):
         disk.lock(f"{root}/.lock")
@@ -262,7 +262,7 @@ def test_a_lock_file_says_who_has_it_even_while_it_is_held(disk: Disk, root: str
     held.close()
 
 
-def test_a_link_is_a_second_name_that_outlives_the_first(disk: Disk, root: str) -> None:
+def test_link_outlives_its_first_name(disk: Disk, root: str) -> None:
     make(disk, f"{root}/a", b"abc")
     disk.makedirs(f"{root}/d")
     disk.link(f"{root}/a", f"{root}/d/b")

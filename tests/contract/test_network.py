@@ -1,4 +1,4 @@
-"""What every Network, Socket and Listener does: the machine's and the simulator's."""
+"""The contract of every Network, Socket and Listener: the machine's and the simulator's."""
 
 import errno
 from collections.abc import Callable
@@ -27,9 +27,9 @@ def connected(world: World, listener: Listener) -> tuple[Socket, Client]:
     accepted: list[Socket] = []
 
     def accept() -> bool:
-        found = listener.accept()
-        if found is not None:
-            accepted.append(found[0])
+        connection = listener.accept()
+        if connection is not None:
+            accepted.append(connection[0])
         return bool(accepted)
 
     world.until(accept)
@@ -60,15 +60,15 @@ def in_world(test: Callable[[World], None]) -> Callable[[World], None]:
 
 
 @in_world
-def test_a_port_is_given_and_can_be_connected_to(world: World) -> None:
+def test_assigned_port_can_be_connected_to(world: World) -> None:
     listener = listen(world)
     assert listener.address[0] == "127.0.0.1"
     assert listener.address[1] > 0
     assert listener.accept() is None
     world.connect(listener.address[1])
-    found: list[tuple[Socket, tuple[str, int], tuple[str, int]]] = []
-    world.until(lambda: found or found.extend(filter(None, [listener.accept()])) or found)
-    socket, peer, local = found[0]
+    connections: list[tuple[Socket, tuple[str, int], tuple[str, int]]] = []
+    world.until(lambda: connections or connections.extend(filter(None, [listener.accept()])) or connections)
+    socket, peer, local = connections[0]
     assert local == listener.address
     assert peer != local
     assert socket.fileno() >= 0
@@ -120,7 +120,7 @@ def test_several_buffers_are_sent_in_order(world: World) -> None:
             0, socket.send([data[done : done + 1], *([data[done + 1 :]] if done + 1 < len(data) else [])], True)
         )
         world.runtime.threads.pause(0.001)
-    # What was said to be followed by more may wait for it.
+    # Bytes announced as followed by more may wait for it.
     while socket.send([b"!"], False) == WOULD_BLOCK:
         world.runtime.threads.pause(0.001)
     world.until(lambda: client.received() == data + b"!")
@@ -129,7 +129,7 @@ def test_several_buffers_are_sent_in_order(world: World) -> None:
 
 
 @in_world
-def test_who_does_not_read_stops_the_sender_and_lets_it_go_on(world: World) -> None:
+def test_slow_reader_stops_the_sender_until_it_reads(world: World) -> None:
     listener = listen(world)
     socket, client = connected(world, listener)
     sent = 0
@@ -165,7 +165,7 @@ def test_the_end_is_read_after_the_data(world: World) -> None:
 
 
 @in_world
-def test_a_reset_behind_what_was_not_read_is_seen_by_who_asks(world: World) -> None:
+def test_reset_after_unread_bytes_is_seen_when_asked(world: World) -> None:
     listener = listen(world)
     socket, client = connected(world, listener)
     client.send(b"data")
@@ -215,7 +215,7 @@ def test_a_reset_is_an_error_and_an_end(world: World) -> None:
 
 
 @in_world
-def test_sending_to_one_who_has_gone_fails_in_the_end(world: World) -> None:
+def test_sending_to_a_gone_peer_eventually_fails(world: World) -> None:
     listener = listen(world)
     socket, client = connected(world, listener)
     client.close()

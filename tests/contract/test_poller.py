@@ -1,4 +1,4 @@
-"""What every Poller does: selectors2's and the simulator's."""
+"""The contract of every Poller: selectors2's and the simulator's."""
 
 from collections.abc import Callable
 
@@ -104,7 +104,7 @@ def test_a_wake_up_ends_the_wait_once(world: World) -> None:
 
 
 @in_world
-def test_a_wake_up_before_the_wait_is_not_lost(world: World) -> None:
+def test_wake_up_before_the_wait_is_kept(world: World) -> None:
     poller = world.runtime.new_poller()
     poller.wakeup()
     poller.arm()

@@ -1,4 +1,4 @@
-"""What Clock, Entropy and Threads do, and locks, queues and events: the machine's and the simulator's."""
+"""The contract of Clock, Entropy, Threads, locks, queues and events: the machine's and the simulator's."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -127,13 +127,13 @@ def test_chance_does_not_repeat(world: World) -> None:
     entropy = world.runtime.entropy
     assert len({entropy.bytes(16) for _ in range(50)}) == 50
     assert all(len(entropy.bytes(n)) == n for n in (0, 1, 7))
-    found = {entropy.uuid() for _ in range(50)}
-    assert len(found) == 50
-    assert {uuid.version for uuid in found} == {4}
+    uuids = {entropy.uuid() for _ in range(50)}
+    assert len(uuids) == 50
+    assert {uuid.version for uuid in uuids} == {4}
 
 
 @in_world
-def test_waiting_for_an_event_or_a_queue_has_an_end(world: World) -> None:
+def test_waits_for_events_and_queues_time_out(world: World) -> None:
     event, queue = new_event(world), new_queue(world)
     assert not event.wait(0)
     assert not event.wait(0.01)
@@ -151,7 +151,7 @@ def test_waiting_for_an_event_or_a_queue_has_an_end(world: World) -> None:
 
 
 class Counter:
-    """Adds to a number in two steps that must not be torn apart."""
+    """Adds to a number in two steps that must not be interleaved."""
 
     def __init__(self, world: World, lock: "threads.Lock", shared: list[int]) -> None:  # type: ignore[valid-type]
         self._world = world

@@ -1,6 +1,6 @@
 """The two worlds that the suites of sockets, pollers and threads run in: the machine's, and the simulator's.
 
-``World.run(test)`` runs a test where its threads may wait; inside, ``until`` lets the others go on until something is so.
+``World.run(test)`` runs a test where its threads may wait; inside, ``until`` lets the others run until a condition holds.
 """
 
 import socket
@@ -19,13 +19,13 @@ class Client(Protocol):
     """The other end of a connection."""
 
     def send(self, data: bytes) -> None:
-        """All of it, however long that takes."""
+        """Sends all of it, however long that takes."""
 
     def received(self) -> bytes:
-        """All that has come so far."""
+        """All bytes received so far."""
 
     def ended(self) -> bool:
-        """The broker's end has closed, in either way, and there is nothing to read any more."""
+        """The broker's end has closed, in either way, and there is nothing left to read."""
 
     def shut_down_writing(self) -> None: ...
 
@@ -112,7 +112,7 @@ class RealWorld:
 
 
 def until(runtime: Runtime, condition: Callable[[], Any]) -> None:
-    """Let the threads of ``runtime`` go on until ``condition`` holds."""
+    """Let the threads of ``runtime`` run until ``condition`` holds."""
     for _ in range(2000):
         if condition():
             return
@@ -122,9 +122,9 @@ def until(runtime: Runtime, condition: Callable[[], Any]) -> None:
 
 class _SimulatedClient:
     def __init__(self, fabric: Fabric, port: int) -> None:
-        found = fabric.connect(port)
-        assert found is not None, "refused"
-        self._socket = found
+        connected = fabric.connect(port)
+        assert connected is not None, "refused"
+        self._socket = connected
         self._unsent = bytearray()
         self._data = b""
 

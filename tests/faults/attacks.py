@@ -1,4 +1,4 @@
-"""Requests that are small and ask for much, connections that send them again and again, and a neighbour who must not notice."""
+"""Small requests that ask for much, connections that repeat them, and a neighbour that must not notice."""
 
 import socket
 import struct
@@ -19,12 +19,12 @@ WIDE = "wide"  # a topic of many partitions
 QUIET = "neighbour"  # the neighbour's own topic
 GROUP = "group"
 
-# What all attacks together may make the broker take (bytes): a fresh one has about 60 MB.
+# The memory that the broker may take under all attacks (bytes): a fresh broker has about 60 MB.
 RSS_MAX = 500_000_000
 
 
 def frame(key: ApiKey, version: int, body: bytes, *, tags: bytes = b"\0") -> bytes:
-    """A request whose body is given as it is."""
+    """A request with this raw body."""
     head = struct.pack(">hhih", key, version, 7, 1) + b"x"
     if control.request_header(key, version, 7, "x")[-1:] == b"\0":
         head += tags
@@ -46,12 +46,12 @@ def uvarint(number: int) -> bytes:
 
 
 def topic_id(number: int) -> bytes:
-    """One that nobody has."""
+    """An id of no topic."""
     return number.to_bytes(16, "big")
 
 
 class Neighbour:
-    """Produces with acks=all and fetches what it has written, one after the other."""
+    """Produces with acks=all and fetches its records, in turns."""
 
     def __init__(self, address: str) -> None:
         self._client = KafkaConnection(address)
@@ -75,7 +75,7 @@ class Neighbour:
 
 
 class Attack:
-    """``connections`` that send ``request`` again as soon as it was answered or they were closed, and read all that comes."""
+    """``connections`` that resend ``request`` as soon as it was answered or they were closed, and read every response."""
 
     def __init__(self, address: str, request: bytes | Callable[[int], bytes], connections: int) -> None:
         self._address = address
@@ -99,7 +99,7 @@ class Attack:
                 self._ended.wait(0.01)
 
     def _receive(self, connection: socket.socket) -> None:
-        """One response, thrown away."""
+        """Reads and discards a response."""
         buffer = bytearray(1 << 16)
         head = b""
         connection.settimeout(0.2)
@@ -135,7 +135,7 @@ class Attack:
 
 @contextmanager
 def attacked_broker(directory: Any, *settings: str, partitions: int = 1000) -> Iterator[BrokerProcess]:
-    """A broker with what the attacks use, which cannot take the machine's memory."""
+    """A broker with the attacks' topics and groups, which cannot take the machine's memory."""
     with BrokerProcess(directory, *settings, prefix=("prlimit", "--as=6000000000")) as broker:
         with KafkaConnection(broker.address) as client:
             wanted = ((QUIET, 1), (WIDE, partitions))
@@ -148,7 +148,7 @@ def attacked_broker(directory: Any, *settings: str, partitions: int = 1000) -> I
             ]
             groups_topics = [{"name": WIDE, "partitions": commits}]
             committed = client.ask(ApiKey.OFFSET_COMMIT, 2, group_id=GROUP, topics=groups_topics)
-            assert {one.error_code for one in committed.topics[0].partitions} == {0}
+            assert {partition.error_code for partition in committed.topics[0].partitions} == {0}
         yield broker
 
 
@@ -169,13 +169,13 @@ def outlives(
 
 
 def unknown_topics(number: int, of: int) -> bytes:
-    """Metadata of ``of`` topics that nobody has, other ones for each connection."""
+    """Metadata of ``of`` unknown topics, different for each connection."""
     names = b"".join(text(f"unknown-{number}-{name}") for name in range(of))
     return frame(ApiKey.METADATA, 4, count(of) + names + b"\1")
 
 
 def markers(number: int) -> list[dict[str, Any]]:
-    """Of so many producers, over the partitions of the wide topic."""
+    """Markers of ``number`` producers, over the partitions of the wide topic."""
     return [
         {"producer_id": each, "topics": [{"name": WIDE, "partition_indexes": [each % 1000]}]} for each in range(number)
     ]

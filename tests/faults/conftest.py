@@ -1,4 +1,4 @@
-"""A broker for clients that do not behave; afterwards it must be as if they had never come."""
+"""A broker for misbehaving clients, which must leave nothing behind."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from tests.faults.raw import Faults
 
 @pytest.fixture
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the broker reports as errors: nothing that a peer sends is one."""
+    """The errors that the broker logs: nothing that a peer sends may cause any."""
     events: list[str] = []
 
     def error(self: Logger, event: str, **values: Any) -> None:
@@ -25,7 +25,7 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """``with_settings`` says others. Override in a module or class for another broker."""
+    """``with_settings`` sets others. Override in a module or class for another broker."""
     return getattr(request, "param", {})
 
 
@@ -39,8 +39,8 @@ def _attacked(broker: Broker, errors: list[str]) -> Iterator[Faults]:
 
 @pytest.fixture(scope="module")
 def broker_of_all() -> Iterator[Broker]:
-    """One broker for all tests of a module that send it a frame or two: each must leave it as it has found it. It takes 0.1 s to
-    start one for each. With listeners of both protocols and for HTTP."""
+    """A broker with listeners of both protocols and HTTP, shared by the tests of a module that send it a frame or two: each
+    must leave it unchanged. A broker for each test would take 0.1 s to start."""
     with Broker(listeners=LISTENERS) as broker:
         yield broker
 

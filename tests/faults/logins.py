@@ -23,7 +23,7 @@ def plain_token(user: str = USER, password: str = PASSWORD) -> bytes:
 
 
 def log_in(raw: Raw, mechanism: str = "SCRAM-SHA-256", user: str = USER, password: str = PASSWORD) -> Any:
-    """The last answer: of SaslHandshake if that says no, of SaslAuthenticate otherwise."""
+    """The last answer: of SaslHandshake if that refuses, of SaslAuthenticate otherwise."""
     answer = handshake(raw, mechanism)
     if answer.error_code:
         return answer
@@ -39,11 +39,11 @@ def log_in(raw: Raw, mechanism: str = "SCRAM-SHA-256", user: str = USER, passwor
 
 
 def is_in(raw: Raw) -> bool:
-    """What this connection asks is answered."""
+    """The connection's requests are answered."""
     return not raw.ask(ApiKey.LIST_GROUPS, 4).error_code
 
 
 def asks_in_vain(raw: Raw) -> bool:
-    """The broker closes the connection when it is asked for anything."""
+    """The broker closes the connection at any request."""
     raw.try_send(control.encode_request(ApiKey.METADATA, 5, 7, "raw", {"topics": None}))
     return raw.rest() == b""

@@ -1,4 +1,4 @@
-"""A broker with Pulsar under attack, and a look at what attackers leave behind."""
+"""A broker with Pulsar under attack, and checks that attackers leave nothing behind."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class PulsarFaults:
         return self._raws[-1]
 
     def serves_pulsar(self) -> bool:
-        """Another client, of both protocols: it sends, is given what it sent, and acknowledges it."""
+        """Another client, of both protocols: it sends messages, receives and acknowledges them."""
         client = self.connect_pulsar()
         value = b"value %d" % self._served
         self._served += 1

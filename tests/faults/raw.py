@@ -1,4 +1,4 @@
-"""Raw Kafka connections for clients that do not behave, and a look at what they leave behind in the broker."""
+"""Raw Kafka connections for misbehaving clients, and checks that they leave nothing behind in the broker."""
 
 import itertools
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ class Faults:
         return sum(len(processor.connections) for processor in self.broker.server.sockets.processors)
 
     def assert_nothing_is_left(self) -> None:
-        """All clients have gone: so has all they held."""
+        """All clients have left, and everything that they held is freed."""
         sockets = self.broker.server.sockets
         wait_for(lambda: self.connections == 0, "connections are left")
         wait_for(lambda: sockets.quotas.total == 0, "connections are counted that are gone")
@@ -100,7 +100,7 @@ class Faults:
         wait_for(lambda: self.connections == 0)
 
     def all_requests(self) -> Iterator[tuple[ApiKey, int, bytes]]:
-        """One plain request for every API and version that is served."""
+        """A plain request for every served API and version."""
         for api in self.broker.server.part("kafka").apis.values():
             for version in range(api.min_version, api.max_version + 1):
                 if api.key is ApiKey.END_TXNS:

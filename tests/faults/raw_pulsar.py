@@ -1,4 +1,4 @@
-"""Raw Pulsar connections for clients that do not behave."""
+"""Raw Pulsar connections for misbehaving clients."""
 
 import itertools
 import uuid
@@ -20,7 +20,7 @@ def topic(name: str | None = None) -> str:
 
 
 class RawPulsar(Raw):
-    """A connection that is greeted already, unless it wants to say CONNECT itself."""
+    """A connection after CONNECT, unless it is to send CONNECT itself."""
 
     def __init__(self, broker: Broker, *, greets: bool = True, receive_buffer: int = 0) -> None:
         super().__init__(broker, listener="pulsar", receive_buffer=receive_buffer)
@@ -41,7 +41,7 @@ class RawPulsar(Raw):
         return self._frames.popleft()
 
     def expect(self, kind: str) -> Any:
-        """The next frame, which is of this type; pings are passed over."""
+        """The next frame, which must be of this type; pings are skipped."""
         frame = self.next_frame()
         while frame.kind == "PING" and kind != "PING":
             self.send(command("PONG"))
@@ -53,7 +53,7 @@ class RawPulsar(Raw):
         self.send(command(kind, **fields))
 
     def request(self, kind: str, **fields: Any) -> Frame:
-        """Ask, and wait for the answer; what else comes meanwhile is kept for ``next_frame``."""
+        """Ask, and wait for the answer; other frames are kept for ``next_frame``."""
         number = next(self._requests)
         self.send(command(kind, request_id=number, **fields))
         kept: list[Frame] = []
@@ -68,7 +68,7 @@ class RawPulsar(Raw):
                 kept.append(frame)
 
     def error_of(self, kind: str, **fields: Any) -> str:
-        """The error by which this is refused, wherever the answer has it; empty if it is not."""
+        """The error of a refusal, wherever the answer has it; empty if there is none."""
         body = self.request(kind, **fields).body
         for field in ("error", "error_code"):
             if field in body.DESCRIPTOR.fields_by_name and body.HasField(field):
@@ -76,7 +76,7 @@ class RawPulsar(Raw):
         return ""
 
     def is_closed(self) -> bool:
-        """Whether the broker closes the connection now, whatever it says before."""
+        """Whether the broker closes the connection now, after whatever frames."""
         self.rest()
         return True
 
@@ -98,7 +98,7 @@ class RawPulsar(Raw):
         return self
 
     def publish(self, *values: bytes, producer_id: int = 0, first: int = 0, **fields: Any) -> list[Any]:
-        """Each in an entry of its own; the message ids of the receipts."""
+        """Publishes each in its own entry; returns the message ids of the receipts."""
         self.send(b"".join(send(producer_id, first + at, value, **fields) for at, value in enumerate(values)))
         receipts: list[Any] = []
         kept: list[Frame] = []
@@ -116,24 +116,24 @@ class RawPulsar(Raw):
         self.tell("FLOW", consumer_id=consumer_id, messagePermits=permits)
 
     def messages(self, count: int) -> list[Frame]:
-        found: list[Frame] = []
-        while len(found) < count:
+        frames: list[Frame] = []
+        while len(frames) < count:
             frame = self.next_frame()
             if frame.kind == "PING":
                 self.send(command("PONG"))
             elif frame.kind != "ACTIVE_CONSUMER_CHANGE":
                 assert frame.kind == "MESSAGE", frame
-                found.append(frame)
-        return found
+                frames.append(frame)
+        return frames
 
     def acknowledge(self, ids: Iterable[Any], consumer_id: int = 0, **fields: Any) -> str:
         """The error of the answer, if there is one."""
         return self.error_of(
-            "ACK", consumer_id=consumer_id, ack_type=0, message_id=[plain(one) for one in ids], **fields
+            "ACK", consumer_id=consumer_id, ack_type=0, message_id=[plain(message_id) for message_id in ids], **fields
         )
 
     def is_silent(self) -> bool:
-        """Whether nothing has come: the broker has answered everything that we have sent by the time it answers a PING."""
+        """Whether no frame has come: before it answers a PING, the broker answers everything sent earlier."""
         self.tell("PING")
         return self.next_frame().kind == "PONG"
 

@@ -1,4 +1,4 @@
-"""What hostile, slow and broken clients can do: each costs them an answer or their connection, and nobody else anything."""
+"""Hostile, slow and broken HTTP clients: they lose their answer or connection, and cost nobody else anything."""
 
 import json
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def serves(bench: HttpBench) -> bool:
     ],
 )
 @pytest.mark.parametrize("at_a_time", [1 << 20, 7])
-def test_what_cannot_be_read_is_answered_and_the_connection_is_closed(
+def test_unreadable_request_is_answered_and_connection_closed(
     bench: HttpBench, data: bytes, status: int, at_a_time: int
 ) -> None:
     client = bench.connect()
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_answered_and_the_connection_is_closed(
     before = bytes(client.received)
     client.send(GET)
     bench.settle()
-    assert before == client.received  # nothing after it is taken for a request
+    assert before == client.received  # no byte after it is read as a request
     bench.pass_time(1.5)
     bench.pass_time(1.5)
     assert client.eof
@@ -111,18 +111,18 @@ def test_what_cannot_be_read_is_answered_and_the_connection_is_closed(
     assert serves(bench)
 
 
-def test_a_client_that_still_sends_its_long_body_sees_the_answer(bench: HttpBench) -> None:
+def test_client_still_sending_long_body_sees_the_answer(bench: HttpBench) -> None:
     client = bench.connect()
     client.send(HEAD + b"content-length: 9000000\r\n\r\n" + b"x" * 9_000_000)
     bench.until(lambda: not client.unsent)
-    for _ in range(10):  # as long as something came
+    for _ in range(10):  # while bytes came
         bench.pass_time(1.5)
     assert client.eof
     assert not client.reset
     assert client.received.startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_client_that_never_stops_sending_is_cut_off(bench: HttpBench) -> None:
+def test_endless_sender_is_cut_off(bench: HttpBench) -> None:
     client = bench.connect()
     client.send(b"\r\n")
     bench.settle()
@@ -151,7 +151,7 @@ def test_a_client_that_never_stops_sending_is_cut_off(bench: HttpBench) -> None:
         pytest.param(GET + b"G", id="in the second request"),
     ],
 )
-def test_a_request_that_takes_too_long_ends_the_connection(bench: HttpBench, data: bytes) -> None:
+def test_slow_request_ends_the_connection(bench: HttpBench, data: bytes) -> None:
     client = bench.connect()
     client.send(data)
     bench.settle()
@@ -165,7 +165,7 @@ def test_a_request_that_takes_too_long_ends_the_connection(bench: HttpBench, dat
     assert serves(bench)
 
 
-def test_a_connection_between_two_requests_has_no_deadline_but_the_idle_one(bench: HttpBench) -> None:
+def test_connection_between_requests_has_only_idle_deadline(bench: HttpBench) -> None:
     client = bench.connect()
     bench.ask(client, GET)
     bench.pass_time(TIMEOUT_S * 3)
@@ -173,7 +173,7 @@ def test_a_connection_between_two_requests_has_no_deadline_but_the_idle_one(benc
     assert [200] == [reply.status for reply in bench.ask(client, GET)]
 
 
-def test_a_handler_that_takes_long_does_not_end_its_connection(bench: HttpBench) -> None:
+def test_slow_handler_does_not_end_its_connection(bench: HttpBench) -> None:
     client = bench.connect()
     client.send(HEAD[:10])
     bench.settle()
@@ -184,7 +184,7 @@ def test_a_handler_that_takes_long_does_not_end_its_connection(bench: HttpBench)
     assert [200] == [reply.status for reply in bench.ask(client, b"", "PUT")]
 
 
-def test_a_byte_at_a_time_is_answered_at_the_end(bench: HttpBench) -> None:
+def test_request_sent_byte_by_byte_is_answered(bench: HttpBench) -> None:
     client = bench.connect()
     body = b"transfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3;x\r\nllo\r\n0\r\nt: x\r\n\r"
     for byte in GET + HEAD + body:
@@ -195,10 +195,8 @@ def test_a_byte_at_a_time_is_answered_at_the_end(bench: HttpBench) -> None:
     assert "hello" == json.loads(second.body)["body"]
 
 
-def test_ten_thousand_pipelined_requests_cost_no_more_than_apart(
-    bench: HttpBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every byte reaches the parser once, whatever follows it."""
+def test_pipelined_requests_are_parsed_only_once(bench: HttpBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte reaches the parser once, regardless of the following bytes."""
     from broker.http import session
 
     parsed = []
@@ -212,7 +210,7 @@ def test_ten_thousand_pipelined_requests_cost_no_more_than_apart(
     assert len(GET) * 2000 == sum(parsed)
 
 
-def test_a_client_that_reads_nothing_is_not_served_further(bench: HttpBench) -> None:
+def test_client_that_reads_nothing_is_not_served_further(bench: HttpBench) -> None:
     client = bench.connect(receive_buffer=4096)
     client.reads = False
     client.send(GET.replace(b"quick", b"long") * 100)
@@ -227,9 +225,7 @@ def test_bodies_up_to_the_limit_are_taken(bench: HttpBench) -> None:
     assert 413 == bench.get("/things/a", method="PUT", body=b"x" * (BODY_MAX + 1)).status
 
 
-def test_deadlines_that_are_missed_are_logged_only_so_often(
-    bench: HttpBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missed_deadlines_are_logged_at_a_bounded_rate(bench: HttpBench, capsys: pytest.CaptureFixture[str]) -> None:
     from broker import log
 
     log.configure("info", "json")

@@ -34,7 +34,7 @@ CONNECTIONS = 12
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One for all: none of the attacks may leave anything behind."""
+    """A single broker for all: no attack may leave anything behind."""
     with attacked_broker(tmp_path_factory.mktemp("attacked")) as broker:
         yield broker
         assert [] == broker.errors
@@ -51,11 +51,11 @@ def test_an_attack_stops_nobody_and_takes_little_memory(broker: BrokerProcess, n
     assert broker.peak_bytes < RSS_MAX
 
 
-def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess) -> None:
+def test_unknown_topics_are_not_all_created_at_once(broker: BrokerProcess) -> None:
     before = len(topics(broker))
     attack, _ = outlives(broker, lambda number: unknown_topics(number, 1000), 8)
     assert broker.peak_bytes < RSS_MAX
-    # Each request makes 100 at most, and those of clients that have gone make no more.
+    # Each request creates 100 at most, and requests of gone clients create no more.
     deadline = time.monotonic() + PATIENCE_S
     made = len(topics(broker)) - before
     while True:
@@ -68,7 +68,7 @@ def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess)
     assert made <= 100 * (sum(attack.answers) + 8)
 
 
-def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProcess) -> None:
+def test_too_many_names_close_connection_and_create_nothing(broker: BrokerProcess) -> None:
     with KafkaConnection(broker.address) as client:
         client.send(unknown_topics(99, 100_000))
         with pytest.raises(ConnectionError):
@@ -76,14 +76,14 @@ def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProc
     assert not any(name.startswith("unknown-99") for name in topics(broker))
 
 
-def test_fetches_of_many_partitions_that_wait_cost_appends_nothing(broker: BrokerProcess) -> None:
-    # Of the wide topic and of the neighbour's: each of its appends concerns all of them.
+def test_waiting_fetches_of_many_partitions_cost_appends_nothing(broker: BrokerProcess) -> None:
+    # Partitions of the wide topic and the neighbour's: each of its appends concerns every fetch.
     request = repeated_fetch(WIDE, range(1000), 1000)
     outlives(broker, request, CONNECTIONS, rounds=50)
     assert broker.peak_bytes < RSS_MAX
 
 
-def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> None:
+def test_stop_does_not_wait_for_attack_requests(tmp_path: Any) -> None:
     with attacked_broker(tmp_path) as broker:
         neighbour = Neighbour(broker.address)
         with Attack(broker.address, lambda number: unknown_topics(number, 1000), CONNECTIONS) as attack:
@@ -93,9 +93,9 @@ def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> No
         neighbour.close()
 
 
-def test_neither_neighbours_nor_a_stop_wait_for_batches_that_are_decompressed(tmp_path: Any) -> None:
-    """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; looked into by whoever asks for a
-    time. Each once kept all handlers for seconds, and with them everything that the processors had handed over."""
+def test_decompression_delays_neither_neighbours_nor_a_stop(tmp_path: Any) -> None:
+    """Every codec's smallest unit, repeated to 1 MiB, and the most that is read of a batch; opened by every request for a time.
+    Each once kept all handlers busy for seconds, and with them everything that the processors had handed over."""
     contents = [
         (codec, repeated(900_000 // (len(repeated(2)) - len(repeated(1))))) for codec, repeated in UNITS.values()
     ]
@@ -129,7 +129,7 @@ def test_large_requests_of_honest_clients_are_answered(tmp_path: Any) -> None:
         wanted = list(range(partitions))
         fetched = client.ask(ApiKey.FETCH, 11, **fetch_fields(WIDE, wanted, max_wait=10))
         assert [(number, 0) for number in wanted] == [
-            (one.partition_index, one.error_code) for one in fetched.responses[0].partitions
+            (partition.partition_index, partition.error_code) for partition in fetched.responses[0].partitions
         ]
         # Four times as many partitions as there are: 10,000 answers.
         asked = client.ask(

@@ -1,4 +1,4 @@
-"""Clients that stall, hang up, come in crowds or want everything at once: the others hardly notice."""
+"""Clients that stall, disconnect, come in crowds or ask for everything at once: the others hardly notice."""
 
 import random
 import socket
@@ -21,7 +21,7 @@ from tests.waiting import wait_for
 MIB = 1 << 20
 
 
-def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: Faults) -> None:
+def test_byte_by_byte_senders_slow_nobody_down(faults: Faults) -> None:
     request = produce(faults.topic, b"slowly", acks=-1)
     clients = [faults.connect() for _ in range(30)]
     for position in range(len(request)):
@@ -35,9 +35,7 @@ def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: 
 
 
 @with_settings(queued_max_request_bytes=8 * MIB)
-def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_time(
-    faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_senders_holding_all_memory_are_dropped(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_MEASURED_S", 0.2)
     monkeypatch.setattr(processor_module, "_NAP_S", 0.1)
     clients = [faults.connect() for _ in range(20)]
@@ -58,10 +56,8 @@ def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_
 
 
 @with_settings(queued_max_request_bytes=64 * MIB)
-def test_slow_uploads_that_hold_all_request_memory_hold_up_no_small_request(
-    faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(expiry, "_MEASURED_S", 3600.0)  # nobody is dropped: it must work all the same
+def test_slow_uploads_with_all_memory_spare_small_requests(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "_MEASURED_S", 3600.0)  # no connection is dropped: it must work anyway
     uploads = [faults.connect() for _ in range(8)]
     memory = faults.broker.server.sockets.memory
     for client in uploads:
@@ -80,7 +76,7 @@ def test_slow_uploads_that_hold_all_request_memory_hold_up_no_small_request(
     wait_for(all_is_held)
     for _ in range(5):
         assert faults.serves()
-    with faults.connect() as drips:  # a request in two packets is a small one, too
+    with faults.connect() as drips:  # a request in two packets is small, too
         request = produce(faults.topic, b"v" * 1000, acks=-1)
         drips.send(request[:100])
         assert faults.serves()
@@ -90,8 +86,8 @@ def test_slow_uploads_that_hold_all_request_memory_hold_up_no_small_request(
 
 
 @with_settings(queued_max_request_bytes=32 * MIB)
-def test_many_uploads_of_a_megabyte_at_once_all_get_through_and_small_requests_between_them(faults: Faults) -> None:
-    # More than twice the memory there is. All send at the same pace, so all hold a part at the same time.
+def test_many_megabyte_uploads_and_small_requests_all_succeed(faults: Faults) -> None:
+    # More than twice the available memory. All send at the same pace, so all hold a part at the same time.
     clients = [faults.connect() for _ in range(80)]
     request = produce(faults.topic, b"v" * 900_000)
     left = {client: memoryview(request) for client in clients}
@@ -117,7 +113,7 @@ def test_many_uploads_of_a_megabyte_at_once_all_get_through_and_small_requests_b
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_client_that_closes_its_side_is_told_of_its_writes_and_of_offsets(faults: Faults, acks: int) -> None:
+def test_half_closed_client_hears_of_writes_and_offsets(faults: Faults, acks: int) -> None:
     offsets = {
         "replica_id": -1,
         "topics": [{"name": faults.topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
@@ -132,15 +128,15 @@ def test_a_client_that_closes_its_side_is_told_of_its_writes_and_of_offsets(faul
         )
         client.finish()
         answers = client.rest()
-    found = []
+    numbers = []
     while answers:
         size = 4 + LENGTH.unpack(answers[:4])[0]
-        found.append(LENGTH.unpack(answers[4:8])[0])
+        numbers.append(LENGTH.unpack(answers[4:8])[0])
         answers = answers[size:]
-    assert found == [1, 2, 3, 4]
+    assert numbers == [1, 2, 3, 4]
 
 
-def test_a_fetch_that_waits_is_answered_when_its_client_closes_its_side(faults: Faults) -> None:
+def test_waiting_fetch_is_answered_when_client_half_closes(faults: Faults) -> None:
     with faults.connect() as client:
         client.send(fetch(faults.topic, max_wait_ms=3_600_000) + API_VERSIONS)
         client.finish()
@@ -149,9 +145,7 @@ def test_a_fetch_that_waits_is_answered_when_its_client_closes_its_side(faults: 
     assert len(answers) == first + 4 + LENGTH.unpack(answers[first : first + 4])[0]
 
 
-def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
-    faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_fetch_of_gone_client_watches_nothing(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.kafka.fetches import Reading
     from broker.kafka.handlers import fetch as handler
 
@@ -188,7 +182,7 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
 
 
 @with_settings(fetch_max_bytes=256 * MIB)
-def test_a_reader_that_never_reads_a_hundred_megabytes_slows_nobody_down(faults: Faults) -> None:
+def test_reader_of_unread_hundred_megabytes_slows_nobody(faults: Faults) -> None:
     log_of = faults.broker.server.kafka.logs
     log_of.create_topic("large", 1, {})
     with faults.connect() as producer:
@@ -211,7 +205,7 @@ def test_a_reader_that_never_reads_a_hundred_megabytes_slows_nobody_down(faults:
     )
     for _ in range(5):
         assert faults.serves()
-    # One begins to read after all, one leaves politely, one does not.
+    # The first begins to read after all, the second closes properly, the third resets.
     size = LENGTH.unpack(readers[0].exactly(4))[0]
     assert size > 100_000_000
     left = size
@@ -241,7 +235,7 @@ def test_two_thousand_connections_opened_and_dropped(faults: Faults) -> None:
                 client.abort()
 
 
-def test_a_client_that_closes_its_side_gets_what_it_asked_for(faults: Faults) -> None:
+def test_half_closed_client_gets_its_answers(faults: Faults) -> None:
     with faults.connect() as client:
         client.send(API_VERSIONS * 10)
         client.finish()
@@ -250,7 +244,7 @@ def test_a_client_that_closes_its_side_gets_what_it_asked_for(faults: Faults) ->
     assert len(answers) == 10 * whole
 
 
-def test_a_client_that_closes_its_side_gets_all_of_a_large_answer(faults: Faults) -> None:
+def test_half_closed_client_gets_a_whole_large_answer(faults: Faults) -> None:
     with faults.connect() as producer:
         for _ in range(12):
             producer.send(produce(faults.topic, b"x" * 1_000_000))
@@ -263,7 +257,7 @@ def test_a_client_that_closes_its_side_gets_all_of_a_large_answer(faults: Faults
 
 
 @pytest.mark.parametrize("leave", [Raw.finish, Raw.close, Raw.abort])
-def test_a_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: Callable[[Raw], None]) -> None:
+def test_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: Callable[[Raw], None]) -> None:
     target = faults.broker.server.kafka.logs.partitions[faults.topic, 0]
     clients = [faults.connect() for _ in range(10)]
     for client in clients:
@@ -281,7 +275,7 @@ def test_a_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: 
         client.close()
 
 
-def test_a_client_that_leaves_before_its_answer_costs_nothing(faults: Faults) -> None:
+def test_client_leaving_before_its_answer_costs_nothing(faults: Faults) -> None:
     for n in range(100):
         with faults.connect() as client:
             client.send(produce(faults.topic, b"gone", acks=-1 if n % 2 else 1))
@@ -290,7 +284,7 @@ def test_a_client_that_leaves_before_its_answer_costs_nothing(faults: Faults) ->
     wait_for(lambda: faults.connections == 0)
 
 
-def test_requests_of_every_kind_pipelined_are_answered_in_order(faults: Faults) -> None:
+def test_pipelined_requests_of_every_kind_keep_order(faults: Faults) -> None:
     rng = random.Random(4)
     kinds: list[Callable[[int], bytes]] = [
         lambda n: produce(faults.topic, b"v" * rng.randrange(2000), acks=1, correlation_id=n),
@@ -310,7 +304,7 @@ def test_requests_of_every_kind_pipelined_are_answered_in_order(faults: Faults) 
         client.close()
 
 
-def test_a_client_that_asks_without_end_and_never_reads_is_held_back(faults: Faults) -> None:
+def test_endless_requester_that_never_reads_is_held_back(faults: Faults) -> None:
     client = faults.connect(receive_buffer=4096)
     client.socket.setblocking(False)
     request = control.encode_request(ApiKey.METADATA, 5, 1, "raw", {"topics": None}) * 1000
@@ -329,7 +323,7 @@ def test_a_client_that_asks_without_end_and_never_reads_is_held_back(faults: Fau
     client.close()
 
 
-def test_the_broker_stops_in_time_whatever_its_clients_are_at(errors: list[str]) -> None:
+def test_broker_stops_in_time_whatever_its_clients_do(errors: list[str]) -> None:
     from broker.client import Broker
 
     broker = Broker(shutdown_timeout_ms=500).start()

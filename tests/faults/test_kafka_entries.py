@@ -1,7 +1,7 @@
-"""Of every array of every request: naming the same thing again and again costs the broker no more than saying so each time.
+"""Every array of every request: repeating an element costs the broker no more than repeating it costs the client.
 
-Each request names one thing that has much to tell: a topic of many partitions, a group with a large member and many committed
-offsets, a transaction in many partitions, a broker. Its response may grow by a short entry for each time that it is named.
+Each request names a thing with much content: a topic of many partitions, a group with a large member and many committed
+offsets, a transaction in many partitions, a broker. Its response may grow by a short entry for each repetition.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from tests.protocol.kafka.schema.test_budget import arrays
 
 PARTITIONS = 200
 TIMES = 1000
-# Bytes of a response for each time that a thing is named: an error with a sentence.
+# Bytes of a response for each repetition: an error with a sentence.
 ENTRY_MAX = 250
-# Fields whose value decides what is asked for.
+# Fields that determine the kind of the request.
 VALUES = {"resource_type": 2, "acks": 1, "isolation_level": 1, "timestamp": -1, "partition_max_bytes": 1 << 20}
 
 
 class Tempting:
-    """A broker and what there is to be named."""
+    """A broker and the things that requests name."""
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
@@ -72,7 +72,7 @@ def value_of(spec: FieldSpec, name: str, nulls: bool) -> Any:
 
 
 def message(cls: Message, name: str, nulls: bool) -> dict[str, Any]:
-    """Every array has one element, or is null where it may be: that often means "all of them"."""
+    """Every array has one element, or is null where that is allowed: null often means "all of them"."""
     made: dict[str, Any] = {}
     for spec in field_specs(cls):
         value = value_of(spec, name, nulls)
@@ -81,7 +81,7 @@ def message(cls: Message, name: str, nulls: bool) -> dict[str, Any]:
 
 
 def repeated(cls: Message, path: tuple[str, ...], name: str, nulls: bool, times: int) -> dict[str, Any]:
-    """A message whose array at ``path`` has the same element so many times."""
+    """A message with the same element so many times in the array at ``path``."""
     made = message(cls, name, nulls)
     spec = next(spec for spec in field_specs(cls) if spec.name == path[0])
     if len(path) > 1:
@@ -101,7 +101,7 @@ ARRAYS = {
     for key, versions in SERVED.items()
     if key in load()
 }
-# The outer arrays; the others are charged by the same reader. One version of each way to write them.
+# The outer arrays; the others are charged by the same reader. One version of each encoding.
 OUTER = {
     name: [
         (key, version, path)
@@ -128,7 +128,7 @@ def test_naming_a_thing_again_costs_an_entry(
     def response(times: int) -> int:
         return tempting.exchange(control.encode_request(key, version, 7, "x", repeated(cls, path, name, nulls, times)))
 
-    # Twice: a few requests of one, as that to delete a topic, would really do it.
+    # Twice: with a single element, some requests, such as deleting a topic, would succeed.
     few, many = response(2), response(TIMES)
     assert many - few <= ENTRY_MAX * TIMES
 
@@ -149,9 +149,7 @@ def test_too_many_entries_close_the_connection(
     assert tempting.exchange(control.encode_request(key, version, 7, "x", fields)) == 0
 
 
-def test_an_answer_that_would_be_too_long_closes_the_connection(
-    tempting: Tempting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_answer_closes_the_connection(tempting: Tempting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.kafka.api.RESPONSE_MAX_BYTES", 2000)
     monkeypatch.setattr("broker.kafka.handlers.metadata.RESPONSE_MAX_BYTES", 2000)
     described = {"topics": [{"name": tempting.name}], "response_partition_limit": 200}

@@ -1,4 +1,4 @@
-"""Frames that are not what they should be: random, cut off, altered, of sizes that lie, of APIs that do not exist."""
+"""Invalid frames: random, truncated, altered, with false sizes, for APIs that do not exist."""
 
 import random
 from typing import Any
@@ -24,7 +24,7 @@ shared = settings(max_examples=60, suppress_health_check=[HealthCheck.function_s
 
 
 def is_answered_or_closed(faults: Faults, data: bytes) -> None:
-    """The broker may answer or close; it may not hang or be hurt."""
+    """The broker may answer or close; it may not hang or fail."""
     with faults.connect() as client:
         client.try_send(data)
         client.finish()
@@ -54,7 +54,7 @@ def test_requests_with_a_good_header_and_random_bodies(faults: Faults, key: int,
     is_answered_or_closed(faults, LENGTH.pack(len(head + body)) + head + body)
 
 
-def test_every_request_cut_off_anywhere_with_a_length_that_fits_the_rest(faults: Faults) -> None:
+def test_requests_truncated_anywhere_with_matching_length(faults: Faults) -> None:
     rng = random.Random(1)
     for _, _, request in faults.all_requests():
         for _ in range(3):
@@ -71,7 +71,7 @@ def test_every_request_with_bytes_that_were_altered(faults: Faults) -> None:
     rng = random.Random(2)
     for key, _, request in faults.all_requests():
         if key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
-            continue  # an altered count may well be a good one, of a million partitions
+            continue  # an altered count may be a valid one, of a million partitions
         for _ in range(3):
             altered = bytearray(request)
             for _ in range(rng.randrange(1, 4)):
@@ -91,14 +91,14 @@ def test_produce_and_fetch_with_bytes_that_were_altered(faults: Faults, seed: in
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 1, 7, 2**31 - 1, 104_857_601])
-def test_a_length_that_cannot_be_closes_the_connection_at_once(faults: Faults, length: int) -> None:
+def test_impossible_length_closes_the_connection_at_once(faults: Faults, length: int) -> None:
     with faults.connect() as client:
         client.send(API_VERSIONS + LENGTH.pack(length))
         assert client.frame()
         assert client.rest() == b""
 
 
-def test_a_length_that_promises_much_takes_no_memory_before_it_comes(faults: Faults) -> None:
+def test_large_length_takes_no_memory_before_its_bytes(faults: Faults) -> None:
     clients = [faults.connect() for _ in range(300)]
     for client in clients:
         client.send(LENGTH.pack(99 * 1024 * 1024) + b"\0\0\0\x07" + b"\0\0\0\0")
@@ -110,7 +110,7 @@ def test_a_length_that_promises_much_takes_no_memory_before_it_comes(faults: Fau
 
 
 @pytest.mark.parametrize("count", [b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xfe"])
-def test_a_count_inside_that_promises_much_closes_the_connection(faults: Faults, count: bytes) -> None:
+def test_large_inner_count_closes_the_connection(faults: Faults, count: bytes) -> None:
     head = b"\0\x03\0\x01\0\0\0\x07\0\x03raw"  # Metadata v1: an array of topic names
     with faults.connect() as client:
         client.send(LENGTH.pack(len(head) + 4) + head + count)
@@ -118,7 +118,7 @@ def test_a_count_inside_that_promises_much_closes_the_connection(faults: Faults,
 
 
 @pytest.mark.parametrize("key", [-1, 4, 7, 17, 77, 1000, 32_767])
-def test_an_api_that_does_not_exist_closes_the_connection_after_what_came_before(faults: Faults, key: int) -> None:
+def test_unknown_api_closes_connection_after_earlier_answers(faults: Faults, key: int) -> None:
     unknown = key.to_bytes(2, "big", signed=True) + b"\0\0\0\0\0\x07\0\x03raw"
     with faults.connect() as client:
         client.send(API_VERSIONS + LENGTH.pack(len(unknown)) + unknown + API_VERSIONS)
@@ -126,7 +126,7 @@ def test_an_api_that_does_not_exist_closes_the_connection_after_what_came_before
         assert client.rest() == b""
 
 
-def test_a_version_that_is_not_served_closes_the_connection_but_api_versions_says_which_are(faults: Faults) -> None:
+def test_unsupported_version_closes_connection_except_for_api_versions(faults: Faults) -> None:
     for api in faults.broker.server.part("kafka").apis.values():
         for version in (api.min_version - 1, api.max_version + 1, 32_767):
             if version < 0:

@@ -1,4 +1,4 @@
-"""Logins that nobody should get away with: out of order, replayed, too early, too late, too large, as another user, noise."""
+"""Invalid logins: out of order, replayed, too early, too late, too large, as another user, noise."""
 
 import hashlib
 import random
@@ -32,7 +32,7 @@ LOGIN = "kafka+sasl"
 LISTENERS = ("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0", "shuffle://127.0.0.1:0")
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 OFFERED = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"
-# As soon as possible, where a test is about something else.
+# Without delay, where a test is about something else.
 SETTINGS = {
     "listeners": LISTENERS,
     "sasl_enabled_mechanisms": OFFERED,
@@ -54,7 +54,7 @@ def with_settings(**values: Any) -> Any:
 
 
 def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **changes: Any) -> list[int]:
-    """With both mechanisms. The error codes."""
+    """Tries both mechanisms; returns the error codes."""
     salt, iterations = b"salt" * 8, changes.pop("iterations", 4096)
     rows = [
         {
@@ -66,7 +66,7 @@ def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **chang
         }
         for name, code in (("sha256", 1), ("sha512", 2))
     ]
-    with faults.connect() as operator:  # Kafka takes one change of a user in a request
+    with faults.connect() as operator:  # Kafka takes one change of a user per request
         answers = [operator.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=[row]) for row in rows]
     return [result.error_code for answer in answers for result in answer.results]
 
@@ -95,7 +95,7 @@ def test_nothing_else_is_answered_before_a_login(users: Faults) -> None:
             assert raw.rest() == b"", (key, version)
 
 
-def test_nothing_that_is_sent_along_with_a_login_is_answered_before_it(users: Faults) -> None:
+def test_requests_sent_with_a_login_wait_for_it(users: Faults) -> None:
     request = control.encode_request(ApiKey.METADATA, 5, 9, "raw", {"topics": None})
     first = control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 8, "raw", {"mechanism": "PLAIN"})
     with come(users) as raw:
@@ -122,7 +122,7 @@ def test_a_disabled_mechanism_lets_nobody_in(users: Faults) -> None:
 
 
 def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
-    """Whoever has listened has every message of it, the client's nonce included."""
+    """An eavesdropper has every message of the login, the client's nonce included."""
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -140,7 +140,7 @@ def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
 
 
 def test_a_client_that_repeats_its_nonce_comes_in(users: Faults) -> None:
-    """librdkafka before 2.6.1, and with it Debian's kcat."""
+    """As librdkafka before 2.6.1 does, and with it Debian's kcat."""
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -151,7 +151,7 @@ def test_a_client_that_repeats_its_nonce_comes_in(users: Faults) -> None:
         assert scram.is_genuine(answer.auth_bytes)
 
 
-def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
+def test_proof_is_not_taken_twice_on_a_connection(users: Faults) -> None:
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
         assert handshake(raw, "SCRAM-SHA-256").error_code == 0
@@ -162,7 +162,7 @@ def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
         assert is_in(raw)
 
 
-def test_credentials_that_would_keep_the_broker_or_clients_busy_are_not_stored(users: Faults) -> None:
+def test_credentials_with_unacceptable_iterations_are_not_stored(users: Faults) -> None:
     for iterations in (2**31 - 1, 1_000_000, 1, 0, -1):
         codes = put_user(users, "mallory", iterations=iterations)
         assert set(codes) == {ErrorCode.unacceptable_credential}, iterations
@@ -170,7 +170,7 @@ def test_credentials_that_would_keep_the_broker_or_clients_busy_are_not_stored(u
         assert log_in(raw, "SCRAM-SHA-256", "mallory").error_code == ErrorCode.sasl_authentication_failed
 
 
-def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Faults) -> None:
+def test_request_too_large_for_a_login_closes_connection(users: Faults) -> None:
     with come(users) as raw:
         raw.try_send(LENGTH.pack(524_289) + bytes(100_000))
         assert raw.rest() == b""
@@ -178,7 +178,7 @@ def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Fa
         assert handshake(raw, "PLAIN", 0).error_code == 0
         raw.try_send(LENGTH.pack(524_289))
         assert raw.rest() == b""
-    with come(users) as raw:  # once it is in, it may send large ones
+    with come(users) as raw:  # after the login, it may send large requests
         assert log_in(raw).error_code == 0
         raw.send(produce(users.topic, b"v" * 900_000))
         assert raw.frame()
@@ -189,9 +189,9 @@ def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Fa
 
 @with_settings(connections_max_reauth_ms=600_000)
 class TestAgain:
-    """A login that is renewed."""
+    """The login is renewed."""
 
-    def test_the_same_user_may_log_in_again_with_requests_under_way(self, users: Faults) -> None:
+    def test_same_user_may_reauthenticate_with_requests_in_flight(self, users: Faults) -> None:
         with come(users) as raw:
             lifetime_s = log_in(raw).session_lifetime.total_seconds()
             assert 0 < lifetime_s <= 600
@@ -232,8 +232,8 @@ def test_a_session_that_is_not_renewed_ends(users: Faults) -> None:
 # -- many ----------------------------------------------------------------------------------------------------------------
 
 
-def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> None:
-    """Each costs the broker milliseconds of CPU: on the handlers, and not on the processors."""
+def test_three_hundred_wrong_passwords_delay_nobody(users: Faults) -> None:
+    """Each costs the broker milliseconds of CPU: on handlers, not on processors."""
     clients = [come(users) for _ in range(300)]
     for raw in clients:
         raw.send(
@@ -250,9 +250,7 @@ def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> 
 
 
 @with_settings(connection_failed_authentication_delay_ms=60_000)
-def test_refusals_that_are_held_back_hold_nobody_up_and_are_forgotten_with_their_clients(
-    users: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delayed_refusals_block_nobody_and_end_with_clients(users: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_LINGER_S", 0.1)  # 10 s: those that have closed their side might still read
     clients = [come(users) for _ in range(50)]
     for raw in clients:
@@ -298,20 +296,20 @@ STEPS = st.one_of(
 
 
 def _frame(step: tuple[str, int, Any]) -> bytes:
-    kind, version, what = step
+    kind, version, payload = step
     try:
         if kind == "handshake":
-            return control.encode_request(ApiKey.SASL_HANDSHAKE, min(version, 1), 5, "raw", {"mechanism": what})
+            return control.encode_request(ApiKey.SASL_HANDSHAKE, min(version, 1), 5, "raw", {"mechanism": payload})
         if kind == "authenticate":
-            return control.encode_request(ApiKey.SASL_AUTHENTICATE, min(version, 2), 6, "raw", {"auth_bytes": what})
+            return control.encode_request(ApiKey.SASL_AUTHENTICATE, min(version, 2), 6, "raw", {"auth_bytes": payload})
     except (KeyError, ValueError):
         return b""
     if kind == "token":
-        return LENGTH.pack(len(what)) + bytes(what)
+        return LENGTH.pack(len(payload)) + bytes(payload)
     if kind == "other":
-        head = int(what).to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x03raw\0\0\0\0\0\0"
+        head = int(payload).to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x03raw\0\0\0\0\0\0"
         return LENGTH.pack(len(head)) + head
-    return bytes(what)
+    return bytes(payload)
 
 
 @given(steps=st.lists(STEPS, min_size=1, max_size=8), seed=st.integers(0, 2**16))
@@ -325,7 +323,7 @@ def test_logins_of_any_order_size_and_version(users: Faults, steps: list[tuple[s
         raw.try_send(bytes(data))
         raw.finish()
         answers = raw.rest()
-    assert users.topic.encode() not in answers  # the only one who knows the name of the topic is in
+    assert users.topic.encode() not in answers  # only logged-in clients learn the topic's name
 
 
 def test_the_broker_serves_after_all_of_that(users: Faults) -> None:

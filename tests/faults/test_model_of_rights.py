@@ -1,7 +1,7 @@
-"""Who may do what, by every way in, is what one model says: of the topic that is opened, and of no other name.
+"""Authorization by every entry point follows one model: the opened topic decides, and no other name.
 
-A broker with all its protocols has topics whose names look like those of others' partitions. For random ACLs and names every way
-is tried, and compared with the model: which topic of Kafka a name opens, and what ACLs say of it.
+A broker with all its protocols has topics with names like those of others' partitions. For random ACLs and names, every entry
+point is tried and compared with the model: which Kafka topic a name opens, and what the ACLs say about it.
 """
 
 import os
@@ -44,12 +44,12 @@ READ, WRITE, CREATE, DELETE, DESCRIBE = (
 WHO, HOST = "User:ANONYMOUS", "127.0.0.1"
 LISTENERS = ("kafka://127.0.0.1:0", "pulsar://127.0.0.1:0", "shuffle://127.0.0.1:0", "http://127.0.0.1:0")
 ROW = {row.id: row for row in ROWS}
-# By the name in Kafka: how many partitions.
+# Number of partitions, by the name in Kafka.
 TOPICS = {
     "one": 1,
     "one-partition-0": 1,
     "wide": 3,
-    "wide-partition-1": 1,  # nobody gets there by Pulsar's protocol: the partition is meant
+    "wide-partition-1": 1,  # unreachable by Pulsar's protocol, where the name means the partition
     "wide-partition-5": 1,
     "wide-partition-05": 1,
     "wide-partition-1-partition-0": 1,
@@ -131,18 +131,18 @@ class Model:
     existing: set[str]
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """As Kafka decides."""
+        """Kafka's decision."""
         return is_allowed(self.acls, WHO, HOST, operation, kind, name, False)
 
     def may_by(self, operation: Operation, kind: ResourceType, name: str, alias: str | None) -> bool:
-        """One that Pulsar's clients know by two names: one allows and neither denies."""
+        """For a topic that Pulsar's clients know by two names: at least one allows and neither denies."""
         names = [name] if alias is None else [name, alias]
         concerned = [
             acl
             for acl in self.acls
             if acl.principal in (WHO, "User:*")
             and acl.host in ("*", HOST)
-            and any(covers(acl, kind, one) for one in names)
+            and any(covers(acl, kind, known_name) for known_name in names)
         ]
         sufficient = {operation, Operation.ALL, *IMPLIED_BY.get(operation, ())}
         allows = any(acl.permission is Permission.ALLOW and acl.operation in sufficient for acl in concerned)
@@ -163,7 +163,7 @@ class Model:
         return self.may_with(CREATE, topic) or self.may(CREATE, CLUSTER, CLUSTER_NAME)
 
     def opened(self, named: Named) -> tuple[str, int]:
-        """The topic of Kafka and its partition; -1: none that can be opened."""
+        """The topic of Kafka and its partition; -1: none can be opened."""
         name = parse_topic(named.text)
         match = re.fullmatch(r"(.+)-partition-(0|[1-9][0-9]*)", named.local)
         if named.domain != "persistent":
@@ -196,7 +196,9 @@ class World:
                     writer = client.open(new_id(), owner=owner, kind=w.PartitionType.BLOCKING)
                     writer.push(b"x").end()
                     client.finish(writer)
-            self.partitions = {one.owner: one.id for one in kafka.broker.server.part("shuffle").partitions.present()}  # type: ignore[union-attr]
+            self.partitions = {
+                partition.owner: partition.id for partition in kafka.broker.server.part("shuffle").partitions.present()
+            }  # type: ignore[union-attr]
 
     def _address(self, listener: str) -> tuple[str, int]:
         host, port = self.kafka.broker.address(listener).rsplit(":", 1)
@@ -211,7 +213,7 @@ class World:
             self.authorizer.delete([AclFilter()])
 
     def tidy(self) -> None:
-        """The topics are what they were, each with a record that names it."""
+        """Restores the topics, each with a record that names it."""
         names = {info.name for info in self.inside.logs.topics()}
         for name in names - TOPICS.keys():
             self.inside.logs.delete_topic(name)
@@ -229,9 +231,9 @@ class World:
 
     # -- the ways in: whether it was allowed ----------------------------------------------------------------------------
 
-    def ask(self, what: str, version: int, topic: str, group: str = "s") -> bool:
-        fields = ROW[what].fields(Names(topic, group, ""))
-        answer = self.kafka.ask(ROW[what].key, version, **fields)
+    def ask(self, api: str, version: int, topic: str, group: str = "s") -> bool:
+        fields = ROW[api].fields(Names(topic, group, ""))
+        answer = self.kafka.ask(ROW[api].key, version, **fields)
         return not set(codes(answer)) & DENIALS
 
     def get(self, path: str, method: str = "GET") -> tuple[int, bytes]:
@@ -350,7 +352,7 @@ def test_kafka_http_and_shuffle_decide_by_the_model(world: World, rights: list[A
     [allow(Operation.ALL, "*"), allow(Operation.ALL, "pulsar.shop.eu.one-partition-3", Permission.DENY)],
     Named("shop/eu", "one-partition-3", "non-persistent"),
 )
-def test_pulsar_and_its_admin_api_decide_by_the_model(world: World, rights: list[Acl], named: Named) -> None:
+def test_pulsar_and_its_admin_api_follow_the_model(world: World, rights: list[Acl], named: Named) -> None:
     rights = list(filter(valid, rights))
     model = Model(rights, set(TOPICS))
     topic, partition = model.opened(named)

@@ -1,4 +1,4 @@
-"""Pulsar clients that want too much, give nothing back or do not read: each meets a bound, and the others hardly notice."""
+"""Pulsar clients that ask for too much, never acknowledge or do not read: each meets a bound, and the others hardly notice."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ MAX = 2**32 - 1
 
 
 def outgoing(pulsar: PulsarFaults) -> int:
-    """Bytes that wait for clients that do not read."""
+    """Bytes waiting for clients that do not read."""
     processors = pulsar.faults.broker.server.sockets.processors
     return sum(connection.outgoing_bytes for processor in processors for connection in list(processor.connections))
 
@@ -32,7 +32,7 @@ def fill(pulsar: PulsarFaults, name: str, count: int, size: int = 100, **fields:
 # -- permits ------------------------------------------------------------------------------------------------------------------
 
 
-def test_who_joins_a_consumer_that_takes_nothing_is_given_the_rest(pulsar: PulsarFaults) -> None:
+def test_consumer_beside_a_stalled_consumer_gets_the_rest(pulsar: PulsarFaults) -> None:
     name = topic()
     pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, kind=SHARED).flow(1_000_000)
     fill(pulsar, name, 600, 10_000)
@@ -55,31 +55,31 @@ def test_permits_without_end_are_no_permits_too_many(pulsar: PulsarFaults, kind:
     assert pulsar.serves_pulsar()
 
 
-def test_a_consumer_that_reads_nothing_costs_a_bounded_amount_of_memory(pulsar: PulsarFaults) -> None:
+def test_consumer_that_reads_nothing_costs_bounded_memory(pulsar: PulsarFaults) -> None:
     name = topic()
     silent = pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, "silent", SHARED)
     silent.flow(MAX)
     greedy = [pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, f"greedy {n}") for n in range(10)]
-    for one in greedy:
-        one.flow(MAX)
+    for consumer in greedy:
+        consumer.flow(MAX)
     fill(pulsar, name, 3000, 10_000)
     high = pulsar.faults.broker.server.sockets.settings.high_water_bytes
-    # Above the mark nothing is begun, but one read of up to 5 MiB may just have been.
+    # Above the mark no read begins, but a read of up to 5 MiB may have begun just before.
     assert outgoing(pulsar) <= 11 * (high + 6 * MIB)
     assert pulsar.serves_pulsar()
-    # Another consumer of the same subscription is given what the silent one has no room for.
+    # Another consumer of the subscription gets the messages that the silent consumer has no room for.
     worker = pulsar.connect_pulsar().subscribe_to(name, "silent", SHARED)
     worker.flow(3000)
     assert worker.messages(500)
-    for one in greedy:
-        one.close()
+    for consumer in greedy:
+        consumer.close()
     silent.close()
     left = worker.messages(2500)
     assert len(left) == 2500
     assert pulsar.serves_pulsar()
 
 
-def test_a_producer_that_reads_no_receipts_is_not_read_from(pulsar: PulsarFaults) -> None:
+def test_producer_that_reads_no_receipts_is_muted(pulsar: PulsarFaults) -> None:
     client = pulsar.connect_pulsar(receive_buffer=4096).produce_to(topic())
     client.socket.setblocking(False)
     frames = b"".join(send(0, number, b"v" * 10) for number in range(1000))
@@ -102,7 +102,7 @@ def test_a_producer_that_reads_no_receipts_is_not_read_from(pulsar: PulsarFaults
     assert pulsar.serves_pulsar()
 
 
-def test_a_consumer_that_never_acknowledges_is_stopped_at_a_bound(pulsar: PulsarFaults) -> None:
+def test_consumer_that_never_acknowledges_is_stopped_at_bound(pulsar: PulsarFaults) -> None:
     name = topic()
     greedy = pulsar.connect_pulsar().subscribe_to(name, "greedy", SHARED)
     greedy.flow(MAX)
@@ -115,14 +115,14 @@ def test_a_consumer_that_never_acknowledges_is_stopped_at_a_bound(pulsar: Pulsar
     got = sum(len(frame.values) for frame in greedy.messages(50))
     assert got == 50_000
     assert greedy.is_silent()
-    # Another consumer goes on; and so does this one once it has acknowledged half of them.
+    # Another consumer continues; and so does this consumer after it has acknowledged half of them.
     other = pulsar.connect_pulsar().subscribe_to(name, "greedy", SHARED, consumer_id=1)
     other.flow(10_000, consumer_id=1)
     assert len(other.messages(10)) == 10
     assert pulsar.serves_pulsar()
 
 
-def test_a_key_that_is_not_acknowledged_holds_up_no_other_key(pulsar: PulsarFaults) -> None:
+def test_unacknowledged_key_blocks_no_other_key(pulsar: PulsarFaults) -> None:
     name = topic()
     first = pulsar.connect_pulsar().subscribe_to(name, "sub", KEY_SHARED, consumer_name="first")
     first.flow(1000)
@@ -131,7 +131,7 @@ def test_a_key_that_is_not_acknowledged_holds_up_no_other_key(pulsar: PulsarFaul
     for number, key in enumerate(keys):
         client.publish(b"held", first=number, partition_key=key)
     held = first.messages(50)
-    # Who comes now is not given keys of which the other one still has messages.
+    # A new consumer does not get keys of which the other consumer still has messages.
     second = pulsar.connect_pulsar().subscribe_to(name, "sub", KEY_SHARED, consumer_id=1, consumer_name="second")
     second.flow(100_000, consumer_id=1)
     for number in range(2000):
@@ -144,16 +144,16 @@ def test_a_key_that_is_not_acknowledged_holds_up_no_other_key(pulsar: PulsarFaul
     given: dict[str, int] = dict.fromkeys(keys, 0)
     others = [key for key in keys if key != keys[0]]
     first.flow(100_000)
-    for one in (first, second):
-        one.socket.settimeout(0.1)
+    for consumer in (first, second):
+        consumer.socket.settimeout(0.1)
 
     def come() -> bool:
-        for one, consumer_id in ((first, 0), (second, 1)):
+        for consumer, consumer_id in ((first, 0), (second, 1)):
             try:
                 while True:
-                    [frame] = one.messages(1)
+                    [frame] = consumer.messages(1)
                     given[frame.metadata.partition_key] += 1
-                    one.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
+                    consumer.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
             except TimeoutError:
                 pass
         return all(given[key] == 40 for key in others)
@@ -168,7 +168,7 @@ def _plain(frame: Any) -> dict[str, int]:
 # -- acknowledgements ---------------------------------------------------------------------------------------------------------
 
 
-def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(pulsar: PulsarFaults) -> None:
+def test_acknowledgements_with_many_holes_are_bounded_and_kept(pulsar: PulsarFaults) -> None:
     name = topic()
     with pulsar.connect_pulsar() as client:
         client.produce_to(name)
@@ -193,17 +193,17 @@ def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(puls
     client.close()
     again = pulsar.connect_pulsar().subscribe_to(name, kind=SHARED)
     again.flow(100_000)
-    found = {frame.body.message_id.entryId for frame in again.messages(20_000 - len(acknowledged))}
-    assert not found & acknowledged
+    redelivered = {frame.body.message_id.entryId for frame in again.messages(20_000 - len(acknowledged))}
+    assert not redelivered & acknowledged
     assert again.is_silent()
 
 
 def test_acknowledgements_of_what_there_is_not(pulsar: PulsarFaults) -> None:
     name = topic()
     client = pulsar.connect_pulsar().produce_to(name).subscribe_to(name, kind=SHARED)
-    [one] = client.publish(b"value")
+    [receipt] = client.publish(b"value")
     for start in range(1, 1_000_000, 100_000):
-        ids = [{"ledgerId": one.ledgerId, "entryId": entry_id} for entry_id in range(start, start + 100_000, 2)]
+        ids = [{"ledgerId": receipt.ledgerId, "entryId": entry_id} for entry_id in range(start, start + 100_000, 2)]
         client.send(command("ACK", consumer_id=0, ack_type=0, message_id=ids))
         assert pulsar.serves_pulsar()
     client.flow(10)
@@ -213,7 +213,7 @@ def test_acknowledgements_of_what_there_is_not(pulsar: PulsarFaults) -> None:
     assert [b"another"] == [frame.payload for frame in client.messages(1)]
 
 
-def test_a_set_of_a_batch_larger_than_any_batch_ends_the_connection(pulsar: PulsarFaults) -> None:
+def test_oversized_batch_set_ends_the_connection(pulsar: PulsarFaults) -> None:
     client = pulsar.connect_pulsar().subscribe_to(topic(), kind=SHARED)
     lie = {"ledgerId": 0, "entryId": 0, "ack_set": [-1] * 100_000, "batch_size": 3}
     client.tell("ACK", consumer_id=0, ack_type=0, message_id=[lie])
@@ -223,7 +223,7 @@ def test_a_set_of_a_batch_larger_than_any_batch_ends_the_connection(pulsar: Puls
 
 @pytest.mark.parametrize("words", [1, 2, 1000])
 @pytest.mark.parametrize("batch_size", [0, 3, 2**31 - 1, -1])
-def test_sets_of_a_batch_that_lie_about_their_size(pulsar: PulsarFaults, words: int, batch_size: int) -> None:
+def test_batch_sets_with_false_sizes(pulsar: PulsarFaults, words: int, batch_size: int) -> None:
     name = topic()
     client = pulsar.connect_pulsar().produce_to(name).subscribe_to(name, kind=SHARED)
     client.send(send_batch(0, 0, [b"a", b"b", b"c"]))
@@ -301,7 +301,7 @@ def test_many_topics_and_patterns_for_them(pulsar: PulsarFaults) -> None:
     assert pulsar.serves_pulsar()
 
 
-def test_clients_that_connect_and_go_in_the_middle_of_everything(pulsar: PulsarFaults) -> None:
+def test_clients_that_connect_and_leave_at_any_point(pulsar: PulsarFaults) -> None:
     name = topic()
     fill(pulsar, name, 200)
     for number in range(100):
@@ -319,13 +319,13 @@ def test_clients_that_connect_and_go_in_the_middle_of_everything(pulsar: PulsarF
         else:
             client.close()
     assert pulsar.serves_pulsar()
-    last = pulsar.connect_pulsar().subscribe_to(name, "sub", EXCLUSIVE)  # nobody is left of those before
+    last = pulsar.connect_pulsar().subscribe_to(name, "sub", EXCLUSIVE)  # no earlier consumer is left
     last.flow(10)
     assert last.messages(10)
 
 
 @with_settings(connections_max_idle_ms=1_000)
-def test_a_consumer_that_is_told_nothing_stays_connected_if_it_answers_pings(pulsar: PulsarFaults) -> None:
+def test_idle_consumer_that_answers_pings_stays_connected(pulsar: PulsarFaults) -> None:
     name = topic()
     client = pulsar.connect_pulsar().subscribe_to(name)
     client.flow(10)
@@ -365,7 +365,7 @@ def test_very_many_delayed_messages_hold_up_nobody(pulsar: PulsarFaults) -> None
     with pulsar.connect_pulsar() as producer:
         producer.produce_to(name)
         for start in range(0, 30_000, 1000):
-            # One for each second to come.
+            # A message for each coming second.
             frames = [send(0, start + at, b"", deliver_at_time=later + 1000 * (start + at)) for at in range(1000)]
             producer.send(b"".join(frames))
             for _ in range(1000):

@@ -1,4 +1,4 @@
-"""What a client can do at will has a bounded cost for each event, and leaves nothing behind.
+"""Events that a client can cause at will have a bounded cost each, and leave nothing behind.
 
 Costs are counted in calls of functions, not in time.
 """
@@ -23,7 +23,7 @@ NO_LIMITS = {"unacked_max_per_consumer": 0, "unacked_max_per_subscription": 0}
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions it calls."""
+    """The number of functions that it calls."""
     count = 0
 
     def count_calls(frame: FrameType, event: str, argument: Any) -> None:
@@ -39,7 +39,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def holding(make: Any, count: int, **limits: Any) -> tuple[World, Consumer]:
-    """A consumer that has so many entries, and another one without permits."""
+    """A consumer with so many entries, and another without permits."""
     world = make(**{**NO_LIMITS, **limits})
     for number in range(count):
         world.append(sticky_hash=number * SPREAD)
@@ -52,7 +52,7 @@ def holding(make: Any, count: int, **limits: Any) -> tuple[World, Consumer]:
 
 @BOTH
 @pytest.mark.parametrize("permits", [2**31, 2**32 - 1])
-def test_any_number_of_permits_reads_one_batch_at_a_time(make: Any, permits: int) -> None:
+def test_any_number_of_permits_reads_batch_by_batch(make: Any, permits: int) -> None:
     world = make()
     for _ in range(250):
         world.append()
@@ -67,7 +67,7 @@ def test_any_number_of_permits_reads_one_batch_at_a_time(make: Any, permits: int
 
 
 @BOTH
-def test_what_an_entry_costs_does_not_depend_on_the_number_of_consumers(make: Any) -> None:
+def test_entry_cost_is_independent_of_consumer_count(make: Any) -> None:
     costs = []
     for count in (10, 2_000):
         world = make()
@@ -77,12 +77,12 @@ def test_what_an_entry_costs_does_not_depend_on_the_number_of_consumers(make: An
             world.append(sticky_hash=number * SPREAD)
         costs.append(calls(world.complete_read))
         assert 100 == len(world.delivered)
-    # Key_Shared: 100 keys go to more consumers, each with a message of its own.
+    # Key_Shared: 100 keys go to more consumers, each with its own message.
     assert costs[1] < 2 * costs[0]
 
 
 @BOTH
-def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_in_flight(make: Any) -> None:
+def test_acknowledgement_cost_is_independent_of_messages_in_flight(make: Any) -> None:
     costs = []
     for count in (10, 5_000):
         world, consumer = holding(make, count)
@@ -92,8 +92,8 @@ def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_in_flight(make
 
 
 @BOTH
-def test_without_limits_what_is_in_flight_has_a_bound_all_the_same(make: Any) -> None:
-    """The consumer of a subscription that is not durable gives permits and acknowledges nothing."""
+def test_messages_in_flight_are_bounded_without_limits(make: Any) -> None:
+    """The consumer of a non-durable subscription gives permits and acknowledges nothing."""
     world = make(**NO_LIMITS, in_flight_max=150)
     for _ in range(1_000):
         world.append()
@@ -125,7 +125,7 @@ def test_redelivering_everything_takes_a_slice_at_a_time(make: Any) -> None:
 
 
 @BOTH
-def test_a_new_entry_does_not_overtake_what_is_still_to_be_handed_back(make: Any) -> None:
+def test_new_entry_does_not_overtake_pending_redeliveries(make: Any) -> None:
     world, consumer = holding(make, SLICE + 1)
     world.flow(consumer, 2 * SLICE)
     assert world.read is not None
@@ -138,7 +138,7 @@ def test_a_new_entry_does_not_overtake_what_is_still_to_be_handed_back(make: Any
 
 
 @BOTH
-def test_a_consumer_that_leaves_with_much_is_released_a_slice_at_a_time(make: Any) -> None:
+def test_leaving_consumer_is_released_in_slices(make: Any) -> None:
     count = SLICE + 10
     world, consumer = holding(make, count)
     other = world.join("b", permits=2 * count)
@@ -152,7 +152,7 @@ def test_a_consumer_that_leaves_with_much_is_released_a_slice_at_a_time(make: An
 
 
 @BOTH
-def test_entries_that_expire_are_forgotten_a_slice_at_a_time(make: Any) -> None:
+def test_expiring_entries_are_forgotten_in_slices(make: Any) -> None:
     count = SLICE + 10
     world, _ = holding(make, count)
     world.mark_delete(count)
@@ -174,7 +174,7 @@ def test_redelivering_what_one_does_not_have_does_nothing(make: Any) -> None:
 
 
 @BOTH
-def test_an_id_that_is_given_many_times_fails_once(make: Any) -> None:
+def test_repeatedly_given_id_fails_once(make: Any) -> None:
     world, consumer = holding(make, 10)
     world.redeliver(consumer, [5] * 3 * SLICE)
     assert not world.dispatcher._chores
@@ -188,7 +188,7 @@ def test_a_storm_of_consumers_leaves_nothing_behind(make: Any) -> None:
     world = make()
     for _ in range(50):
         world.append()
-    # It stays, cannot be written to, and stands first in every queue.
+    # It stays, cannot be written to, and is first in every queue.
     stays = world.join("stays", permits=1000)
     world.pause(stays)
     for number in range(1_000):
@@ -212,8 +212,8 @@ def test_a_storm_of_consumers_leaves_nothing_behind(make: Any) -> None:
     world.drain()
 
 
-def test_what_joining_costs_does_not_depend_on_what_waits() -> None:
-    """Of ten thousand lanes those whose owner changes are touched."""
+def test_joining_cost_is_independent_of_waiting_messages() -> None:
+    """Of ten thousand lanes only those with a new owner are touched."""
     costs = []
     for count in (100, 5_000):
         world = key_shared(look_ahead_per_consumer=count)
@@ -231,13 +231,13 @@ def test_what_joining_costs_does_not_depend_on_what_waits() -> None:
     assert costs[1] < costs[0] + 5_000 / 200 * 20
 
 
-def test_messages_that_are_begun_and_never_ended_have_a_bound() -> None:
+def test_unfinished_chunked_messages_have_a_bound() -> None:
     world = shared(look_ahead_max=50, turn_messages=1)
     first, second = world.join("a", permits=1), world.join("b", permits=1_000_000)
     world.append(chunk=Chunk(b"first", 0, 2))
     for number in range(400):
         world.append(chunk=Chunk(b"first" if number % 2 else b"%d" % number, 1 if number % 2 else 0, 2))
-        # The last chunk of the first message is sent over and over: it waits for the consumer with the first one.
+        # The last chunk of the first message is resent over and over: it waits for the consumer with the first chunk.
     world.settle()
     assert [0] == offsets(world, first)
     assert 50 <= world.dispatcher.waiting <= 150
@@ -247,8 +247,8 @@ def test_messages_that_are_begun_and_never_ended_have_a_bound() -> None:
     assert 401 == len(offsets(world, first)) + len(offsets(world, second))
 
 
-def test_entries_that_are_acknowledged_while_they_wait_leave_nothing_in_the_lanes() -> None:
-    """One consumer takes nothing, and the other one acknowledges whatever is produced."""
+def test_entries_acknowledged_while_waiting_leave_the_lanes() -> None:
+    """One consumer takes nothing, and the other acknowledges every message."""
     world = key_shared()
     names = iter("abcdefgh")
     stuck = world.join(next(names))

@@ -1,4 +1,4 @@
-"""Frames that no Pulsar client sends: the connection ends, or an error says why, and nobody else notices."""
+"""Frames that no Pulsar client sends: the connection ends, or gets an error, and nobody else notices."""
 
 import random
 import struct
@@ -51,7 +51,7 @@ def test_noise_ends_the_connection(pulsar: PulsarFaults, noise: bytes, greets: b
 
 
 def _filled(kind: str) -> bytes:
-    """A command of this type with all that it requires."""
+    """A command of this type with all required fields."""
     base = BaseCommand(type=BaseCommand.Type.Value(kind))
     if field_of(kind) not in BaseCommand.DESCRIPTOR.fields_by_name:
         return simple(base)
@@ -78,7 +78,7 @@ def _fill(message: Any) -> None:
 
 @loop_over("kind", BaseCommand.Type.keys())
 def test_every_command_with_the_least_that_it_requires(pulsar: PulsarFaults, kind: str) -> None:
-    """Of ids that do not exist, also those that only a broker sends."""
+    """With ids that do not exist, and of types that only a broker sends."""
     client = pulsar.connect_pulsar()
     client.try_send(_filled(kind))
     client.try_send(command("PING"))
@@ -139,7 +139,7 @@ def test_a_number_of_messages_that_lies(pulsar: PulsarFaults, count: int) -> Non
     client.try_send(send_entry(0, 0, entry(metadata(0, num_messages_in_batch=count), b"value"), num_messages=count))
     client.finish()
     client.rest()
-    # Whatever was stored, those who read the topic go on, also in Kafka's terms.
+    # Whatever was stored, readers of the topic continue, also by Kafka's protocol.
     other = pulsar.connect_pulsar().produce_to(name, producer_id=1)
     other.send(send(1, 0, b"after"))
     receipt = other.expect("SEND_RECEIPT")
@@ -174,7 +174,7 @@ def test_frames_that_come_byte_by_byte(pulsar: PulsarFaults) -> None:
 
 
 def test_damaged_conversations(pulsar: PulsarFaults) -> None:
-    """Bits flip in what good clients say; the seed is fixed, so that a failure comes again."""
+    """Bits flip in the frames of good clients; the seed is fixed, so that failures are reproducible."""
     rng = random.Random(13)
     name = topic()
     good = [
@@ -201,7 +201,7 @@ def test_damaged_conversations(pulsar: PulsarFaults) -> None:
         frames = [bytearray(frame) for frame in good]
         for frame in rng.sample(frames, rng.randrange(1, 4)):
             for _ in range(rng.randrange(1, 4)):
-                # Often the head of the frame stays, so that what is inside is looked at.
+                # Often the head of the frame stays, so that its content is read.
                 frame[rng.randrange(8 if rng.random() < 0.8 else 0, len(frame))] = rng.randrange(256)
         client.try_send(b"".join(frames))
         client.finish()
@@ -222,12 +222,12 @@ def test_ids_that_do_not_exist(pulsar: PulsarFaults) -> None:
         for partition, index in ((-1, -1), (2**31 - 1, 2**31 - 1), (-(2**31), -(2**31)))
     ]
     for kind in (0, 1):
-        for one in wild:
-            client.request("ACK", consumer_id=0, ack_type=kind, message_id=[one])
+        for message_id in wild:
+            client.request("ACK", consumer_id=0, ack_type=kind, message_id=[message_id])
     client.tell("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=0, message_ids=wild)
-    for one in wild:
+    for message_id in wild:
         other = pulsar.connect_pulsar().subscribe_to(name, "seeks", consumer_id=1)
-        other.try_send(command("SEEK", consumer_id=1, request_id=99, message_id=one))
+        other.try_send(command("SEEK", consumer_id=1, request_id=99, message_id=message_id))
         other.finish()
         other.rest()
         other.close()

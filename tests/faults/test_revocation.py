@@ -1,7 +1,7 @@
-"""A right that is taken away in the middle of something long: of every protocol, nothing more is delivered or taken.
+"""A right is revoked during something long: in every protocol, nothing more is delivered or taken.
 
-Each case begins with its rights, yields when it goes on by itself, loses one of them there, and says what it gets from then on.
-``SECRET`` is written after that, by somebody else, and must not come.
+Each case begins with its rights, yields when it continues by itself, loses a right there, and reports the results from then on.
+``SECRET`` is written after that, by another client, and must not arrive.
 """
 
 import json
@@ -45,7 +45,7 @@ Right = tuple[Operation, ResourceType, str]
 
 @attrs.define(eq=False)
 class World:
-    """``topic``: of this test alone; its subscriptions, groups and owners have the same name."""
+    """``topic``: of this test only; its subscriptions, groups and owners have the same name."""
 
     kafka: Kafka
     authorizer: AclAuthorizer
@@ -61,8 +61,8 @@ class World:
 
     def revoke(self) -> None:
         op, kind, name = self.lost
-        found = AclFilter(kind, name.replace("T", self.topic), operation=op)
-        assert [1] == [len(matches) for matches in self.authorizer.delete([found])]  # type: ignore[arg-type]
+        matching = AclFilter(kind, name.replace("T", self.topic), operation=op)
+        assert [1] == [len(matches) for matches in self.authorizer.delete([matching])]  # type: ignore[arg-type]
 
     def write(self, value: bytes = SECRET) -> None:
         self.kafka.inside.logs.get(self.topic, 0).append(memoryview(build_batch([(None, value, [], 1)])), now_ms=1)  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ def parked_fetch(world: World, version: int) -> Iterator[None]:
         frame = client.frame()
         assert SECRET not in frame
         [topic] = control.parse_response(ApiKey.FETCH, version, frame)[1].responses
-        assert [world.refused] == [one.error_code for one in topic.partitions]
+        assert [world.refused] == [partition.error_code for partition in topic.partitions]
 
 
 def parked_fetch_by_name(world: World) -> Iterator[None]:
@@ -114,7 +114,9 @@ def parked_share_fetch(world: World) -> Iterator[None]:
     sessions = world.kafka.inside.share.sessions
     with Member(world.kafka, world.topic, group=world.topic) as member:
         member.send_fetch(max_wait=LONG_MS)
-        wait_for(lambda: any(one.group_id == world.topic and one.waiter is not None for one in sessions.all()))
+        wait_for(
+            lambda: any(session.group_id == world.topic and session.waiter is not None for session in sessions.all())
+        )
         yield
         world.write()
         answer = member.receive_fetch()
@@ -123,14 +125,14 @@ def parked_share_fetch(world: World) -> Iterator[None]:
 
 
 def share_session(world: World) -> Iterator[None]:
-    """What was acquired cannot be acknowledged any more, and is for others."""
+    """Acquired records cannot be acknowledged any more, and go to others."""
     world.write(b"not yet")
     with Member(world.kafka, world.topic, group=world.topic) as member:
         assert [(0, 0, 1)] == member.fetch(max_wait=LONG_MS).ranges()
         yield
         world.write()
         answer = member.acknowledge({0: [(0, 0, [1])]})
-        codes = [one.error_code for topic in answer.responses for one in topic.partitions]
+        codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
         assert world.refused in (answer.error_code, *codes)
         answer = member.fetch()
         assert [] == answer.ranges()
@@ -173,7 +175,7 @@ def member_of_a_group(world: World) -> Iterator[None]:
     if world.lost[1] is GROUP:
         assert world.refused == heartbeat(first.member_epoch).error_code
     answer = world.kafka.ask(ApiKey.OFFSET_COMMIT, 9, **commit)
-    assert [world.refused] == [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert [world.refused] == [partition.error_code for topic in answer.topics for partition in topic.partitions]
 
 
 # -- Pulsar -------------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def producer_without_log(world: World) -> Iterator[None]:
 
 
 def shuffle_reader(world: World) -> Iterator[None]:
-    """It has given more credit than there will be buffers."""
+    """It has given more credit than there are buffers."""
     with Client(world.address("shuffle")) as reader, Client(world.address("shuffle")) as writing:
         writer = writing.open(partition := new_id(), owner=world.topic)
         reader.request(partition, credit=1000)
@@ -289,13 +291,13 @@ def live(world: World) -> Iterator[None]:
         assert any(line.startswith("event: reactor") for line in lines)
         yield
         late = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-        assert len(late) <= 2  # what was under way
+        assert len(late) <= 2  # those in flight
 
 
 ON_TOPIC, ON_GROUP = (READ, TOPIC, "T"), (READ, GROUP, "T")
 PULSAR_TOPIC = "pulsar.public.default.T"
 CASES: list[tuple[Callable[[World], Iterator[None]], list[Right], list[Right]]] = [
-    # what goes on; the rights that it loses, one in each test; those that it keeps
+    # the activity; the rights that it loses, one in each test; those that it keeps
     (parked_fetch_by_name, [ON_TOPIC], []),
     (parked_fetch_by_id, [ON_TOPIC], []),
     (parked_share_fetch, [ON_TOPIC, ON_GROUP], []),

@@ -1,4 +1,4 @@
-"""Rights that are taken away under a live connection, and principals with odd names: the next request is decided anew."""
+"""Rights revoked under a live connection, and principals with odd names: the next request is authorized anew."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.faults.test_logins import LOGIN, SETTINGS, put_user
 
 READ, WRITE = Operation.READ, Operation.WRITE
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
-# Kafka allows any of these in a name; ACLs, logs and SCRAM each have their own idea of some.
+# Kafka allows any of these in a name; ACLs, logs and SCRAM each treat some of them differently.
 ODD = [
     'o\'Brien, "Bob"',
     "a:b;c=d,e",
@@ -28,7 +28,7 @@ ODD = [
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """The operator is whoever comes without a login."""
+    """The operator is any client without a login."""
     return SETTINGS | {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
 
 
@@ -58,7 +58,7 @@ class Operator:
         assert not answer.results[0].error_code, answer
 
     def revoke(self, user: str, operation: Operation = Operation.ANY) -> int:
-        """How many."""
+        """Returns the number of deleted ACLs."""
         filters = {
             "resource_type_filter": int(ResourceType.ANY),
             "resource_name_filter": None,
@@ -98,9 +98,7 @@ def read(raw: Raw, topic: str) -> int:
     return int(body.responses[0].partitions[0].error_code)
 
 
-def test_a_revoked_right_stops_the_next_request_of_a_live_connection(
-    faults: Faults, operator: Operator, alice: Raw
-) -> None:
+def test_revoked_right_stops_next_request_of_live_connection(faults: Faults, operator: Operator, alice: Raw) -> None:
     denied = ErrorCode.topic_authorization_failed
     assert write(alice, faults.topic) == denied
     for _ in range(3):
@@ -120,9 +118,7 @@ def test_a_denial_beats_what_is_allowed_at_once(faults: Faults, operator: Operat
     assert write(alice, faults.topic) == 0
 
 
-def test_a_member_of_a_group_that_loses_its_right_is_told_with_its_next_heartbeat(
-    faults: Faults, operator: Operator, alice: Raw
-) -> None:
+def test_member_learns_of_lost_right_at_next_heartbeat(faults: Faults, operator: Operator, alice: Raw) -> None:
     def join() -> Any:
         return alice.ask(
             ApiKey.JOIN_GROUP,
@@ -153,9 +149,7 @@ def test_a_member_of_a_group_that_loses_its_right_is_told_with_its_next_heartbea
 
 
 @pytest.mark.parametrize("user", ODD)
-def test_a_user_with_an_odd_name_has_its_own_rights_and_no_others(
-    faults: Faults, operator: Operator, user: str
-) -> None:
+def test_user_with_odd_name_has_only_its_rights(faults: Faults, operator: Operator, user: str) -> None:
     assert set(put_user(faults, user)) == {0}
     raw = faults.connect(listener=LOGIN)
     assert not log_in(raw, "SCRAM-SHA-256", user).error_code
@@ -170,7 +164,7 @@ def test_a_user_with_an_odd_name_has_its_own_rights_and_no_others(
     assert read(other, faults.topic) == denied
 
 
-def test_what_is_not_allowed_looks_like_what_does_not_exist(faults: Faults, operator: Operator, alice: Raw) -> None:
+def test_forbidden_resources_look_like_missing_ones(faults: Faults, operator: Operator, alice: Raw) -> None:
     for name in (faults.topic, "no-such-topic"):
         assert write(alice, name) == ErrorCode.topic_authorization_failed
         answer = alice.ask(ApiKey.METADATA, 8, topics=[{"name": name}], allow_auto_topic_creation=False)

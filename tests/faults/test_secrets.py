@@ -1,4 +1,4 @@
-"""Secrets that were planted to be recognised: in no event, error, repr, DescribeConfigs or answer, whatever is done with them."""
+"""Planted secrets appear in no event, error, repr, DescribeConfigs or answer."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SECRET = "Planted-Secret-4711"
 SECRETS = [info.name for info in setting_infos(BrokerConfig) if info.secret and info.name != "listener_settings"]
 
 
-def test_every_setting_that_sounds_like_a_secret_is_one() -> None:
+def test_settings_named_like_secrets_are_secret() -> None:
     sounds = {
         info.name
         for info in setting_infos(BrokerConfig)
@@ -37,20 +37,20 @@ def test_a_secret_setting_does_not_show(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_an_error_about_a_secret_setting_does_not_show_it(name: str) -> None:
+def test_error_about_secret_setting_does_not_show_it(name: str) -> None:
     for value in (f"[{SECRET}", f'{{a = "{SECRET}"}}', [SECRET], {SECRET: 1}):
-        said = []
+        errors = []
         try:
             load(**{name: value})
             load(f"{name} = {value!r}")
         except ConfigError as error:
-            said.append(str(error))
-        assert SECRET not in "".join(said)
+            errors.append(str(error))
+        assert SECRET not in "".join(errors)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """With a key that has a password, and everything logged."""
+    """With an encrypted key, and everything logged."""
     identity = certificates.server()
     key, chain = tmp_path / "server.key", tmp_path / "server.crt"
     key.write_text(identity.key_pem(SECRET))
@@ -90,7 +90,7 @@ def test_a_running_broker_does_not_show_its_secrets(broker: BrokerProcess) -> No
     assert "PRIVATE KEY" not in broker.output
 
 
-def test_a_wrong_password_of_a_key_is_not_in_the_message(tmp_path: Path) -> None:
+def test_wrong_key_password_is_not_in_the_message(tmp_path: Path) -> None:
     identity = certificates.server()
     store = tmp_path / "server.pem"
     store.write_text(identity.key_pem("another") + identity.certificate)

@@ -1,5 +1,5 @@
-"""Clients that misuse TLS: handshakes that stop, drip or are noise, TLS where none is spoken and none where it is, old versions,
-bad certificates, and thousands of connections."""
+"""Clients that misuse TLS: handshakes that stop, drip or are noise, TLS on plain listeners and plain clients on TLS listeners,
+old versions, bad certificates, and thousands of connections."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Files:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, files: certificates.Files) -> dict[str, Any]:
-    """``mutual`` wants a certificate of its clients."""
+    """``mutual`` requires client certificates."""
     return {
         "listeners": LISTENERS,
         "ssl_keystore_location": str(files.both),
@@ -65,7 +65,7 @@ def client_hello(context: ssl.SSLContext | None = None) -> bytes:
 
 
 def secure(raw: Raw, context: ssl.SSLContext | None = None) -> Raw:
-    """The same connection, over TLS. Raises OSError where the broker or the client does not like the other."""
+    """The same connection, over TLS. Raises OSError if the broker or the client rejects the other."""
     raw.socket = (context or client_context()).wrap_socket(raw.socket, server_hostname="localhost")
     return raw
 
@@ -84,7 +84,7 @@ def test_a_client_is_served_over_tls(faults: Faults, version: ssl.TLSVersion) ->
         assert is_served(raw)
 
 
-def test_a_client_that_sends_its_handshake_byte_by_byte_is_served(faults: Faults) -> None:
+def test_handshake_sent_byte_by_byte_is_served(faults: Faults) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with faults.connect(listener=TLS) as raw:
@@ -117,15 +117,15 @@ def test_a_client_that_sends_its_handshake_byte_by_byte_is_served(faults: Faults
 
 
 @pytest.mark.parametrize("listener", [TLS, MUTUAL])
-def test_a_client_that_speaks_no_tls_is_told_nothing(faults: Faults, listener: str) -> None:
+def test_client_without_tls_is_told_nothing(faults: Faults, listener: str) -> None:
     with faults.connect(listener=listener) as raw:
         raw.try_send(API_VERSIONS * 3)
-        said = raw.rest()
-        assert len(said) < 20  # a TLS alert at most
+        answer = raw.rest()
+        assert len(answer) < 20  # a TLS alert at most
     assert faults.serves()
 
 
-def test_a_client_that_speaks_tls_where_none_is_spoken_is_disconnected(faults: Faults) -> None:
+def test_tls_client_of_plain_listener_is_disconnected(faults: Faults) -> None:
     raw = faults.connect()
     with pytest.raises(OSError):
         secure(raw)
@@ -144,8 +144,8 @@ def test_old_versions_are_refused(faults: Faults, version: ssl.TLSVersion) -> No
         pytest.skip(f"this OpenSSL does not speak {version.name}: {error}")
     with faults.connect(listener=TLS) as raw:
         raw.send(hello)
-        said = raw.rest()
-        assert said[:1] in (b"", b"\x15")  # nothing, or an alert
+        answer = raw.rest()
+        assert answer[:1] in (b"", b"\x15")  # nothing, or an alert
     with pytest.raises(OSError):
         secure(faults.connect(listener=TLS), context)
 
@@ -153,7 +153,7 @@ def test_old_versions_are_refused(faults: Faults, version: ssl.TLSVersion) -> No
 # -- certificates ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_without_a_certificate_is_refused_where_one_is_required(faults: Faults) -> None:
+def test_client_without_required_certificate_is_refused(faults: Faults) -> None:
     with pytest.raises((OSError, AssertionError)):
         is_served(secure(faults.connect(listener=MUTUAL)))
     assert faults.serves()
@@ -195,8 +195,8 @@ def test_handshakes_that_stop_hold_nobody_up(faults: Faults, share: float) -> No
 
 @with_settings(handshake_timeout_ms=300)
 @pytest.mark.parametrize("drips", [False, True])
-def test_a_handshake_that_takes_too_long_is_given_up(faults: Faults, drips: bool) -> None:
-    """Also if a byte comes from time to time."""
+def test_slow_handshake_is_given_up(faults: Faults, drips: bool) -> None:
+    """Even if a byte comes from time to time."""
     raw = faults.connect(listener=TLS)
     hello = iter(client_hello())
     raw.send(bytes([next(hello)]))
@@ -215,7 +215,7 @@ def test_a_handshake_that_takes_too_long_is_given_up(faults: Faults, drips: bool
     wait_for(given_up)
 
 
-def test_clients_that_hang_up_in_the_middle_of_a_handshake_leave_nothing(faults: Faults) -> None:
+def test_clients_leaving_during_handshakes_leave_nothing(faults: Faults) -> None:
     hello = client_hello()
     for number in range(100):
         raw = faults.connect(listener=TLS)
@@ -230,7 +230,7 @@ def test_clients_that_hang_up_in_the_middle_of_a_handshake_leave_nothing(faults:
 
 
 def test_a_handshake_is_not_begun_again(faults: Faults) -> None:
-    """Renegotiation: OpenSSL's client cannot ask for it here, so the record that asks is sent where data belongs."""
+    """Renegotiation: OpenSSL's client cannot ask for it here, so the record that asks for it is sent in place of data."""
     context = client_context(maximum_version=ssl.TLSVersion.TLSv1_2)
     with secure(faults.connect(listener=TLS), context) as raw:
         assert is_served(raw)
@@ -295,7 +295,7 @@ def test_noise_after_a_handshake_closes_the_connection(faults: Faults) -> None:
     assert faults.serves()
 
 
-def test_kafka_noise_inside_tls_is_no_worse_than_outside(faults: Faults) -> None:
+def test_kafka_noise_inside_tls_is_no_worse(faults: Faults) -> None:
     rng = random.Random(7)
     for _ in range(30):
         with secure(faults.connect(listener=TLS)) as raw:
@@ -327,11 +327,11 @@ def _open_and_close(faults: Faults, context: ssl.SSLContext, count: int) -> None
 
 
 @pytest.mark.slow
-def test_tls_connections_opened_and_closed_leave_memory_and_descriptors_as_they_were(faults: Faults) -> None:
+def test_closed_tls_connections_leave_no_memory_or_descriptors(faults: Faults) -> None:
     """TLS_CONNECTIONS=10000 for a long run."""
     count = int(os.environ.get("TLS_CONNECTIONS", "600"))
     context = client_context()
-    _open_and_close(faults, context, count // 3)  # what is made once is there
+    _open_and_close(faults, context, count // 3)  # so that one-time allocations are done
     files, memory = open_files(), _resident_bytes()
     _open_and_close(faults, context, count)
     wait_for_files(files)

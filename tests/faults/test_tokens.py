@@ -1,4 +1,4 @@
-"""Tokens that expire in the middle, and those that should never have been made."""
+"""Tokens that expire during a connection, and forged or invalid tokens."""
 
 import base64
 import hashlib
@@ -54,7 +54,7 @@ def log_in(raw: Raw, text: str) -> Any:
 
 
 def test_a_session_ends_with_its_token(faults: Faults, key: rsa.RSAPrivateKey) -> None:
-    """On a slow machine the token may have expired before it is looked at: then the next one is longer."""
+    """On a slow machine the token may have expired before it is checked: then the next token lives longer."""
     for lifetime_s in (3, 10, 30):
         raw = faults.connect(listener=LOGIN)
         answer = log_in(raw, token(key, exp=int(time.time()) + lifetime_s))
@@ -101,14 +101,14 @@ def test_a_token_with_bad_claims_lets_nobody_in(faults: Faults, key: rsa.RSAPriv
     refused(faults, text)
 
 
-def test_a_token_that_is_signed_otherwise_lets_nobody_in(faults: Faults, key: rsa.RSAPrivateKey) -> None:
+def test_token_signed_otherwise_is_refused(faults: Faults, key: rsa.RSAPrivateKey) -> None:
     other = rsa.generate_private_key(65537, 2048)
     public = key.public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     good = token(key)
     header, payload, _ = good.split(".")
     unsigned = jwt.encode({"sub": "alice", "aud": "broker", "exp": 2**33}, None, algorithm="none")
-    # The key that everybody knows, taken as a password: the oldest attack on JWT.
+    # The public key used as an HMAC secret: the oldest attack on JWT.
     confused_head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"test"}').rstrip(b"=").decode()
     mac = hmac.digest(pem, f"{confused_head}.{payload}".encode(), hashlib.sha256)
     confused = f"{confused_head}.{payload}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
@@ -128,7 +128,7 @@ def test_a_token_that_is_signed_otherwise_lets_nobody_in(faults: Faults, key: rs
 def refused(faults: Faults, text: str) -> None:
     with faults.connect(listener=LOGIN) as raw:
         answer = log_in(raw, text)
-        # RFC 7628: the broker may say what is wrong first, and the client says that it has heard.
+        # RFC 7628: the broker may first send an error, which the client confirms.
         if not answer.error_code:
             assert b"status" in bytes(answer.auth_bytes), "it was let in"
             answer = authenticate(raw, b"\x01")

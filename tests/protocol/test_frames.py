@@ -7,18 +7,18 @@ from protocol.frames import frame_size, framed, split_frames, with_correlation_i
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 20)))
-def test_any_split_of_the_stream_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+def test_any_split_of_stream_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(framed(body) for body in bodies)
-    found: list[bytes] = []
+    bodies_read: list[bytes] = []
     waiting = b""
     pos = 0
     for size in [*cuts, len(stream)]:
         waiting += stream[pos : pos + size]
         pos += size
         frames, used = split_frames(waiting)
-        found += [bytes(frame) for frame in frames]
+        bodies_read += [bytes(frame) for frame in frames]
         waiting = waiting[used:]
-    assert [framed(body) for body in bodies] == found
+    assert [framed(body) for body in bodies] == bodies_read
     assert waiting == b""
 
 
@@ -32,7 +32,7 @@ def test_a_frame_cut_short_asks_for_more() -> None:
 
 
 @pytest.mark.parametrize("prefix", [b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x0b"])
-def test_a_length_below_zero_or_above_the_limit_is_refused(prefix: bytes) -> None:
+def test_negative_or_excessive_length_is_refused(prefix: bytes) -> None:
     with pytest.raises(ProtocolError):
         frame_size(prefix, limit=10)
     with pytest.raises(ProtocolError):
@@ -43,6 +43,6 @@ def test_a_frame_of_just_the_limit_is_taken() -> None:
     assert frame_size(b"\x00\x00\x00\x0a", limit=10) == 14
 
 
-def test_a_frame_can_be_sent_again_for_another_request() -> None:
+def test_frame_can_be_resent_for_another_request() -> None:
     frame = framed(b"\x00\x00\x00\x01rest")
     assert framed(b"\x00\x00\x00\x07rest") == with_correlation_id(frame, 7)

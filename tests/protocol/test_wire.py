@@ -151,7 +151,7 @@ def test_bytes_come_back_as_views_of_the_input() -> None:
     assert view == b"zb"
 
 
-def test_a_reader_with_a_budget_of_entries_charges_each_array_before_its_elements_are_read() -> None:
+def test_reader_charges_arrays_before_their_elements_are_read() -> None:
     reader = Reader(b"\0\0\0\3abc\0\0\0\3abc\4abc\1\1\0", 0, 7)
     assert (reader.array(), reader.entries) == (3, 4)
     reader.skip(3)

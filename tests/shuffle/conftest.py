@@ -10,7 +10,7 @@ from tests.shuffle.harness import Served, serving
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Start a server with these settings; it is looked at closely when the test is over."""
+    """Start a server with these settings; its accounts are checked at the end of the test."""
     with ExitStack() as stack:
 
         def start(**settings: Any) -> Served:

@@ -1,4 +1,4 @@
-"""A shuffle server on real sockets, and a small raw client that speaks the frames and keeps no rules.
+"""A shuffle server on real sockets, and a small raw client that sends any frames.
 
 ``serving`` starts the reactor with shuffle listeners of all three generations, without Kafka. When it ends, every
 partition is released and the accounts of memory and disk must be at zero.
@@ -73,7 +73,7 @@ class Client:
         return self
 
     def receive(self) -> bool:
-        """Take what comes next. False when the broker has closed."""
+        """Receive the next bytes. False after the broker has closed."""
         try:
             data = self.socket.recv(1 << 20)
         except ConnectionResetError:
@@ -90,13 +90,13 @@ class Client:
         return message
 
     def find(self, kind: type[T] | tuple[type[Any], ...]) -> T:
-        """The first message of this kind; what came before it stays."""
+        """The first message of this kind; earlier messages stay."""
         seen = 0
         while True:
             for position in range(seen, len(self.messages)):
                 if isinstance(self.messages[position], kind):
-                    found: T = self.messages.pop(position)
-                    return found
+                    message: T = self.messages.pop(position)
+                    return message
             seen = len(self.messages)
             assert self.receive(), "the broker has closed"
 
@@ -104,7 +104,7 @@ class Client:
         return [self.next(BufferResponse) for _ in range(count)]
 
     def sync(self) -> list[Any]:
-        """What has come before the answer to a question that is asked last. What comes after it stays."""
+        """The messages before the answer to a final question. Later messages stay."""
         self._correlation += 1
         self.send(w.encode_list_partitions(self._correlation, "00" * 60))
         seen = 0
@@ -117,7 +117,7 @@ class Client:
             assert self.receive(), "the broker has closed"
 
     def closed(self) -> list[Any]:
-        """Wait until the broker has closed; what it said before."""
+        """Wait until the broker has closed; returns its last messages."""
         while self.receive():
             pass
         came, self.messages = self.messages, []
@@ -144,7 +144,7 @@ class Client:
         self.send(m.encode_add_credit(receiver, credit))
 
     def read_to_end(self, receiver: bytes, ends: int = 1) -> list[BufferResponse]:
-        """Everything, with a credit for each data buffer that comes."""
+        """Everything, with a credit for each received data buffer."""
         came = []
         while ends:
             buffer = self.next(BufferResponse)
@@ -177,7 +177,7 @@ class Client:
         self.wait_finished()
 
     def wait_finished(self) -> None:
-        """Credits and acknowledgements are passed over."""
+        """Credits and acknowledgements are skipped."""
         message: Any = None
         while not isinstance(message, w.PartitionFinished):
             message = self.next()
@@ -187,7 +187,7 @@ class Client:
         return self.next(ErrorResponse)
 
     def writer_error(self) -> w.WriterError:
-        """The next one; credits and acknowledgements before it are passed over."""
+        """The next message; credits and acknowledgements before it are skipped."""
         while True:
             message: Any = self.next()
             if isinstance(message, w.WriterError):
@@ -265,7 +265,7 @@ class Writer:
 
 
 class MoodyDisk(SystemDisk):
-    """A disk that can be told to be full, and to wait before it writes."""
+    """A disk that can be set to be full, and to wait before it writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +308,7 @@ class Served:
 
     @property
     def files(self) -> list[str]:
-        """Of partitions: without those that only wait to be removed."""
+        """Files of partitions, without those that only wait to be removed."""
         directory = self.data_dir / "shuffle"
         released = {os.path.basename(path) for path in self.shuffle.spiller.released.paths}
         return sorted(set(os.listdir(directory)) - released) if directory.exists() else []
@@ -343,7 +343,7 @@ def serving(
     authorizer: Authorizer | None = None,
     **changes: Any,
 ) -> Iterator[Served]:
-    """``leave``: do not release the partitions at the end, another server will find them."""
+    """``leave``: do not release the partitions at the end; another server will load them."""
     threads_before, files_before = threading.active_count(), open_files()
     config = load(data_dir=str(data_dir), listeners=["shuffle://127.0.0.1:0"], **changes)
     disk = MoodyDisk()

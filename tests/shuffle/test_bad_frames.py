@@ -53,15 +53,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_nonsense_is_answered_with_a_fatal_error_and_the_end(server: Served, what: str) -> None:
+@pytest.mark.parametrize("case", BAD)
+def test_nonsense_gets_a_fatal_error_and_disconnection(server: Served, case: str) -> None:
     partition = server.store(b"data")
     victim, bystander = server.connect(), server.connect()
     receiver = bystander.request(partition, credit=0)
     bystander.sync()
     victim.request(partition)
     victim.take(3)
-    victim.send(BAD[what])
+    victim.send(BAD[case])
     (error,) = victim.closed()
     assert isinstance(error, ErrorResponse)
     assert (error.class_name, error.receiver) == (IO_EXCEPTION, None)
@@ -79,7 +79,7 @@ def test_a_frame_may_come_byte_by_byte(server: Served) -> None:
 
 
 @pytest.mark.parametrize("extra", [1, 1000])
-def test_bytes_behind_a_message_in_its_frame_are_ignored(server: Served, extra: int) -> None:
+def test_trailing_bytes_in_a_frame_are_ignored(server: Served, extra: int) -> None:
     """As Flink's decoder does."""
     partition = server.store(b"data")
     reader = server.connect()
@@ -121,7 +121,7 @@ def test_mutations_harm_nobody_else(server: Served, frames: list[bytes], data: s
 
 
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_peer_that_goes_in_the_middle_of_a_frame_leaves_nothing(server: Served, generation: Generation) -> None:
+def test_peer_leaving_inside_a_frame_leaves_nothing(server: Served, generation: Generation) -> None:
     client = server.connect(generation)
     writer = client.open(new_id())
     client.send(w.encode_push_buffer(writer.handle, 0, 0, 1, False, os.urandom(100_000))[:50_000])

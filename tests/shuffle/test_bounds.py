@@ -1,4 +1,4 @@
-"""What memory the shuffle service takes, whatever its clients do: each row of the table of bounds in docs/BOUNDS.md."""
+"""The memory of the shuffle service, whatever its clients do: each row of the table of bounds in docs/BOUNDS.md."""
 
 import os
 import tracemalloc
@@ -23,7 +23,7 @@ MiB = 1 << 20
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The most that the budget has held at a time, in one item."""
+    """The peak of the budget, in one item."""
     most = [0]
     take = Budget.take
 
@@ -36,15 +36,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return most
 
 
-def test_writers_of_large_buffers_are_given_credit_for_what_there_is_room_for(serve: Any, held: list[int]) -> None:
-    """Ten writers that use all their credit, with buffers of 250 KB, have 4 MiB, and the disk takes nothing."""
+def test_writers_of_large_buffers_get_affordable_credit(serve: Any, held: list[int]) -> None:
+    """Ten writers that use all their credit, with buffers of 250 KB, have 4 MiB, and the disk takes no writes."""
     server = serve(shuffle_memory_bytes=4 * MiB, shuffle_pipelined_bytes=1 << 30)
     server.disk.error = OSError(28, "full")
     writers = []
     for _ in range(10):
         client = server.connect()
         writers.append(client.open(new_id(), 1, BLOCKING))
-        # It tells what its buffers are like before the next one comes.
+        # It shows the size of its buffers before the next push.
         if writers[-1].credit:
             writers[-1].push(b"x" * 250_000)
             client.sync()
@@ -54,7 +54,7 @@ def test_writers_of_large_buffers_are_given_credit_for_what_there_is_room_for(se
     server.disk.error = None
 
 
-def test_who_pushes_more_than_there_is_room_for_is_cut_off_and_loses_nothing(serve: Any, held: list[int]) -> None:
+def test_oversized_pusher_is_cut_off_and_loses_nothing(serve: Any, held: list[int]) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     server.disk.gate.clear()
     client = server.connect()
@@ -78,8 +78,8 @@ def test_who_pushes_more_than_there_is_room_for_is_cut_off_and_loses_nothing(ser
     assert held[0] <= 2 * MiB
 
 
-def test_who_was_cut_off_is_told_to_wait_and_is_given_credit_unasked(serve: Any) -> None:
-    """However much room there is by then: a writer that hears of no credit does not count the lost connection."""
+def test_cut_off_writer_waits_and_gets_unrequested_credit(serve: Any) -> None:
+    """However much room there is by then: a writer without new credit does not count the lost connection."""
     server = serve(shuffle_memory_bytes=2 * MiB)
     server.disk.gate.clear()
     client = server.connect()
@@ -97,7 +97,7 @@ def test_who_was_cut_off_is_told_to_wait_and_is_given_credit_unasked(serve: Any)
     assert other.find(w.WriterCredit).credit > 0
 
 
-def test_our_writers_get_through_with_buffers_of_any_size(serve: Any, held: list[int]) -> None:
+def test_own_writers_succeed_with_buffers_of_any_size(serve: Any, held: list[int]) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     host, port = server.sockets.address("2.0")
     partitions = [new_id() for _ in range(4)]
@@ -112,7 +112,7 @@ def test_our_writers_get_through_with_buffers_of_any_size(serve: Any, held: list
         writer.commit()
         writer.close()
     for partition in partitions:
-        came = [bytes(one) for one in read_large(server, partition)]
+        came = [bytes(payload) for payload in read_large(server, partition)]
         assert came == [bytes([number]) * size for number, size in enumerate(sizes)]
     assert held[0] <= 2 * MiB
 
@@ -127,11 +127,11 @@ def read_large(server: Any, partition: bytes) -> list[bytes]:
     reader.decoder = type(reader.decoder)(reader.generation, max_payload=1 << 21)
     came = reader.read_to_end(reader.request(partition))
     reader.close()
-    return [one.payload for one in came[:-2]]
+    return [response.payload for response in came[:-2]]
 
 
 def test_idle_writers_keep_nobody_from_writing(serve: Any) -> None:
-    """What was promised to them is not used: others get credit all the same, one buffer at a time."""
+    """Their promised room is unused; others still get credit, a buffer at a time."""
     server = serve(shuffle_memory_bytes=MiB)
     client = server.connect()
     idle = [client.open(new_id(), 1, BLOCKING) for _ in range(60)]
@@ -144,14 +144,14 @@ def test_idle_writers_keep_nobody_from_writing(serve: Any) -> None:
     assert len(read(server, partition)) == 200
 
 
-def test_opening_costs_what_is_counted_and_is_refused_when_that_is_too_much(serve: Any) -> None:
+def test_opening_is_charged_and_refused_beyond_the_bound(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=16 * MiB)
     client = server.connect()
     client.open(new_id(), w.MAX_SUBPARTITIONS)
     client.sync()
     budget = server.partitions.budget
-    one = budget.index
-    assert one == PARTITION_BYTES + 8 * w.MAX_SUBPARTITIONS
+    structure = budget.index
+    assert structure == PARTITION_BYTES + 8 * w.MAX_SUBPARTITIONS
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -164,8 +164,8 @@ def test_opening_costs_what_is_counted_and_is_refused_when_that_is_too_much(serv
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert opened == (12 * MiB) // one - 1
-    assert after - before < 1.2 * opened * one
+    assert opened == (12 * MiB) // structure - 1
+    assert after - before < 1.2 * opened * structure
     client.send(w.encode_open_partition(b"w" * 16, new_id(), w.MAX_SUBPARTITIONS, BLOCKING))
     error = client.find(w.WriterError)
     assert (error.code, "shuffle_memory_bytes" in error.message) == (WriterErrorCode.STORAGE_ERROR, True)
@@ -174,7 +174,7 @@ def test_opening_costs_what_is_counted_and_is_refused_when_that_is_too_much(serv
     other.open(new_id(), w.MAX_SUBPARTITIONS)
 
 
-def test_a_subpartition_is_counted_when_something_comes_for_it(serve: Any) -> None:
+def test_subpartition_is_charged_on_its_first_use(serve: Any) -> None:
     server = serve()
     client = server.connect()
     writer = client.open(new_id(), 1000)
@@ -187,7 +187,7 @@ def test_a_subpartition_is_counted_when_something_comes_for_it(serve: Any) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finishing_gives_every_subpartition_an_end_and_is_refused_when_that_is_too_much(serve: Any, kind: Any) -> None:
+def test_finishing_ends_all_subpartitions_or_is_refused(serve: Any, kind: Any) -> None:
     server = serve(shuffle_memory_bytes=8 * MiB)
     client = server.connect()
     writers = [client.open(new_id(), 10_000, kind) for _ in range(4)]
@@ -205,7 +205,7 @@ def test_finishing_gives_every_subpartition_an_end_and_is_refused_when_that_is_t
 
 
 @pytest.mark.parametrize("end", [0, 9_999])
-def test_a_receiver_whose_subpartitions_have_no_room_is_refused(serve: Any, end: int) -> None:
+def test_receiver_of_subpartitions_without_room_is_refused(serve: Any, end: int) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     client = server.connect()
     client.open(partition := new_id(), 10_000)
@@ -221,7 +221,7 @@ def test_a_receiver_whose_subpartitions_have_no_room_is_refused(serve: Any, end:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_quota_counts_what_it_takes_to_know_where_everything_is(serve: Any, kind: Any) -> None:
+def test_quota_counts_the_index(serve: Any, kind: Any) -> None:
     server = serve(shuffle_quota_bytes=100_000)
     client = server.connect()
     writer = client.open(new_id(), 1, kind, owner="somebody")
@@ -231,7 +231,7 @@ def test_a_quota_counts_what_it_takes_to_know_where_everything_is(serve: Any, ki
     assert client.find(w.WriterError).code == WriterErrorCode.QUOTA_EXCEEDED
 
 
-def test_a_partition_of_too_many_small_buffers_fails_and_the_others_go_on(serve: Any) -> None:
+def test_partition_of_too_many_small_buffers_fails_alone(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     client, other = server.connect(), server.connect()
     writer = client.open(new_id(), 1, BLOCKING)
@@ -244,7 +244,7 @@ def test_a_partition_of_too_many_small_buffers_fails_and_the_others_go_on(serve:
     assert len(read(server, partition)) == 100
 
 
-def test_receivers_are_bounded_and_make_room_when_they_go(serve: Any) -> None:
+def test_receivers_are_bounded_and_free_room_on_leaving(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=MiB)
     most = MiB // 2 // READER_BYTES
     reader, other = server.connect(), server.connect()
@@ -263,7 +263,7 @@ def test_receivers_are_bounded_and_make_room_when_they_go(serve: Any) -> None:
     wait_for(lambda: server.partitions.budget._readers == READER_BYTES)
 
 
-def test_a_receiver_of_many_finished_subpartitions_is_counted_by_their_number(serve: Any) -> None:
+def test_receiver_of_finished_subpartitions_is_charged_for_each(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     client = server.connect()
     client.finish(client.open(partition := new_id(), 1000, BLOCKING))
@@ -278,8 +278,8 @@ def test_a_receiver_of_many_finished_subpartitions_is_counted_by_their_number(se
     wait_for(lambda: budget._readers == 0)
 
 
-def test_a_writer_that_goes_makes_room_for_those_that_wait(serve: Any) -> None:
-    """It has not used what it was promised, and nothing else changes."""
+def test_leaving_writer_frees_room_for_waiting_writers(serve: Any) -> None:
+    """It has not used its promised room, and nothing else changes."""
     server = serve(shuffle_memory_bytes=MiB)
     holder, waiting = server.connect(), server.connect()
     budget = server.partitions.budget

@@ -1,4 +1,4 @@
-"""Deadlines of partitions: one of a kind for each, and none for a partition that was released."""
+"""Deadlines of partitions: one of each kind, and none for a released partition."""
 
 from broker.runtime.timers import Timer
 from broker.shuffle.deadlines import Deadline, Deadlines
@@ -17,8 +17,8 @@ class Setup:
         self.deadlines = Deadlines(self.clock, self.timer, self.known.__contains__)
         self.told: list[str] = []
 
-    def set(self, what: Deadline, seconds: float, text: str) -> None:
-        self.deadlines.set(self.partition, what, seconds, lambda partition: self.told.append(text))
+    def set(self, kind: Deadline, seconds: float, text: str) -> None:
+        self.deadlines.set(self.partition, kind, seconds, lambda partition: self.told.append(text))
 
     def wait(self, seconds: float) -> list[str]:
         self.clock.now += seconds
@@ -36,7 +36,7 @@ def test_each_deadline_comes_once_at_its_time() -> None:
     assert len(setup.deadlines) == 0
 
 
-def test_a_new_one_of_the_same_kind_takes_the_place_of_the_one_before() -> None:
+def test_deadline_of_same_kind_replaces_the_previous() -> None:
     setup = Setup()
     setup.set(Deadline.EXPIRY, 5, "first")
     setup.set(Deadline.EXPIRY, 10, "second")

@@ -1,4 +1,4 @@
-"""Readers that wait for a partition: each is answered once, whatever comes first."""
+"""Readers that wait for a partition: each is answered once, whichever event comes first."""
 
 from broker.runtime.timers import Timer
 from broker.shuffle.deadlines import WaitingReader, WaitingReaders, answer
@@ -27,7 +27,7 @@ class Setup:
         self.timer.step(0)
 
 
-def test_a_partition_that_can_be_read_is_the_answer_at_once() -> None:
+def test_readable_partition_is_the_immediate_answer() -> None:
     setup = Setup()
     setup.readable[setup.partition.id] = setup.partition
     setup.add()
@@ -35,7 +35,7 @@ def test_a_partition_that_can_be_read_is_the_answer_at_once() -> None:
     assert len(setup.waiting) == 0
 
 
-def test_all_that_wait_get_the_partition_when_it_comes_and_no_timeout_after_it() -> None:
+def test_waiting_readers_get_partition_and_no_timeout_afterwards() -> None:
     setup = Setup()
     setup.add()
     setup.add()
@@ -46,7 +46,7 @@ def test_all_that_wait_get_the_partition_when_it_comes_and_no_timeout_after_it()
     assert setup.waiting.take(setup.partition.id) == []
 
 
-def test_a_reader_that_has_waited_for_the_timeout_gets_nothing() -> None:
+def test_reader_gets_nothing_after_the_timeout() -> None:
     setup = Setup()
     setup.add()
     setup.pass_s(9)

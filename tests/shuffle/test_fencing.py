@@ -1,4 +1,5 @@
-"""Two writers under one writer id: the newest opening has the partition, and nothing of an older one is taken after it."""
+"""Two writers under one writer id: the newest opening has the partition, and pushes of older openings are refused from then
+on."""
 
 import threading
 from collections import deque
@@ -42,7 +43,7 @@ def successor(server: Served, partition: bytes, kind: Any, subpartitions: int = 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_older_writer_pushes_is_not_taken_for_its_successor_s(server: Served, kind: Any) -> None:
+def test_pushes_of_older_writer_are_not_its_successors(server: Served, kind: Any) -> None:
     old, paused = successor(server, partition := new_id(), kind)
     paused.push(b"0", b"1")
     old.sync()
@@ -53,13 +54,13 @@ def test_what_an_older_writer_pushes_is_not_taken_for_its_successor_s(server: Se
     paused.push(b"old 2", b"old 3")
     paused.finish()
     old.send(w.encode_fail_partition(paused.handle, "the old one"), w.encode_close_writer(paused.handle))
-    assert old.sync() == []  # it was told, and what it had sent before it heard is passed over
+    assert old.sync() == []  # it was told, and frames that it had sent before are ignored
     writer.push(b"2", b"3")
     new.finish(writer)
     assert read(server, partition) == [b"0", b"1", b"2", b"3"]
 
 
-def test_an_older_writer_s_lost_connection_does_not_end_its_successor(serve: Any) -> None:
+def test_lost_older_connection_does_not_end_its_successor(serve: Any) -> None:
     server = serve(shuffle_writer_retention_ms=30)
     old, _ = successor(server, partition := new_id(), BLOCKING)
     new, writer = successor(server, partition, BLOCKING)
@@ -72,8 +73,8 @@ def test_an_older_writer_s_lost_connection_does_not_end_its_successor(serve: Any
     assert read(server, partition) == [b"data"]
 
 
-def test_a_writer_that_resumes_is_refused_when_another_one_has_opened_the_partition(server: Served) -> None:
-    """Its library connects again by itself, and does not know what the other one has written meanwhile."""
+def test_resuming_writer_is_refused_after_another_opened(server: Served) -> None:
+    """Its library reconnects by itself, and does not know what the other writer has written meanwhile."""
     partition = new_id()
 
     def opening(incarnation: int, resumes: bool) -> bytes:
@@ -92,8 +93,8 @@ def test_a_writer_that_resumes_is_refused_when_another_one_has_opened_the_partit
     assert read(server, partition) == [b"data"]
 
 
-def test_a_writer_is_not_fenced_by_an_opening_of_its_own_that_comes_late(server: Served) -> None:
-    """A broker that has been stopped for a while finds several, in any order: a client connects again and again meanwhile."""
+def test_late_own_opening_does_not_fence_a_writer(server: Served) -> None:
+    """A broker that was stopped for a while finds several openings, in any order: a client reconnects repeatedly meanwhile."""
     partition = new_id()
 
     def opening(attempt: int) -> bytes:
@@ -110,7 +111,7 @@ def test_a_writer_is_not_fenced_by_an_opening_of_its_own_that_comes_late(server:
     assert read(server, partition) == [b"data"]
 
 
-def test_being_refused_leaves_the_time_of_a_lost_writer_running(serve: Any) -> None:
+def test_refused_writer_leaves_the_retention_running(serve: Any) -> None:
     server = serve(shuffle_writer_retention_ms=300)
     partition = new_id()
     client = server.connect().send(w.encode_open_partition(NAME, partition, 1, PIPELINED, incarnation=2))
@@ -123,7 +124,7 @@ def test_being_refused_leaves_the_time_of_a_lost_writer_running(serve: Any) -> N
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_who_opens_while_the_partition_is_being_finished_hears_how_that_ends(server: Served, stored: bool) -> None:
+def test_opener_during_finishing_hears_how_it_ends(server: Served, stored: bool) -> None:
     server.disk.gate.clear()
     old, writer = successor(server, partition := new_id(), BLOCKING)
     writer.push(b"data").finish()
@@ -141,8 +142,8 @@ def test_who_opens_while_the_partition_is_being_finished_hears_how_that_ends(ser
     server.disk.error = None
 
 
-def test_pushes_in_flight_on_another_processor_are_counted_or_refused(serve: Any) -> None:
-    """Many take-overs while each writer pushes without a pause: every accepted push is in what the next one was told."""
+def test_pushes_on_another_processor_are_counted_or_refused(serve: Any) -> None:
+    """Many take-overs while each writer pushes without a pause: the next writer is told of every accepted push."""
     server = serve(network_threads=3, shuffle_pipelined_bytes=1 << 30, shuffle_write_credit_buffers=100_000)
     partition = new_id()
     told: list[int] = []
@@ -171,7 +172,7 @@ def test_pushes_in_flight_on_another_processor_are_counted_or_refused(serve: Any
         assert came[start:end] == [b"%d" % turn] * (end - start)
 
 
-def test_our_own_writer_ends_when_it_is_fenced_and_does_not_come_back(server: Served) -> None:
+def test_own_fenced_writer_ends_and_stays_away(server: Served) -> None:
     host, port = server.sockets.address("2.0")
     partition = new_id()
     with closing(ShuffleWriter(f"{host}:{port}", partition, 1, "blocking", writer_id=NAME)) as old:
@@ -192,7 +193,7 @@ def test_our_own_writer_ends_when_it_is_fenced_and_does_not_come_back(server: Se
 
 
 class Side:
-    """A writer, its connection, and the processor of that: it handles what has come one by one."""
+    """A writer, its connection, and the connection's processor, which handles frames one by one."""
 
     def __init__(self, name: str, partitions: Partitions, spiller: Spiller) -> None:
         self.name = name
@@ -225,7 +226,7 @@ class Side:
 
 
 class FencingMachine(RuleBasedStateMachine):
-    """``content``: what the partition must hold, by who wrote it. The handling of a frame is one step, as on a processor."""
+    """``content``: the partition's expected buffers, by their writer. The handling of a frame is one step, as on a processor."""
 
     @initialize()
     def begin(self) -> None:

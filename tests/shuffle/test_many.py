@@ -16,7 +16,7 @@ from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id
 from tests.waiting import wait_for
 
 
-def test_256_receivers_of_one_connection_one_of_which_never_gives_credit(server: Served) -> None:
+def test_receiver_without_credit_stalls_none_of_256(server: Served) -> None:
     count, each = 256, 10
     client = server.connect()
     writer = client.open(partition := new_id(), count)
@@ -56,18 +56,18 @@ def test_1000_partitions_at_once(serve: Any) -> None:
     assert len(client.list()) == 1000
     reader = server.connect()
     receivers = {reader.request(partition, 1): b"%d" % number for number, partition in enumerate(ids)}
-    found = {}
+    received = {}
     for _ in range(3000):
         buffer = reader.next(BufferResponse)
         if buffer.sequence == 0:
-            found[buffer.receiver] = bytes(buffer.payload)
-    assert found == receivers
+            received[buffer.receiver] = bytes(buffer.payload)
+    assert received == receivers
     client.send(*[w.encode_release_partition(number, partition) for number, partition in enumerate(ids)])
     wait_for(lambda: server.partitions.list("") == [])
     wait_for(lambda: server.files == [])
 
 
-def test_a_prefix_finds_the_partitions_whose_ids_begin_so(server: Served) -> None:
+def test_prefix_lists_the_partitions_that_begin_with_it(server: Served) -> None:
     client = server.connect()
     random = Random(5)
     data_sets = [bytes([first]) + random.randbytes(15) for first in (0x00, 0x0A, 0xAB, 0xAB, 0xFF)]
@@ -76,13 +76,15 @@ def test_a_prefix_finds_the_partitions_whose_ids_begin_so(server: Served) -> Non
         client.open(partition)
     assert client.release(ids.pop(7))
     assert client.release_data_set(data_sets.pop(2)) == 4
-    ids = sorted(one for one in ids if one[:16] in data_sets)
-    prefixes = {one.hex()[:digits] for one in ids for digits in range(121)}
+    ids = sorted(partition_id for partition_id in ids if partition_id[:16] in data_sets)
+    prefixes = {partition_id.hex()[:digits] for partition_id in ids for digits in range(121)}
     for prefix in sorted({*prefixes, "c", "ab0", "g", "0" * 121, ids[0].hex() + "0"}):
-        found = [one for one in ids if one.hex().startswith(prefix)]
-        assert [info.partition for info in server.partitions.list(prefix)] == found
-        assert server.partitions.count(prefix) == len(found)
-    assert [info.partition for info in client.list("AB")] == [one for one in ids if one[0] == 0xAB]
+        matching = [partition_id for partition_id in ids if partition_id.hex().startswith(prefix)]
+        assert [info.partition for info in server.partitions.list(prefix)] == matching
+        assert server.partitions.count(prefix) == len(matching)
+    assert [info.partition for info in client.list("AB")] == [
+        partition_id for partition_id in ids if partition_id[0] == 0xAB
+    ]
 
 
 def test_a_long_list_occupies_no_processor(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +109,7 @@ def test_a_long_list_occupies_no_processor(serve: Any, monkeypatch: pytest.Monke
     assert {info.partition for info in client.next(w.PartitionList).partitions} == set(ids)
 
 
-def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(server: Served) -> None:
+def test_reader_that_never_reads_costs_a_bounded_amount(server: Served) -> None:
     partition = server.store(*[b"x" * 32_000] * 400)
     lazy = server.connect(receive_buffer=4096)
     lazy.request(partition, credit=1000)
@@ -117,11 +119,11 @@ def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(se
         assert len(other.read_to_end(other.request(partition))) == 402
     queued = [c.outgoing_bytes for p in server.sockets.processors for c in p.connections.copy()]
     assert max(queued) < (1 << 20) + 40_000
-    # And when it reads, it gets everything.
+    # When it reads, it gets everything.
     assert len(lazy.take(402)) == 402
 
 
-def test_a_cancelled_receiver_gets_no_more_than_what_was_on_its_way(server: Served) -> None:
+def test_cancelled_receiver_gets_only_buffers_in_flight(server: Served) -> None:
     partition = server.store(*[b"x" * 32_000] * 400)
     reader = server.connect()
     receiver = reader.request(partition, credit=1)
@@ -163,7 +165,7 @@ def test_one_receiver_of_5000_subpartitions(server: Served, kind: PartitionType,
         wait_for(lambda: server.partitions.list("")[0].readers == 0)
 
 
-def test_a_receiver_of_5000_subpartitions_that_cancels_at_once(server: Served) -> None:
+def test_receiver_of_5000_subpartitions_cancels_at_once(server: Served) -> None:
     client, reader = server.connect(), server.connect()
     client.open(partition := new_id(), 5000).push(b"x", subpartition=4999)
     client.sync()

@@ -1,7 +1,7 @@
-"""Credit, views and the request queue against a plain model, in any order of events: what is sent, when, and in whose turn.
+"""Credit, views and the request queue against a plain model, in any order of events: sent buffers, their time and their turn.
 
-One connection with several receivers, over two pipelined and one blocking partition. The connection is a stand-in that collects
-what is pushed and is writable only when the model says so; no thread and no socket takes part.
+A connection with several receivers, over two pipelined partitions and a blocking one. The connection is a stand-in that collects
+pushed frames and is writable only when the model says so; no thread and no socket takes part.
 """
 
 from collections import deque
@@ -54,7 +54,7 @@ class FakeOutbox:
 
 
 class ModelReceiver:
-    """What a receiver must see: Flink's rules, said as simply as possible."""
+    """A receiver's expected buffers: Flink's rules, as simply as possible."""
 
     def __init__(self, name: bytes, initial: int, queues: list[deque[tuple[int, bytes]]]) -> None:
         self.name = name
@@ -62,8 +62,8 @@ class ModelReceiver:
         self.credit = initial
         self.blocked = False
         self.sequence = 0
-        self.queues = queues  # of its subpartitions: what it has not been sent
-        self.current: int | None = None  # the subpartition whose record is in hand
+        self.queues = queues  # unsent buffers of its subpartitions
+        self.current: int | None = None  # the subpartition of the current record
 
     def backlog(self) -> int:
         return 0 if self.blocked else sum(IS_BUFFER[kind] for queue in self.queues for kind, _ in queue)
@@ -91,17 +91,17 @@ class ModelReceiver:
 
     @property
     def stuck(self) -> bool:
-        """Nothing may go to it now."""
+        """Nothing may be sent to it now."""
         heads = [queue for queue in self.queues if queue]
         if self.current is not None:
             queue = self.queues[self.current]
             return not queue or not self.could_take(queue[0][0])
-        # With several to choose from any may be the next: it is stuck for certain only if none could go.
+        # If several subpartitions are possible, any may be next: it is certainly stuck only if none can send.
         return all(not self.could_take(queue[0][0]) for queue in heads)
 
     @property
     def must_send(self) -> bool:
-        """Something has to go to it, whichever is the next."""
+        """Something must be sent to it, whichever subpartition is next."""
         if self.current is not None:
             return not self.stuck
         heads = [queue for queue in self.queues if queue]
@@ -130,13 +130,13 @@ class RequestQueueMachine(RuleBasedStateMachine):
         self.next = {(p, s): 0 for p in range(3) for s in range(SUBPARTITIONS)}
         self.pending: dict[tuple[int, int], deque[tuple[int, bytes]]] = {key: deque() for key in self.next}
         self.complete: dict[tuple[int, int], list[tuple[int, bytes]]] = {key: [] for key in self.next}
-        self.taken: set[tuple[int, int]] = set()  # pipelined ones that have had a reader
+        self.taken: set[tuple[int, int]] = set()  # pipelined subpartitions that have had a reader
         self.model: dict[bytes, tuple[ModelReceiver, Receiver, int]] = {}
         self.number = 0
         self.blocking_done = False
 
     def check(self) -> list[BufferResponse]:
-        """Compare what was sent with the model. Returns the buffers."""
+        """Compare sent buffers with the model. Returns them."""
         sent, self.outbox.sent = self.outbox.sent, []
         buffers = []
         for message in sent:
@@ -263,7 +263,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.blocking_done)
     @rule()
     def spill(self) -> None:
-        """All that is in memory moves to a file."""
+        """All buffers in memory move to a file."""
         for partition in self.partitions:
             file = FakeFile() if partition.holdings.file is None else partition.holdings.file
             assert isinstance(file, FakeFile)
@@ -297,7 +297,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "connection"):
             return
         self.becomes_writable()
-        for _ in range(100):  # everybody gets all there is
+        for _ in range(100):  # every receiver gets everything
             for name in list(self.model):
                 if not self.model[name][0].blocked:
                     self.add_credit(name, 50)

@@ -1,4 +1,4 @@
-"""Pushes that arrive together are taken together, and what comes of them is the same as if they had come one by one."""
+"""Pushes that arrive together are taken together, with the same result as one by one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.shuffle.harness import CLEAR_END, DATA, END, EVENT, PIPELINED, Client
 from tests.waiting import wait_for
 
 SUBPARTITIONS = 3
-# (subpartition, distance from the right number, type, payload): most are right.
+# (subpartition, distance from the right number, type, payload): most are valid.
 PUSHES = st.lists(
     st.tuples(
         st.sampled_from([0, 0, 0, 1, 2, SUBPARTITIONS]),
@@ -37,15 +37,15 @@ def frames_of(handle: int, pushes: list[tuple[int, int, int, bytes]]) -> list[by
 
 
 def outcome(client: Client, server: Served, frames: list[bytes], together: bool) -> tuple[Any, Any]:
-    """What the broker keeps of these frames, and the error that it answers with."""
+    """The buffers that the broker keeps of these frames, and its error."""
     opened = client.open(partition := new_id(), SUBPARTITIONS, PIPELINED)
     frames = [frame[:9] + opened.handle.to_bytes(4, "big") + frame[13:] for frame in frames]
-    said: list[Any] = []
+    answers: list[Any] = []
     for part in [b"".join(frames)] if together else frames:
         client.send(part)
-        said += client.sync()
-    said += client.sync()
-    errors = [(each.code, each.message) for each in said if isinstance(each, w.WriterError)]
+        answers += client.sync()
+    answers += client.sync()
+    errors = [(each.code, each.message) for each in answers if isinstance(each, w.WriterError)]
     kept = server.partitions.find(partition)
     assert kept is not None
     content = [None if part is None else [part.at(position) for position in part.kept] for part in kept.subpartitions]
@@ -60,7 +60,7 @@ def outcome(client: Client, server: Served, frames: list[bytes], together: bool)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(pushes=PUSHES)
-def test_pushes_together_do_what_they_do_one_by_one(server: Served, pushes: list[tuple[int, int, int, bytes]]) -> None:
+def test_pushes_in_a_row_act_like_single_pushes(server: Served, pushes: list[tuple[int, int, int, bytes]]) -> None:
     frames = frames_of(0, pushes)
     outcomes = []
     for together in (True, False):
@@ -84,12 +84,12 @@ def test_a_row_is_taken_under_one_lock(server: Served, monkeypatch: pytest.Monke
     writer.push(*[b"x" * 100] * 30)
     client.sync()
     assert not singles
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.holdings.in_memory == 30
+    kept = server.partitions.find(partition)
+    assert kept is not None
+    assert kept.holdings.in_memory == 30
 
 
-def test_more_pushes_together_than_there_is_credit_for_are_refused_at_the_first_one_too_many(serve: Any) -> None:
+def test_row_beyond_credit_is_refused_at_first_excess(serve: Any) -> None:
     server = serve(shuffle_write_credit_buffers=8, shuffle_pipelined_bytes=1024)
     client = server.connect()
     writer = client.open(partition := new_id(), 1, PIPELINED)
@@ -97,21 +97,21 @@ def test_more_pushes_together_than_there_is_credit_for_are_refused_at_the_first_
     client.sync()
     writer.push(*[b"x"] * 100)
     assert client.writer_error().code is WriterErrorCode.BAD_REQUEST
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.holdings.in_memory == writer.opened.credit
+    kept = server.partitions.find(partition)
+    assert kept is not None
+    assert kept.holdings.in_memory == writer.opened.credit
 
 
-def test_a_row_over_the_quota_is_refused_with_its_subpartition_counted(serve: Any) -> None:
-    one = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES
-    server = serve(shuffle_quota_bytes=one + 2 * (100 + IN_MEMORY_BYTES) - 1)
+def test_row_over_quota_is_refused_with_subpartition_counted(serve: Any) -> None:
+    structure = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES
+    server = serve(shuffle_quota_bytes=structure + 2 * (100 + IN_MEMORY_BYTES) - 1)
     client = server.connect()
     writer = client.open(partition := new_id(), 1, owner="poor")
     writer.push(b"x" * 100, b"x" * 100)
     assert client.writer_error().code is WriterErrorCode.QUOTA_EXCEEDED
-    found = server.partitions.find(partition)
-    assert found is not None
-    assert found.state is PartitionState.FAILED
+    failed = server.partitions.find(partition)
+    assert failed is not None
+    assert failed.state is PartitionState.FAILED
 
 
 def test_readers_are_told_of_a_row(server: Served) -> None:

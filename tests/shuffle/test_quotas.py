@@ -1,4 +1,4 @@
-"""What writers and readers use counts for the quotas of their user, and above them they wait."""
+"""Writers' and readers' use counts for their user's quotas, and above these they wait."""
 
 from collections.abc import Iterator
 
@@ -34,26 +34,26 @@ def throttles(broker: Broker, kind: Kind) -> float:
 
 
 @pytest.mark.parametrize("pushes", [1, 20])  # alone, and as a row
-def test_a_writer_above_its_quota_is_not_heard_until_it_is_lifted(broker: Broker, client: Client, pushes: int) -> None:
+def test_writer_above_quota_is_muted_until_it_ends(broker: Broker, client: Client, pushes: int) -> None:
     part = broker.server.part("shuffle")
     assert isinstance(part, ShufflePart)
     writer = client.open(partition := new_id())
-    [found] = part.partitions.present()
+    [present] = part.partitions.present()
     limit(broker, Kind.PRODUCE, 1)
     writer.push(*[b"x" * 1000] * pushes)
     wait_for(lambda: broker.server.security.quotas.throttled() == 1)
-    before = found.holdings.memory
+    before = present.holdings.memory
     assert before > 0
     writer.push(b"y" * 1000)
     assert 1 == throttles(broker, Kind.PRODUCE)
-    assert before == found.holdings.memory
+    assert before == present.holdings.memory
     limit(broker, Kind.PRODUCE, None)
-    wait_for(lambda: found.holdings.memory > before)
+    wait_for(lambda: present.holdings.memory > before)
     assert 0 == broker.server.security.quotas.throttled()
-    assert found.id == partition
+    assert present.id == partition
 
 
-def test_a_reader_above_its_quota_gets_no_more_until_it_is_lifted(broker: Broker, client: Client) -> None:
+def test_reader_above_quota_gets_nothing_until_it_ends(broker: Broker, client: Client) -> None:
     writer = client.open(partition := new_id())
     client.request(partition, credit=1000)
     limit(broker, Kind.FETCH, 1)

@@ -1,4 +1,4 @@
-"""What a reader asks for and gets: every message of Flink's client, in all three generations, over real sockets."""
+"""A reader's requests and their answers: every message of Flink's client, in all three generations, over real sockets."""
 
 import threading
 from pathlib import Path
@@ -44,7 +44,7 @@ def payloads(buffers: list[BufferResponse]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_subpartition_is_read_from_its_first_buffer_to_its_end(server: Served, generation: Generation) -> None:
+def test_subpartition_is_read_from_first_buffer_to_end(server: Served, generation: Generation) -> None:
     partition = server.store(b"one", b"two", b"three")
     reader = server.connect(generation)
     receiver = reader.request(partition)
@@ -59,7 +59,7 @@ def test_a_subpartition_is_read_from_its_first_buffer_to_its_end(server: Served,
 
 
 @pytest.mark.parametrize("credit", [1, 2, 5])
-def test_no_more_data_is_sent_than_there_is_credit_and_events_are_free(server: Served, credit: int) -> None:
+def test_data_is_bounded_by_credit_and_events_free(server: Served, credit: int) -> None:
     writer = server.connect().open(partition := new_id())
     writer.push(b"event", data_type=EVENT).push(*[b"data"] * 8).push(b"event", data_type=EVENT)
     writer.client.sync()
@@ -72,7 +72,7 @@ def test_no_more_data_is_sent_than_there_is_credit_and_events_are_free(server: S
     assert [b.data_type for b in reader.sync()] == [*[CLEAR_END] * (7 - credit), EVENT]
 
 
-def test_the_backlog_is_announced_to_a_receiver_that_began_without_credit_and_has_none(server: Served) -> None:
+def test_backlog_is_announced_to_receiver_without_any_credit(server: Served) -> None:
     writer = server.connect().open(partition := new_id())
     writer.push(b"1", b"2", b"3")
     writer.client.sync()
@@ -86,7 +86,7 @@ def test_the_backlog_is_announced_to_a_receiver_that_began_without_credit_and_ha
     assert reader.next() == BacklogAnnouncement(receiver, 1)
 
 
-def test_the_backlog_is_not_announced_to_one_that_began_with_credit(server: Served) -> None:
+def test_backlog_is_not_announced_after_initial_credit(server: Served) -> None:
     writer = server.connect().open(partition := new_id())
     reader = server.connect()
     reader.request(partition, credit=1)
@@ -97,7 +97,7 @@ def test_the_backlog_is_not_announced_to_one_that_began_with_credit(server: Serv
 
 
 @pytest.mark.parametrize("blocking", [BARRIER, 5, 6, 12])
-def test_nothing_follows_a_blocking_event_until_the_receiver_resumes(server: Served, blocking: int) -> None:
+def test_nothing_follows_blocking_event_until_receiver_resumes(server: Served, blocking: int) -> None:
     writer = server.connect().open(partition := new_id())
     writer.push(b"before").push(b"barrier", data_type=blocking).push(b"after", b"after")
     writer.client.sync()
@@ -112,7 +112,7 @@ def test_nothing_follows_a_blocking_event_until_the_receiver_resumes(server: Ser
     assert payloads(reader.take(2)) == [b"after", b"after"]
 
 
-def test_resuming_takes_the_credit_from_one_that_began_with_none(server: Served) -> None:
+def test_resuming_drops_credit_without_initial_credit(server: Served) -> None:
     writer = server.connect().open(partition := new_id())
     writer.push(b"barrier", data_type=BARRIER).push(b"after")
     writer.client.sync()
@@ -127,7 +127,7 @@ def test_resuming_takes_the_credit_from_one_that_began_with_none(server: Served)
     assert payloads(reader.take(1)) == [b"after"]
 
 
-def test_a_priority_event_takes_the_next_number_and_no_credit(server: Served) -> None:
+def test_priority_event_takes_next_number_and_no_credit(server: Served) -> None:
     writer = server.connect().open(partition := new_id())
     writer.push(b"data").push(b"priority", data_type=PRIORITY).push(b"data")
     writer.client.sync()
@@ -137,7 +137,7 @@ def test_a_priority_event_takes_the_next_number_and_no_credit(server: Served) ->
     assert [(b.sequence, b.data_type) for b in came] == [(0, CLEAR_END), (1, PRIORITY)]
 
 
-def test_an_empty_data_buffer_takes_a_credit_and_a_number(server: Served) -> None:
+def test_empty_data_buffer_takes_credit_and_number(server: Served) -> None:
     partition = server.store(b"", b"x", b"")
     reader = server.connect()
     receiver = reader.request(partition, credit=2)
@@ -146,7 +146,7 @@ def test_an_empty_data_buffer_takes_a_credit_and_a_number(server: Served) -> Non
     assert [(b.sequence, b.size) for b in reader.sync()] == [(2, 0), (3, 5), (4, 4)]
 
 
-def test_a_range_changes_the_subpartition_only_where_a_record_ends(server: Served) -> None:
+def test_range_switches_subpartitions_only_at_record_ends(server: Served) -> None:
     writer = server.connect().open(partition := new_id(), 3, BLOCKING)
     for index in range(3):
         name = b"abc"[index : index + 1]
@@ -163,20 +163,20 @@ def test_a_range_changes_the_subpartition_only_where_a_record_ends(server: Serve
     assert [b.data_type for b in came if b.subpartition == 1][-2:] == [END_OF_DATA, END]
 
 
-def test_a_range_waits_in_the_middle_of_a_record_whatever_the_others_have(server: Served) -> None:
+def test_range_waits_inside_a_record_despite_other_data(server: Served) -> None:
     writer = server.connect().open(partition := new_id(), 2)
     reader = server.connect()
     reader.request(partition, 0, 1, credit=100)
     writer.push(b"half", data_type=DATA).push(b"other", subpartition=1)
     writer.client.sync()
-    # The reader is on another processor, which may answer a `sync` before it hears of the pushes.
+    # The reader is on another processor, which may answer a `sync` before it learns of the pushes.
     assert payloads(reader.take(1)) == [b"half"]
     assert reader.sync() == []
     writer.push(b"half")
     assert payloads(reader.take(2)) == [b"half", b"other"]
 
 
-def test_a_receiver_that_gives_no_credit_holds_nobody_up(server: Served) -> None:
+def test_receiver_without_credit_blocks_nobody(server: Served) -> None:
     partition = server.store(b"1", b"2")
     reader = server.connect()
     silent = reader.request(partition, credit=0)
@@ -188,7 +188,7 @@ def test_a_receiver_that_gives_no_credit_holds_nobody_up(server: Served) -> None
 # -- what is not there ------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_its_partition_and_gets_it_when_it_comes(server: Served) -> None:
+def test_reader_waits_for_its_partition(server: Served) -> None:
     reader = server.connect()
     receiver = reader.request(partition := new_id())
     assert reader.sync() == []
@@ -208,7 +208,7 @@ def test_a_blocking_partition_comes_when_it_is_finished(server: Served) -> None:
     assert len(reader.read_to_end(receiver)) == 3
 
 
-def test_a_partition_that_never_comes_is_not_found_for_that_receiver_only(serve: Any) -> None:
+def test_missing_partition_is_not_found_for_one_receiver(serve: Any) -> None:
     server = serve(shuffle_partition_request_timeout_ms=50)
     there = server.store(b"data")
     reader = server.connect()
@@ -225,14 +225,14 @@ def test_a_cancelled_wait_ends_without_an_answer(serve: Any) -> None:
     receiver = reader.request(partition := new_id())
     reader.send(m.encode_cancel_partition_request(receiver))
     other = reader.request(new_id())
-    assert reader.error().receiver == other  # the other one's time came later
+    assert reader.error().receiver == other  # the other receiver's timeout came later
     writer = server.connect().open(partition)
     writer.push(b"data")
     writer.client.sync()
     assert reader.sync() == []
 
 
-def test_a_receiver_may_ask_for_something_else_while_it_waits(server: Served) -> None:
+def test_receiver_may_make_another_request_while_waiting(server: Served) -> None:
     there = server.store(b"there")
     reader = server.connect()
     receiver = reader.request(late := new_id())
@@ -242,7 +242,7 @@ def test_a_receiver_may_ask_for_something_else_while_it_waits(server: Served) ->
     assert reader.sync() == []
 
 
-def test_readers_that_wait_for_a_released_partition_hear_of_it_at_once(server: Served) -> None:
+def test_waiting_readers_hear_of_release_at_once(server: Served) -> None:
     writer = server.connect().open(partition := new_id(), 1, BLOCKING)
     reader = server.connect()
     receiver = reader.request(partition)
@@ -252,7 +252,7 @@ def test_readers_that_wait_for_a_released_partition_hear_of_it_at_once(server: S
     assert writer.client.writer_error().code == w.WriterErrorCode.RELEASED
 
 
-def test_subpartitions_that_there_are_not_are_an_error_of_that_receiver(server: Served) -> None:
+def test_missing_subpartitions_are_an_error_of_that_receiver(server: Served) -> None:
     partition = server.store(b"data")
     reader = server.connect()
     receiver = reader.request(partition, 0, 1)
@@ -260,8 +260,8 @@ def test_subpartitions_that_there_are_not_are_an_error_of_that_receiver(server: 
     assert len(reader.read_to_end(reader.request(partition))) == 3
 
 
-def test_a_row_of_credits_is_for_all_its_receivers(server: Served) -> None:
-    """More than are taken at once, for receivers that are there and others, cut anywhere."""
+def test_row_of_credits_reaches_all_its_receivers(server: Served) -> None:
+    """More than are taken at once, for existing receivers and others, cut anywhere."""
     writer = server.connect().open(partition := new_id(), 3)
     for index in range(3):
         writer.push(*[b"%d" % index] * 100, subpartition=index)
@@ -278,8 +278,8 @@ def test_a_row_of_credits_is_for_all_its_receivers(server: Served) -> None:
     assert reader.sync() == []
 
 
-def test_what_stands_behind_a_credit_in_its_frame_is_passed_over(server: Served) -> None:
-    """Even if it looks like another one."""
+def test_trailing_bytes_after_a_credit_are_skipped(server: Served) -> None:
+    """Even if it looks like another credit."""
     writer = server.connect().open(partition := new_id(), 2)
     writer.push(b"0", b"0").push(b"1", b"1", subpartition=1)
     writer.client.sync()
@@ -321,8 +321,8 @@ def test_a_pipelined_partition_that_was_read_is_released(server: Served) -> None
 
 
 @pytest.mark.parametrize("how", ["cancel", "close", "connection"])
-def test_a_reader_that_goes_has_read_a_pipelined_partition(server: Served, how: str) -> None:
-    """As Flink: there is no second reader. The writer hears of it, and whether somebody may miss something."""
+def test_leaving_reader_has_read_a_pipelined_partition(server: Served, how: str) -> None:
+    """As in Flink, there is no second reader. The writer is told, and whether a reader may miss buffers."""
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"1", b"2", b"3")
@@ -344,7 +344,7 @@ def test_a_reader_that_goes_has_read_a_pipelined_partition(server: Served, how: 
 @pytest.mark.parametrize("how", ["cancel", "connection"])
 @pytest.mark.parametrize("retention_ms", [0, 1])
 def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, retention_ms: int) -> None:
-    """As Flink's producers do: what is pushed to its subpartition is dropped, and the others go on."""
+    """As in Flink's producers, pushes to its subpartition are dropped, and the others continue."""
     with serving(
         tmp_path,
         shuffle_pipelined_bytes=100_000,
@@ -387,7 +387,7 @@ def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, rete
             assert client.writer_error().code == w.WriterErrorCode.RELEASED
 
 
-def test_finishing_does_not_repeat_an_end_of_data_that_was_read(server: Served) -> None:
+def test_finishing_does_not_repeat_consumed_end_of_data(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"\0\0\0\x08\0", data_type=END_OF_DATA)
@@ -398,8 +398,8 @@ def test_finishing_does_not_repeat_an_end_of_data_that_was_read(server: Served) 
     assert [buffer.data_type for buffer in reader.read_to_end(receiver)] == [END]
 
 
-def test_a_writer_that_finishes_after_all_was_read_has_finished(server: Served) -> None:
-    """Its readers may be quicker than its last word."""
+def test_finishing_after_all_was_read_succeeds(server: Served) -> None:
+    """Its readers may finish before its last frame."""
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"data").end()
@@ -412,8 +412,8 @@ def test_a_writer_that_finishes_after_all_was_read_has_finished(server: Served) 
     client.finish(writer)
 
 
-def test_a_push_that_returns_after_all_was_read_is_no_error(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader is on another processor, and may leave before the writer's processor has gone on."""
+def test_resent_push_after_all_was_read_is_accepted(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is on another processor, and may leave before the writer's processor continues."""
     append = ResultPartition.append
 
     def slow(self: ResultPartition, subpartition: int, sequence: int, data_type: DataType, *rest: Any) -> int:
@@ -435,7 +435,7 @@ def test_a_push_that_returns_after_all_was_read_is_no_error(server: Served, monk
 # -- late, twice, unknown -----------------------------------------------------------------------------------------------
 
 
-def test_late_messages_for_a_receiver_that_is_gone_are_ignored(server: Served) -> None:
+def test_late_messages_for_gone_receiver_are_ignored(server: Served) -> None:
     partition = server.store(b"data")
     reader = server.connect()
     receiver = reader.request(partition)
@@ -484,7 +484,7 @@ def test_a_task_event_reaches_the_writer(server: Served) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_task_event_for_nobody_is_an_error_of_that_receiver(server: Served, there: bool) -> None:
+def test_task_event_without_producer_is_an_error(server: Served, there: bool) -> None:
     partition = server.store(b"data") if there else new_id()
     reader = server.connect()
     receiver = b"r" * 16
@@ -493,7 +493,7 @@ def test_a_task_event_for_nobody_is_an_error_of_that_receiver(server: Served, th
     assert error == (ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", receiver)
 
 
-def test_a_new_buffer_size_reaches_the_writer_as_a_hint(server: Served) -> None:
+def test_new_buffer_size_reaches_writer_as_hint(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 3)
     reader = server.connect()
@@ -503,7 +503,7 @@ def test_a_new_buffer_size_reaches_the_writer_as_a_hint(server: Served) -> None:
     assert client.next() == w.BufferSizeHint(writer.handle, 2, 4096)
 
 
-def test_the_writer_hears_once_that_all_records_were_processed(server: Served) -> None:
+def test_writer_hears_once_that_all_was_processed(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 2)
     reader = server.connect()
@@ -519,7 +519,7 @@ def test_the_writer_hears_once_that_all_records_were_processed(server: Served) -
 # -- failures -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_producer_is_an_error_of_each_of_its_receivers_and_of_no_other(server: Served) -> None:
+def test_failed_producer_is_an_error_of_its_receivers(server: Served) -> None:
     other = server.store(b"1", b"2", b"3")
     client = server.connect()
     writer = client.open(partition := new_id(), 2)
@@ -536,7 +536,7 @@ def test_a_failed_producer_is_an_error_of_each_of_its_receivers_and_of_no_other(
     assert len(reader.read_to_end(healthy)) == 4
 
 
-def test_a_late_reader_of_a_failed_partition_is_told_why(server: Served) -> None:
+def test_late_reader_of_failed_partition_gets_the_reason(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 1, BLOCKING)
     waiting = server.connect()
@@ -549,7 +549,7 @@ def test_a_late_reader_of_a_failed_partition_is_told_why(server: Served) -> None
     assert late.error() == (PRODUCER_FAILED_EXCEPTION, "no", receiver)
 
 
-def test_a_reader_that_has_all_is_not_bothered_by_a_later_failure(server: Served) -> None:
+def test_reader_with_all_data_ignores_later_failure(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 2)
     writer.push(b"data").end()
@@ -560,7 +560,7 @@ def test_a_reader_that_has_all_is_not_bothered_by_a_later_failure(server: Served
     assert reader.sync() == []
 
 
-def test_a_released_partition_is_an_error_of_its_readers(server: Served) -> None:
+def test_released_partition_is_an_error_of_its_readers(server: Served) -> None:
     partition = server.store(b"1", b"2", b"3")
     reader = server.connect()
     receiver = reader.request(partition, credit=1)
@@ -570,7 +570,7 @@ def test_a_released_partition_is_an_error_of_its_readers(server: Served) -> None
     assert reader.sync() == []
 
 
-def test_the_data_is_what_was_written_whatever_its_size(server: Served) -> None:
+def test_data_of_any_size_is_read_back(server: Served) -> None:
     buffers = [bytes([size % 251]) * size for size in (0, 1, 2, 100, 1023, 8191, 8192, 32768, 100_000, 1, 0)]
     partition = server.store(*buffers)
     reader: Client = server.connect(V2_0)

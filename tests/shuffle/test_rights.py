@@ -1,4 +1,4 @@
-"""What clients may do with the partitions of an owner: over real sockets, with an authorizer that allows what a test says."""
+"""Clients' rights on the partitions of an owner: over real sockets, with an authorizer that each test configures."""
 
 import os
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def refusal(answer: w.WriterError) -> tuple[int, int, str]:
 NOT_AUTHORIZED = (w.NO_HANDLE, WriterErrorCode.NOT_AUTHORIZED, "Not authorized.")
 
 
-def test_a_writer_opens_the_partitions_of_owners_to_which_it_may_write(server: Served, grants: Grants) -> None:
+def test_writer_opens_only_partitions_of_permitted_owners(server: Served, grants: Grants) -> None:
     with grants.only(grant(WRITE, "alice")):
         client = server.connect()
         client.finish(client.open(new_id(), owner="alice"))
@@ -61,7 +61,7 @@ def test_a_writer_opens_the_partitions_of_owners_to_which_it_may_write(server: S
         client.finish(client.open(new_id()))
 
 
-def test_a_partition_of_another_owner_is_neither_taken_over_nor_described(server: Served, grants: Grants) -> None:
+def test_foreign_partition_is_neither_taken_over_nor_described(server: Served, grants: Grants) -> None:
     theirs = server.connect().open(partition := new_id(), 7, PIPELINED, owner="bob")
     finished = server.store(b"data", owner="bob")
     with grants.only(grant(WRITE, "alice")):
@@ -89,17 +89,17 @@ def test_without_acls_the_attempts_of_different_owners_compete(serve: Callable[.
 
 
 @KINDS
-@pytest.mark.parametrize("what", ["push", "finish", "fail"])
-def test_a_writer_that_loses_its_right_gets_no_further(server: Served, grants: Grants, kind: Any, what: str) -> None:
+@pytest.mark.parametrize("action", ["push", "finish", "fail"])
+def test_writer_that_loses_its_right_is_stopped(server: Served, grants: Grants, kind: Any, action: str) -> None:
     with grants.only(grant(WRITE, "alice")):
         client = server.connect()
         writer = client.open(partition := new_id(), 1, kind, owner="alice")
         writer.push(b"0")
         client.sync()
     with grants.only():
-        if what == "push":
+        if action == "push":
             writer.push(b"1")
-        elif what == "finish":
+        elif action == "finish":
             writer.finish()
         else:
             client.send(w.encode_fail_partition(writer.handle, "no"))
@@ -120,7 +120,7 @@ def told(client: Client, receiver: bytes) -> tuple[str, str | None]:
     return error.class_name, error.message
 
 
-def test_a_reader_reads_what_belongs_to_owners_whom_it_may_read(server: Served, grants: Grants) -> None:
+def test_reader_reads_only_partitions_of_permitted_owners(server: Served, grants: Grants) -> None:
     partition = server.store(b"data", owner="alice")
     with grants.only(grant(READ, "alice")):
         client = server.connect()
@@ -128,7 +128,7 @@ def test_a_reader_reads_what_belongs_to_owners_whom_it_may_read(server: Served, 
 
 
 @pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
-def test_what_a_reader_may_not_read_does_not_come(server: Served, grants: Grants, kind: Any) -> None:
+def test_forbidden_partition_never_comes(server: Served, grants: Grants, kind: Any) -> None:
     writer = server.connect().open(partition := new_id(), 1, kind, owner="alice")
     if kind is BLOCKING:
         writer.client.finish(writer)
@@ -141,7 +141,7 @@ def test_what_a_reader_may_not_read_does_not_come(server: Served, grants: Grants
         assert grants.denied == [grant(READ, "alice")]
 
 
-def test_a_reader_that_waits_is_asked_about_when_the_partition_comes(server: Served, grants: Grants) -> None:
+def test_waiting_reader_is_checked_when_partition_comes(server: Served, grants: Grants) -> None:
     mine, theirs = new_id(), new_id()
     with grants.only(grant(READ, "alice"), grant(WRITE, "alice"), grant(WRITE, "bob")):
         client = server.connect()
@@ -152,14 +152,14 @@ def test_a_reader_that_waits_is_asked_about_when_the_partition_comes(server: Ser
             writer.open(partition, 1, PIPELINED, owner=owner).push(b"data")
         assert client.find(BufferResponse).receiver == shown
         assert told(client, hidden)[0] == PARTITION_NOT_FOUND_EXCEPTION
-        # What becomes of the partition, the hidden reader does not hear either.
+        # Nor does the hidden reader learn how the partition ended.
         assert grants.denied == [grant(READ, "bob")]
 
 
 @KINDS
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("end", ["fail", "release"])
-def test_a_hidden_reader_hears_nothing_of_the_end_of_the_partition(
+def test_hidden_reader_hears_nothing_of_partition_end(
     server: Served, grants: Grants, kind: Any, early: bool, end: str
 ) -> None:
     partition, missing = new_id(), new_id()
@@ -175,7 +175,7 @@ def test_a_hidden_reader_hears_nothing_of_the_end_of_the_partition(
             other.send(w.encode_fail_partition(writer.handle, "no"))
         else:
             assert other.release(partition)
-        # In the order of their requests: both have waited to the end of their time.
+        # In the order of their requests: both have waited until their timeout.
         for receiver in (waiting, hidden):
             assert told(client, receiver)[0] == PARTITION_NOT_FOUND_EXCEPTION
 
@@ -190,8 +190,8 @@ def test_a_hidden_reader_can_cancel(server: Served, grants: Grants) -> None:
         assert len(server.partitions.waiting) == 0
 
 
-def test_a_client_that_may_read_nothing_at_all_is_told_so_at_once(serve: Callable[..., Served], grants: Grants) -> None:
-    server = serve(authorizer=grants)  # with the default patience
+def test_client_without_read_rights_is_told_at_once(serve: Callable[..., Served], grants: Grants) -> None:
+    server = serve(authorizer=grants)  # with the default timeout
     partition = server.store(b"data", owner="alice")
     with grants.only():
         client = server.connect()
@@ -199,7 +199,7 @@ def test_a_client_that_may_read_nothing_at_all_is_told_so_at_once(serve: Callabl
             assert told(client, client.request(named)) == (IO_EXCEPTION, "Not authorized.")
 
 
-def test_a_reader_that_loses_its_right_gets_no_further(server: Served, grants: Grants) -> None:
+def test_reader_that_loses_its_right_is_stopped(server: Served, grants: Grants) -> None:
     partition = server.store(b"0", b"1", b"2", owner="alice")
     with grants.only(grant(READ, "alice")):
         client = server.connect()
@@ -213,7 +213,7 @@ def test_a_reader_that_loses_its_right_gets_no_further(server: Served, grants: G
     client.read_to_end(client.request(partition))
 
 
-def test_events_reach_the_producers_only_of_those_who_may_read(server: Served, grants: Grants) -> None:
+def test_events_reach_producers_only_from_permitted_readers(server: Served, grants: Grants) -> None:
     writer = server.connect().open(partition := new_id(), 1, PIPELINED, owner="alice")
     client = server.connect()
     with grants.only(grant(READ, "bob")):
@@ -226,7 +226,7 @@ def test_events_reach_the_producers_only_of_those_who_may_read(server: Served, g
 # -- releasing and listing ----------------------------------------------------------------------------------------------
 
 
-def test_what_one_may_not_release_is_as_if_it_were_not_there(server: Served, grants: Grants) -> None:
+def test_unreleasable_partition_looks_like_a_missing_one(server: Served, grants: Grants) -> None:
     partition = server.store(b"data", owner="alice")
     client = server.connect()
     with grants.only(grant(DELETE, "bob")):
@@ -236,7 +236,7 @@ def test_what_one_may_not_release_is_as_if_it_were_not_there(server: Served, gra
         assert client.release(partition) is True
 
 
-def test_a_data_set_is_released_for_the_owners_for_whom_one_may(server: Served, grants: Grants) -> None:
+def test_data_set_is_released_for_permitted_owners(server: Served, grants: Grants) -> None:
     alices = new_id()
     bobs = ResultPartitionID.of(alices.data_set, 1)
     later = {owner: ResultPartitionID.of(alices.data_set, number) for number, owner in enumerate(("alice", "bob"), 2)}

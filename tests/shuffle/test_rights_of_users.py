@@ -1,4 +1,4 @@
-"""The shuffle service with mutual TLS and ACLs, end to end: a certificate says who a client is."""
+"""The shuffle service with mutual TLS and ACLs, end to end: a certificate identifies a client."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -54,7 +54,7 @@ def acl(user: str, operation: Operation, owner: str, pattern: PatternType = Patt
     return Acl(ResourceType.TOPIC, f"shuffle:{owner}", pattern, f"User:CN={user}", "*", operation, Permission.ALLOW)
 
 
-def test_a_certificate_says_whose_partitions_one_may_write_and_read(server: BrokerServer, connect: Connect) -> None:
+def test_certificate_determines_writable_and_readable_partitions(server: BrokerServer, connect: Connect) -> None:
     authorizer = server.security.authorizer
     assert authorizer is not None
     rules = [

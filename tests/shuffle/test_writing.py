@@ -1,4 +1,4 @@
-"""What a writer may do and what it is told: the frames from 64 up, over real sockets."""
+"""A writer's requests and their answers: the frames from 64 up, over real sockets."""
 
 import errno
 from typing import Any
@@ -31,7 +31,7 @@ def read(server: Served, partition: bytes, subpartition: int = 0) -> list[bytes]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_subpartition_that_the_writer_has_not_ended_is_ended_for_it(server: Served, kind: Any) -> None:
+def test_unended_subpartition_is_ended_for_its_writer(server: Served, kind: Any) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 2, kind)
     writer.push(b"data").end()
@@ -53,7 +53,7 @@ def test_a_resent_buffer_is_known_and_stored_once(server: Served, kind: Any) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_writer_that_comes_back_goes_on_where_it_was(server: Served, kind: Any) -> None:
+def test_returning_writer_continues_where_it_was(server: Served, kind: Any) -> None:
     first = server.connect()
     writer = first.open(partition := new_id(), 2, kind)
     writer.push(b"0", b"1").push(b"a", subpartition=1)
@@ -69,7 +69,7 @@ def test_a_writer_that_comes_back_goes_on_where_it_was(server: Served, kind: Any
     assert read(server, partition, 1) == [b"a", b"b"]
 
 
-def test_the_end_of_an_old_connection_does_not_fail_the_partition_of_the_new_one(serve: Any) -> None:
+def test_end_of_old_connection_spares_the_new_one(serve: Any) -> None:
     server = serve(shuffle_writer_retention_ms=50)
     old = server.connect()
     writer = old.open(partition := new_id(), 1, BLOCKING)
@@ -113,7 +113,7 @@ def test_closing_a_writer_detaches_it(server: Served) -> None:
     assert read(server, partition) == [b"0"]
 
 
-def test_opening_again_on_the_same_connection_replaces_the_handle(serve: Any) -> None:
+def test_reopening_on_same_connection_replaces_the_handle(serve: Any) -> None:
     server = serve(shuffle_writer_retention_ms=1)
     client = server.connect()
     first = client.open(partition := new_id(), 1, BLOCKING)
@@ -138,12 +138,12 @@ def test_an_acknowledgement_says_what_is_expected_next(server: Served) -> None:
 
 
 def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
-    """Eight times as many of the smallest, less of larger ones, and as many as ever when they are large again."""
+    """Eight times as many of the smallest buffers, fewer of larger buffers, and the initial number after they are large again."""
     client = server.connect()
     writer = client.open(new_id(), kind=BLOCKING)
     assert writer.credit == 64
     for size, expected in ((1, 512), (2048, 256), (1024, 512), (16_000, 64), (4096, 128), (8192, 64)):
-        # Until the size of the last ones has told; a window that was larger shrinks as it is used.
+        # Until the size of the last pushes counts; a larger window shrinks as it is used.
         for _ in range(3):
             while writer.credit:
                 writer.push(b"x" * size)
@@ -153,7 +153,7 @@ def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
 
 
 def used(server: Served, writer: Writer) -> int:
-    """Of what it was granted last, what has not been granted again."""
+    """The part of the last grant that has not been granted again."""
     connections = [c for p in server.sockets.processors for c in p.connections.copy() if c.data is not None]
     (used,) = [
         handle.used
@@ -164,7 +164,7 @@ def used(server: Served, writer: Writer) -> int:
     return int(used)
 
 
-def test_a_gap_is_refused_and_the_writer_may_do_better(server: Served) -> None:
+def test_gap_is_refused_and_writer_may_continue(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 1, BLOCKING)
     writer.push(b"0").push(b"2", sequence=2)
@@ -205,7 +205,7 @@ def test_more_than_there_is_credit_for_is_refused(serve: Any) -> None:
     assert client.writer_error().code == WriterErrorCode.BAD_REQUEST
 
 
-def test_who_opens_what_there_is_must_be_its_writer_and_know_its_shape(server: Served) -> None:
+def test_existing_partition_requires_its_writer_and_shape(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id(), 2, BLOCKING)
     for subpartitions, kind, name in (
@@ -240,7 +240,7 @@ def test_the_first_attempt_that_finishes_has_won(server: Served) -> None:
     for writer in writers:
         writer.push(b"from %d" % writer.handle)
     clients[1].finish(writers[1])
-    # One waits for nothing, the other goes on, a third comes late.
+    # The first gets an error, the second continues, a third comes late.
     assert clients[0].writer_error().code == WriterErrorCode.ANOTHER_ATTEMPT_WON
     writers[2].push(b"more").finish()
     assert clients[2].writer_error().code == WriterErrorCode.ANOTHER_ATTEMPT_WON
@@ -251,7 +251,7 @@ def test_the_first_attempt_that_finishes_has_won(server: Served) -> None:
     assert read(server, ids[1]) == [b"from 1"]
 
 
-def test_when_the_winner_is_released_another_attempt_may_win(server: Served) -> None:
+def test_released_winner_lets_another_attempt_win(server: Served) -> None:
     first = new_id()
     client = server.connect()
     client.finish(client.open(first, 1, BLOCKING))
@@ -261,7 +261,7 @@ def test_when_the_winner_is_released_another_attempt_may_win(server: Served) -> 
 
 
 @pytest.mark.parametrize("subpartitions", [1, 3])
-def test_a_large_blocking_partition_is_written_before_it_is_finished(
+def test_large_blocking_partition_is_written_before_finishing(
     server: Served, monkeypatch: pytest.MonkeyPatch, subpartitions: int
 ) -> None:
     monkeypatch.setattr(result_partition, "_EARLY_BYTES", 20_000)
@@ -278,7 +278,7 @@ def test_a_large_blocking_partition_is_written_before_it_is_finished(
         client.finish(writer)
 
 
-def test_an_attempt_that_could_not_be_stored_has_not_won(server: Served) -> None:
+def test_unstored_attempt_has_not_won(server: Served) -> None:
     first = new_id()
     client, other = server.connect(), server.connect()
     writer = client.open(first, 1, BLOCKING).push(b"data")
@@ -306,7 +306,7 @@ def test_releasing_frees_everything_and_tells_the_writer(server: Served, kind: A
     assert server.partitions.budget.memory == 0
 
 
-def test_a_data_set_is_released_with_all_of_its_attempts_and_refuses_more(server: Served) -> None:
+def test_released_data_set_loses_all_attempts_and_refuses(server: Served) -> None:
     client, other = server.connect(), server.connect()
     first, elsewhere = new_id(), new_id()
     stored = ResultPartitionID.of(first.data_set, 1)
@@ -315,17 +315,15 @@ def test_a_data_set_is_released_with_all_of_its_attempts_and_refuses_more(server
     client.finish(client.open(elsewhere, 1, BLOCKING).push(b"kept"))
     assert 2 == other.release_data_set(first.data_set)
     assert client.writer_error().code == WriterErrorCode.RELEASED
-    for late in (first, first.with_attempt(1), stored):  # the first by its own writer, who has not heard of it yet
+    for late in (first, first.with_attempt(1), stored):  # the first by its own writer, which does not know yet
         client.send(w.encode_open_partition(writer.writer, late, 1, BLOCKING))
         assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
-    assert [elsewhere] == [one.partition for one in other.list()]
+    assert [elsewhere] == [info.partition for info in other.list()]
     assert 0 == other.release_data_set(first.data_set)
     assert read(server, elsewhere) == [b"kept"]
 
 
-def test_the_released_data_sets_that_are_remembered_are_the_last_ones(
-    server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latest_released_data_sets_are_remembered(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_RELEASED_DATA_SETS_MAX", 2)
     client = server.connect()
     old, new = new_id(), new_id()
@@ -337,7 +335,7 @@ def test_the_released_data_sets_that_are_remembered_are_the_last_ones(
 
 
 @pytest.mark.parametrize("how", ["cancelled", "consumed", "released"])
-def test_a_writer_that_comes_back_hears_that_its_partition_was_released_meanwhile(server: Served, how: str) -> None:
+def test_returning_writer_hears_of_release_meanwhile(server: Served, how: str) -> None:
     """A new partition of the same id would have no readers, and its writer would wait for them for ever."""
     partition = new_id()
 
@@ -351,9 +349,9 @@ def test_a_writer_that_comes_back_hears_that_its_partition_was_released_meanwhil
         writer.end()
     client.sync()
     client.reset()
-    found = server.partitions.find(partition)
-    assert found is not None
-    wait_for(lambda: found.lease.listener is None)
+    existing = server.partitions.find(partition)
+    assert existing is not None
+    wait_for(lambda: existing.lease.listener is None)
     if how == "released":
         assert reader.release(partition)
     else:
@@ -367,16 +365,14 @@ def test_a_writer_that_comes_back_hears_that_its_partition_was_released_meanwhil
         assert (error.writer, error.handle) == (name, w.NO_HANDLE)
         assert error.code == (WriterErrorCode.RELEASED if how == "released" else WriterErrorCode.READERS_GONE)
     assert not server.partitions.list(partition.hex())
-    # Who has not had that partition begins with a new one.
+    # Another writer begins with a new partition.
     assert again.send(opening(other, True)).next(w.PartitionOpened).next_sequences == (0,)
     assert reader.release(partition)
     again.next(w.WriterError)
     assert again.send(opening(name, False)).next(w.PartitionOpened).next_sequences == (0,)
 
 
-def test_the_released_partitions_that_are_remembered_are_the_last_ones(
-    server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latest_released_partitions_are_remembered(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_RELEASED_PARTITIONS_MAX", 2)
     client = server.connect()
     ids = [new_id() for _ in range(3)]
@@ -389,11 +385,11 @@ def test_the_released_partitions_that_are_remembered_are_the_last_ones(
     client.send(*resumed)
     assert client.find(w.PartitionOpened).next_sequences == (0,)
     assert [client.find(w.WriterError).code for _ in ids[1:]] == [WriterErrorCode.RELEASED] * 2
-    assert [one.partition for one in client.list()] == ids[:1]
+    assert [info.partition for info in client.list()] == ids[:1]
 
 
-def test_a_partition_of_the_same_id_has_files_of_its_own(server: Served) -> None:
-    """The first one's are removed while the second is being stored, and may still be being sent."""
+def test_partition_of_same_id_has_its_own_files(server: Served) -> None:
+    """The files of the first are removed while the second is being stored, and may still be sent."""
     partition = new_id()
     client = server.connect()
     client.finish(client.open(partition, 1, BLOCKING).push(b"first" * 10_000))
@@ -425,7 +421,7 @@ def test_a_pipelined_partition_that_nobody_reads_expires(server: Served) -> None
     wait_for(lambda: client.list() == ())
 
 
-def test_a_partition_does_not_expire_under_its_reader_s_hands(server: Served) -> None:
+def test_partition_does_not_expire_while_it_is_read(server: Served) -> None:
     client = server.connect()
     client.finish(client.open(partition := new_id(), 1, BLOCKING).push(b"1", b"2"))
     reader = server.connect()
@@ -469,12 +465,12 @@ def test_a_lost_reader_begins_again_within_the_retention(serve: Any, spilled: bo
     reader.reset()
     wait_for(lambda: server.partitions.list("")[0].readers == 0)
     assert read(server, partition) == buffers
-    # ... and that one had it all.
+    # ... and that reader had everything.
     wait_for(lambda: server.partitions.list("") == [])
 
 
-def test_what_was_sent_last_may_have_been_lost_with_the_connection(serve: Any) -> None:
-    """Only the reader knows that it has everything: until it says so, or the retention is over, another may begin again."""
+def test_last_sent_buffers_may_be_lost_with_connection(serve: Any) -> None:
+    """Only the reader knows that it has everything: until it confirms that, or the retention is over, another may start over."""
     server = serve(shuffle_pipelined_retention_ms=60_000)
     client = server.connect()
     client.finish(client.open(partition := new_id()).push(b"1", b"2"))
@@ -520,7 +516,7 @@ def test_after_the_retention_a_lost_reader_has_read(serve: Any) -> None:
 
 
 def granted(client: Client) -> int:
-    """Credit that has come in answer to what was sent."""
+    """The credit granted in answer to pushes."""
     return sum(message.credit for message in client.sync() if isinstance(message, w.WriterCredit))
 
 
@@ -542,9 +538,9 @@ def test_a_pipelined_writer_waits_for_its_readers(serve: Any) -> None:
     assert client.next() == w.WriterCredit(writer.handle, 1)
 
 
-def test_an_owner_beyond_its_quota_is_refused_and_its_partition_fails(serve: Any) -> None:
-    one = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES  # a partition that has failed is known for a while
-    server = serve(shuffle_quota_bytes=1000 + IN_MEMORY_BYTES + 2 * one)
+def test_owner_beyond_quota_is_refused_and_partition_fails(serve: Any) -> None:
+    structure = PARTITION_BYTES + PLACE_BYTES + SUBPARTITION_BYTES  # a partition that has failed is known for a while
+    server = serve(shuffle_quota_bytes=1000 + IN_MEMORY_BYTES + 2 * structure)
     rich = server.connect()
     rich.open(new_id(), owner="rich").push(b"x" * 900)
     poor = server.connect()
@@ -553,17 +549,17 @@ def test_an_owner_beyond_its_quota_is_refused_and_its_partition_fails(serve: Any
     reader = server.connect()
     receiver = reader.request(partition)
     reader.sync()
-    writer.push(b"x" * (one + 101))
+    writer.push(b"x" * (structure + 101))
     assert poor.writer_error().code == WriterErrorCode.QUOTA_EXCEEDED
     assert reader.error()[::2] == (PRODUCER_FAILED_EXCEPTION, receiver)
     assert not [message for message in rich.sync() if not isinstance(message, w.PushAcknowledged)]
-    # What it had counts no more.
+    # Its buffers count no more.
     poor.finish(poor.open(new_id(), 1, BLOCKING, owner="poor").push(b"x" * 1000))
 
 
 @pytest.mark.parametrize("size", [1000, 30_000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_partition_larger_than_memory_is_spilled_and_read_back(serve: Any, kind: Any, size: int) -> None:
+def test_partition_larger_than_memory_is_spilled_and_read(serve: Any, kind: Any, size: int) -> None:
     server = serve(shuffle_memory_bytes=1 << 20, shuffle_pipelined_bytes=1 << 30)
     buffers = [bytes([n % 256]) * size for n in range(4_000_000 // size)]
     client = server.connect()
@@ -579,7 +575,7 @@ def test_a_partition_larger_than_memory_is_spilled_and_read_back(serve: Any, kin
     assert read(server, partition, 1) == buffers[1::2]
 
 
-def test_a_full_disk_makes_writers_wait_until_it_takes_something_again(serve: Any) -> None:
+def test_full_disk_makes_writers_wait_until_it_recovers(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=1 << 20, shuffle_pipelined_bytes=1 << 30)
     server.disk.error = OSError(errno.ENOSPC, "full")
     client = server.connect()
@@ -600,7 +596,7 @@ def test_a_full_disk_makes_writers_wait_until_it_takes_something_again(serve: An
     assert len(read(server, partition)) == pushed + 1
 
 
-def test_writers_wait_when_the_disk_budget_is_used_up_but_pipelined_ones_do_not(serve: Any) -> None:
+def test_used_up_disk_blocks_only_blocking_writers(serve: Any) -> None:
     server = serve(shuffle_disk_bytes=50_000, shuffle_write_credit_buffers=4)
     stored = server.store(b"x" * 50_000)
     client, other = server.connect(), server.connect()
@@ -612,7 +608,7 @@ def test_writers_wait_when_the_disk_budget_is_used_up_but_pipelined_ones_do_not(
     assert client.next() == w.WriterCredit(writer.handle, 1)
 
 
-def test_a_writer_held_back_by_the_memory_of_others_goes_on_when_they_are_read(serve: Any) -> None:
+def test_blocked_writer_continues_when_other_partitions_are_read(serve: Any) -> None:
     server = serve(shuffle_memory_bytes=1 << 20, shuffle_write_credit_buffers=4)
     server.disk.error = OSError(errno.ENOSPC, "full")
     hog = server.connect()
@@ -629,7 +625,7 @@ def test_a_writer_held_back_by_the_memory_of_others_goes_on_when_they_are_read(s
     server.disk.error = None
 
 
-def test_what_is_pushed_after_the_partition_has_failed_is_let_go_of(server: Served) -> None:
+def test_pushes_after_the_partition_failed_are_dropped(server: Served) -> None:
     client = server.connect()
     writer = client.open(partition := new_id())
     server.partitions.fail(server.partitions.find(partition), "because")

@@ -1,1 +1,1 @@
-"""A result partition in memory: its subpartitions, their buffers, and the budget that they share."""
+"""A result partition in memory: its subpartitions, their buffers, and the budget that all partitions share."""

@@ -1,15 +1,15 @@
-"""What all result partitions together may use: memory, disk, and each owner's share.
+"""The limits that all result partitions share: memory, disk, and each owner's quota.
 
-Payloads share the memory with the index, which says where each buffer is, spilled ones included. The objects of partitions,
+Payloads share the memory with the index, which has the place of each buffer, spilled buffers included. The objects of partitions,
 subpartitions and readers count as index, too. When the index takes all memory, writers wait until a partition is released, as
 they do for a full disk. New partitions are refused before that (``admit``), and readers may take half of the memory.
 
-Writers are promised room with each credit (``promise``). Promised bytes are ``reserved`` until they are used or given up, and
-credit is given for a part of what is left. A buffer that is larger than its writer was promised room for is taken if there is
-room for it beside what other writers were promised, up to a quarter of the memory; otherwise it is refused (``NoRoom``). So
-``memory_max`` holds whatever writers do, except that one payload alone may be larger.
+Each credit promises a writer room (``promise``). Promised bytes are ``reserved`` until they are used or given up, and credit is
+given for a part of the rest. A buffer larger than its writer was promised room for is taken if there is room for it beside the
+promises to other writers, up to a quarter of the memory; otherwise it is refused (``NoRoom``). So ``memory_max`` holds whatever
+writers do, except that a single payload may be larger.
 
-Called by processors and by the spiller, under one lock that is held for an addition.
+Processors and the spiller call it; one lock guards it, held for a few additions.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ from math import inf
 
 from broker.runtime.threads import Lock
 
-# What a buffer takes in memory beside its payload: a Python object's header and its place in a list; or, when it is in a
-# file, its offset, size and kind (13 bytes) and the spare room of growing lists.
+# A buffer's memory beside its payload: a Python object's header and its place in a list; or, for a buffer in a file, its offset,
+# size and kind (13 bytes) and the spare room of growing lists.
 IN_MEMORY_BYTES = 64
 IN_FILE_BYTES = 16
 # A partition without its subpartitions (2.7 KB by tracemalloc when this was set, some 800 bytes less since); a place for each
-# subpartition; and a subpartition that was pushed to or asked for, with its reader's cursor (420 bytes and 100).
+# subpartition; and a subpartition with a push or a request, with its reader's cursor (420 bytes and 100).
 PARTITION_BYTES = 3072
 PLACE_BYTES = 8
 SUBPARTITION_BYTES = 544
@@ -33,17 +33,17 @@ CURSOR_BYTES = 104
 # Partitions are refused when the index would take more than 3/4, readers when all of them would take more than 1/2.
 _PARTITIONS_SHARE = 3 / 4
 _READERS_SHARE = 1 / 2
-# A promise is for at most half of what is left (1 / this), so that the next writer finds something.
+# A promise is for at most half of the rest (1 / this), so that some remains for the next writer.
 _PROMISE_SHARE = 2
 # Promises of more than one buffer may take half of the memory (1 / this). The rest is for payloads, and for one buffer of each
-# writer, however many writers do not use what they were promised.
+# writer, however many writers do not use their promised room.
 _PROMISED_SHARE = 2
-# A writer that pushes more than it was promised cannot take what others were promised, up to a quarter of the memory (1 / this).
+# A writer that pushes more than promised cannot take the room promised to others, up to a quarter of the memory (1 / this).
 _KEPT_SHARE = 4
 
 
 class NoRoom(Exception):
-    """There is no memory left, and none was promised."""
+    """There is no memory left beside promised room."""
 
 
 class Budget:
@@ -52,20 +52,20 @@ class Budget:
         self.memory_max = memory_max
         self.disk_max = disk_max
         self.owner_max = owner_max
-        # Called when a writer or reader that was refused room might get it now; on any thread, perhaps with a partition's
+        # Called when a writer or reader that was refused room might get it now; on any thread, possibly with a partition's
         # lock held.
         self.on_room_freed: Callable[[], None] = lambda: None
         self.memory = 0  # of payloads
         self.disk = 0
         self.index = 0
         self.reserved = 0  # promised to writers
-        self.taken_bytes = 0  # of payloads that were pushed, since the start
-        self.spilled_bytes = 0  # of payloads that were moved to files, since the start
+        self.taken_bytes = 0  # of pushed payloads, since the start
+        self.spilled_bytes = 0  # of payloads moved to files, since the start
         self._readers = 0  # bytes of `index`
         self._memory_wanted = False
         self._disk_wanted = False
         self._lock = Lock()
-        self._owners: Counter[str] = Counter()  # only with a bound on them
+        self._owners: Counter[str] = Counter()  # empty without a bound
 
     def owned(self, owner: str) -> int:
         return self._owners[owner]
@@ -85,12 +85,12 @@ class Budget:
         return self.disk_left == 0
 
     def full(self, to_disk: bool) -> bool:
-        """Writers must wait: memory is used up and the spiller is behind; or, ``to_disk``, the disk is used up.
+        """Writers must wait: memory is used up and the spiller is behind; or, if ``to_disk``, the disk is used up.
 
         After True, ``on_room_freed`` is called when that may have changed.
         """
-        # The mark is set before the second look, because room that was freed in between was announced to nobody. Only the call of
-        # `on_room_freed` clears it: if another writer finds room, the one that set the mark still waits.
+        # The mark is set before the second check, because nobody was told of room freed before the mark. Only the call of
+        # `on_room_freed` clears it: even if another writer finds room, the writer that set the mark still waits.
         if self.memory + self.index >= self.memory_max:
             self._memory_wanted = True
             if self.memory + self.index >= self.memory_max:
@@ -101,7 +101,7 @@ class Budget:
         return False
 
     def admit(self, owner: str, index: int) -> bool:
-        """Count a new partition; False if its owner's share is used up. Raises NoRoom."""
+        """Count a new partition; False if its owner's quota is used up. Raises NoRoom."""
         with self._lock:
             if self.index + index > self.memory_max * _PARTITIONS_SHARE:
                 raise NoRoom(f"existing partitions take {self.index} of {self.memory_max} bytes of memory")
@@ -128,10 +128,10 @@ class Budget:
         self._announce_room()
 
     def promise(self, most: int, each: int, at_least_one: bool) -> int:
-        """Reserve room for up to ``most`` buffers of ``each`` bytes, their index included; returns for how many.
+        """Reserve room for up to ``most`` buffers of ``each`` bytes, index included; returns the number of buffers.
 
-        ``at_least_one``: the writer has no credit left, and may have one buffer of the memory that is kept for such writers. If
-        it gets 0 all the same, ``on_room_freed`` is called later.
+        ``at_least_one``: the writer has no credit left, and may have one buffer of the memory kept for such writers. If it gets
+        none, ``on_room_freed`` is called later.
         """
         with self._lock:
             room = self.memory_max - self.index
@@ -145,7 +145,7 @@ class Budget:
             return granted
 
     def unreserve(self, size: int, unused: bool = False) -> None:
-        """Promised room was used, or, ``unused``, will not be because its writer has left."""
+        """Promised room was used, or, if ``unused``, will not be because its writer has left."""
         with self._lock:
             self.reserved -= size
             assert self.reserved >= 0
@@ -154,15 +154,15 @@ class Budget:
             self.on_room_freed()
 
     def _fits(self, size: int, promised: int = 0) -> bool:
-        """There is room for it beside what is held and promised; a payload alone may be larger."""
+        """There is room for it beside held and promised bytes; a single payload may be larger."""
         held = self.memory + self.index
         return held + size + promised <= self.memory_max or (self.memory == 0 and held < self.memory_max)
 
     def take(self, owner: str, size: int, obliged: bool = False, index: int = 0, unpromised: int | None = None) -> bool:
-        """Count a buffer in memory; False (and not counted) if its owner's share is used up, unless it is ``obliged``.
+        """Count a buffer in memory; False (and not counted) if its owner's quota is used up, unless ``obliged``.
 
-        ``index``, here and below: bytes of the index that are added or removed. ``unpromised``: the buffer is more than was
-        promised to its writer, for whom this many bytes are reserved. Raises NoRoom.
+        ``index``, here and below: bytes of the index that are added or removed. ``unpromised``: the buffer exceeds its
+        writer's promised room, of which this many bytes are reserved. Raises NoRoom.
         """
         with self._lock:
             others = 0 if unpromised is None else min(self.reserved - unpromised, self.memory_max // _KEPT_SHARE)
@@ -192,7 +192,7 @@ class Budget:
         self._announce_room()
 
     def loaded(self, owner: str, size: int, index: int = 0) -> None:
-        """A partition was found on disk when the broker started."""
+        """A partition was loaded from disk at the broker's start."""
         with self._lock:
             self.disk += size
             self.index += index
@@ -211,7 +211,7 @@ class Budget:
                 self._owners[owner] += index
 
     def read_ahead(self, change: int) -> None:
-        """Count bytes that were read from files before they can be sent: payloads cannot have that memory."""
+        """Count bytes read from files before they can be sent: payloads cannot use that memory."""
         with self._lock:
             self.index += change
         if change < 0:
@@ -231,7 +231,7 @@ class Budget:
         self._announce_room()
 
     def _announce_room(self) -> None:
-        # At three quarters only, so that writers are not told for each buffer.
+        # Only at three quarters, so that writers are not told for each buffer.
         if self._memory_wanted and self.memory * 4 <= (self.memory_max - self.index) * 3:
             self._memory_wanted = False
             self.on_room_freed()

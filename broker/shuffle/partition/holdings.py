@@ -1,9 +1,7 @@
-"""What a result partition holds: its buffers in memory and in its file, and the accounts of them.
+"""The contents of a result partition: its buffers in memory and in its file, and their accounts; and the files' interface.
 
-Owns the counters of one partition, and knows its file. Guarded by the partition's lock, which the caller of every method except
-``settle`` holds. Whatever is counted here is counted in the budget of all partitions, too.
-
-The files that spilled buffers lie in.
+Owns the counters of a partition, and knows its file. Guarded by the partition's lock, which the caller of every method except
+``settle`` holds. Everything counted here is also counted in the budget of all partitions.
 
 Tests: tests/shuffle/test_model.py,
 tests/shuffle/serving/test_view.py,
@@ -42,22 +40,22 @@ class NamelessFile:
         return self._file
 
 
-# What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
+# The cost of an empty buffer, counted against the bound of a pipelined partition.
 BUFFER_OVERHEAD = 128
-# A pipelined partition's file is rewritten when this many bytes of it, and half of it, belong to dropped buffers: as much has
-# been written before, so rewriting doubles the cost at most.
+# A pipelined partition's file is rewritten when this many bytes of it, and half of it, belong to dropped buffers: as many bytes
+# were written before, so rewriting doubles the cost at most.
 _GARBAGE_BYTES = 16 * 1024 * 1024
 
 _CONSUMING = ReadingState.CONSUMING
 
-# Buffers of one subpartition: the sequence number of the first, and payloads from there on.
+# Buffers of a subpartition: the sequence number of the first, and their payloads.
 Run = tuple[Subpartition, int, list[bytes]]
-# Buffers of one subpartition that lie in a file: the sequence number of the first, and offsets and sizes from there on.
+# Buffers of a subpartition in a file: the sequence number of the first, and their offsets and sizes.
 FileRun = tuple[Subpartition, int, "array[int]", "array[int]"]
 
 
 class OverQuota(Exception):
-    """The owner has as many bytes as it may have."""
+    """The owner's quota is used up."""
 
 
 def _nothing() -> None:
@@ -85,26 +83,23 @@ class Holdings:
     )
 
     def __init__(self, budget: Budget, owner: str, lock: Lock, retains: bool, structure: int) -> None:
-        """``retains``:
-
-        what was sent is kept. ``structure``: bytes of the budget's index that it counts for the partition already.
-        """
+        """``retains``: sent buffers are kept. ``structure``: bytes that the budget's index already counts for the partition."""
         self._budget = budget
         self._owner = owner
         self._lock = lock
         self._retains = retains
         self.structure = structure  # bytes of the budget's index for the partition and its subpartitions
-        self.unsent = 0  # bytes that no reader has been sent, with `BUFFER_OVERHEAD` for each buffer
+        self.unsent = 0  # bytes that were sent to no reader, with `BUFFER_OVERHEAD` for each buffer
         self.memory = 0  # bytes of payloads in memory
         self.disk = 0  # bytes of `file`
-        self.live_bytes = 0  # of them, in a pipelined partition: bytes of buffers that are not dropped
+        self.live_bytes = 0  # bytes of `file` with buffers that are not dropped, in a pipelined partition
         self.in_memory = 0  # buffers in memory
         self.in_file = 0  # buffers in `file`
         self.file: SpillFile | None = None
         self.file_end = 0
-        # Much of the file belongs to dropped buffers. Called with the lock held, at each drop until the file is rewritten.
+        # Called when much of the file belongs to dropped buffers, with the lock held, at each drop until the file is rewritten.
         self.on_garbage: Callable[[], None] = _nothing
-        self._owed_bytes = self._owed_buffers = 0  # sent and dropped, and still counted by the budget
+        self._owed_bytes = self._owed_buffers = 0  # sent and dropped, but still counted by the budget
 
     @property
     def buffers(self) -> int:
@@ -112,10 +107,10 @@ class Holdings:
 
     @property
     def index_bytes(self) -> int:
-        """What is kept beside payloads."""
+        """The bytes kept in addition to payloads."""
         return self.structure + self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
 
-    # -- coming ---------------------------------------------------------------------------------------------------------
+    # -- adding ---------------------------------------------------------------------------------------------------------
 
     def charge(self, structure: int, bounded: bool = False) -> None:
         """Count subpartitions that are used for the first time. Raises NoRoom if ``bounded`` and they are too many."""
@@ -131,7 +126,7 @@ class Holdings:
         obliged: bool = False,
         unpromised: int | None = None,
     ) -> None:
-        """Keep a buffer; one copy of the payload is made. Raises OverQuota, NoRoom. For the options see ``Budget.take``."""
+        """Keep a buffer; copies the payload once. Raises OverQuota, NoRoom. For the options see ``Budget.take``."""
         size = len(payload)
         budget = self._budget
         if not budget.take(self._owner, size, obliged, IN_MEMORY_BYTES, unpromised):
@@ -142,7 +137,7 @@ class Holdings:
         self.in_memory += 1
 
     def make_room(self, size: int, count: int) -> bool:
-        """Have the budget count ``count`` buffers of ``size`` bytes, which are then kept. False if it has no room for all."""
+        """Have the budget count ``count`` buffers of ``size`` bytes, to be kept next. False if it has no room for all."""
         try:
             return self._budget.take(self._owner, size, index=count * IN_MEMORY_BYTES)
         except NoRoom:
@@ -157,17 +152,17 @@ class Holdings:
         self.in_memory += count
 
     def load(self, part: Subpartition, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
-        """Add a buffer that an earlier broker has written to the file. The budget is told of all of them later."""
+        """Add a buffer that an earlier broker wrote to the file. ``count_loaded`` later counts all in the budget."""
         part.load(data_type, compressed, offset, size)
         self.disk += size
         self.in_file += 1
 
-    # -- being sent -----------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def sent(self, part: Subpartition, end: int, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
         """The buffers before ``end`` were taken out of a pipelined subpartition; ``settle`` is to be called soon.
 
-        ``memory``, ``in_file_bytes``: bytes of those in memory and in the file; ``in_memory``, ``in_file``: their numbers.
+        ``memory``, ``in_file_bytes``: bytes of the buffers in memory and in the file; ``in_memory``, ``in_file``: their numbers.
         """
         self.unsent -= memory + in_file_bytes + (in_memory + in_file) * BUFFER_OVERHEAD
         if not self._retains:
@@ -183,9 +178,9 @@ class Holdings:
                 self._owed_buffers += in_memory
 
     def sent_from_memory(self, part: Subpartition, end: int, memory: int, count: int) -> bool:
-        """``sent``, for ``count`` buffers of ``memory`` bytes that were all in memory.
+        """``sent``, for ``count`` buffers of ``memory`` bytes, all in memory.
 
-        True: they were dropped, and the caller is to give them back to the budget itself, without the lock.
+        True: they were dropped, and the caller must give them back to the budget, without the lock.
         """
         self.unsent -= memory + count * BUFFER_OVERHEAD
         if self._retains:
@@ -198,7 +193,7 @@ class Holdings:
         return True
 
     def settle(self) -> None:
-        """Give back to the budget what was ``sent``. Without the lock.
+        """Give ``sent`` buffers back to the budget. Without the lock.
 
         Not done for each buffer, because all partitions share the budget and its lock.
         """
@@ -209,14 +204,14 @@ class Holdings:
             self._budget.give_back(self._owner, memory, 0, buffers * IN_MEMORY_BYTES)
 
     def unsend(self, part: Subpartition, position: int) -> None:
-        """Another reader will be sent again what comes before ``position``."""
+        """The buffers before ``position`` will be sent again, to another reader."""
         begin = part.dropped_before
         self.unsent += part.bytes_between(begin, position) + (position - begin) * BUFFER_OVERHEAD
 
-    # -- going ----------------------------------------------------------------------------------------------------------
+    # -- dropping ----------------------------------------------------------------------------------------------------------
 
     def drop(self, part: Subpartition, position: int) -> None:
-        """Drop all buffers of a pipelined subpartition; its reader had been sent those before ``position``."""
+        """Drop all buffers of a pipelined subpartition; those before ``position`` had been sent to its reader."""
         if not part.kinds:
             return
         end = part.next_sequence
@@ -234,7 +229,7 @@ class Holdings:
         if in_file:
             self.in_file -= in_file
             self.live_bytes -= in_file_bytes
-            if not self.in_file:  # all of the file is dropped; what is being sent keeps it open
+            if not self.in_file:  # all of the file is dropped; regions being sent keep it open
                 disk, self.disk = self.disk, 0
                 self.file_end = self.live_bytes = 0
                 self.file = None
@@ -245,26 +240,26 @@ class Holdings:
         self._budget.give_back(self._owner, memory, disk, in_memory * IN_MEMORY_BYTES + in_file * IN_FILE_BYTES)
 
     def drop_all(self, parts: Sequence[Subpartition | None]) -> None:
-        """Drop the buffers of all subpartitions. ``file_end`` stays: the spiller asks how large the file was."""
+        """Drop the buffers of all subpartitions. ``file_end`` stays: the spiller needs the file's size."""
         for part in parts:
             if part is not None:
                 part.clear()
         self._budget.give_back(self._owner, self.memory, self.disk, self.index_bytes - self.structure)
         self.memory = self.disk = self.live_bytes = self.unsent = self.in_memory = self.in_file = 0
-        self.file = None  # regions that are being sent keep it open
+        self.file = None  # regions being sent keep it open
 
     def take_structure(self) -> int:
-        """The partition is released: what is to be given back to the budget for its objects, without the lock."""
+        """The bytes of a released partition's objects, which the caller gives back to the budget without the lock."""
         structure, self.structure = self.structure, 0
         return structure
 
     # -- the spiller's --------------------------------------------------------------------------------------------------
 
     def piece_written(self, file: SpillFile, offset: int, runs: list[Run]) -> None:
-        """The payloads of ``runs`` have been written to ``file``, one after another from ``offset`` on."""
+        """The payloads of ``runs`` have been written to ``file``, contiguously from ``offset`` on."""
         moved = kept = 0
         for part, start, payloads in runs:
-            count, size = part.spilled(start, payloads, offset)  # others were sent meanwhile
+            count, size = part.spilled(start, payloads, offset)  # the others were sent meanwhile
             kept += count
             moved += size
             offset += sum(map(len, payloads))
@@ -277,11 +272,11 @@ class Holdings:
         self.live_bytes += moved
         if not self.in_file:
             self.file, self.file_end = None, 0
-        # Still with the lock held: before somebody gives back what was moved.
+        # Still with the lock held, before moved buffers can be given back.
         self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES), self._owner)
 
     def file_rewritten(self, file: SpillFile, end: int, runs: list[FileRun], moved: "list[array[int]]") -> None:
-        """The kept buffers of the file have been copied to ``file``, of ``end`` bytes; ``moved``: their offsets there."""
+        """The kept buffers have been copied to ``file``, of ``end`` bytes; ``moved``: their offsets there."""
         for (part, start, _, _), offsets in zip(runs, moved, strict=True):
             part.moved_in_file(start, offsets)
         self.file, self.file_end = file, end
@@ -294,7 +289,7 @@ class Holdings:
         self.file_end = size
 
     def count_loaded(self, structure: int) -> None:
-        """Tell the budget of a partition that was loaded; its subpartitions have been charged, ``structure`` has not."""
+        """Count a loaded partition in the budget; its subpartitions have been charged, ``structure`` has not."""
         charged = self.structure
         self.structure += structure
         self._budget.loaded(self._owner, self.disk, self.index_bytes - charged)

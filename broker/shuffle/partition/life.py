@@ -2,14 +2,14 @@
 
 ``ResultPartition.life`` holds the state; it is guarded by the partition's lock.
 
-OPEN: a writer may open the partition and push to it. FINISHING: its writer has said that it has pushed everything; a BLOCKING
-partition is being stored. FINISHED: it is complete, and durable if it is BLOCKING. FAILED: the producer has failed, and readers
-are told so. The other three are final, and the data is dropped: RELEASED by a request, by its time to live, by another attempt
-that has won, or because a reader was lost; CANCELLED because all readers cancelled before they had everything; CONSUMED because
-they had read everything.
+OPEN: a writer may open the partition and push to it. FINISHING: its writer has pushed everything; a BLOCKING partition is being
+stored. FINISHED: it is complete, and durable if it is BLOCKING. FAILED: the producer has failed, and readers get that error. The
+other three are final, and the data is dropped: RELEASED by a request, by its time to live, by another attempt that has won, or
+because a reader was lost; CANCELLED because all readers cancelled before they had everything; CONSUMED because they had read
+everything.
 
-A partition that the broker finds on disk when it starts goes from OPEN to FINISHED at once. A pair that is not in the table is a
-bug in the broker (AssertionError).
+A partition on disk at the broker's start goes from OPEN to FINISHED at once. A pair that is not in the table is a bug in the
+broker (AssertionError).
 """
 
 from enum import IntEnum
@@ -63,7 +63,7 @@ TABLE = Transitions(
 )
 next_state = TABLE.next
 
-# What the writer protocol calls each state.
+# Each state's name in the writer protocol.
 WIRE_STATE: list[PartitionState] = [
     PartitionState.OPEN,
     PartitionState.OPEN,

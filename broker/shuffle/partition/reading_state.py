@@ -1,16 +1,16 @@
-"""What a subpartition's reader has to do with it, as one table.
+"""The state of a subpartition with regard to its reader, as one table.
 
 ``Subpartition.reading`` holds the state; it is guarded by the partition's lock. Only subpartitions of PIPELINED partitions leave
-UNREAD: each can be read once, by one reader. BLOCKING partitions are read as often as somebody wants, and their subpartitions do
-not know their readers.
+UNREAD: each can be read once, by one reader. BLOCKING partitions are read any number of times, and their subpartitions do not
+know their readers.
 
-READING: it has a reader, and every buffer is kept. CONSUMING: it has a reader, and buffers that the reader was sent are dropped,
-so no other reader can begin again. LOST: the reader's connection was lost; everything is kept, and another reader may begin
-again. LOST_AT_END: the same, when the reader had been sent everything: if no other one comes, the first one may have got it all.
-ABANDONED: nobody reads it and nobody can; what is pushed to it is counted and not kept.
+READING: it has a reader, and every buffer is kept. CONSUMING: it has a reader, and sent buffers are dropped, so no other reader
+can start over. LOST: the reader's connection was lost; every buffer is kept, and another reader may start over. LOST_AT_END:
+the same, after everything had been sent: if no other reader comes, the lost reader may have received everything. ABANDONED: it
+has no reader and cannot get one; pushes to it are counted but not kept.
 
 A reader of a range claims its subpartitions in steps. If it leaves before it has claimed all of them, the rest are UNREAD, LOST
-or LOST_AT_END, and get READER_LEFT or READER_LOST all the same: they were asked for. A pair that is not in the table is a bug
+or LOST_AT_END, and get READER_LEFT or READER_LOST as well, because they were requested. A pair that is not in the table is a bug
 in the broker (AssertionError).
 """
 

@@ -1,17 +1,17 @@
 """A result partition: its subpartitions, its life, its writer and its readers.
 
-Any thread may call. There is one lock a partition, held for a few list operations. A reader that has data and a writer that may
-go on are told after the lock has been released, through listeners that only leave a note with the right processor.
+Any thread may call. Each partition has a lock, held for a few list operations. Readers with new data and writers that may
+continue are told after the lock has been released, through listeners that only leave a note with the right processor.
 
-The life of a partition is the table in ``life.py``. A PIPELINED partition is read while it is written, once, and what was sent
-is dropped. With a retention it is kept until its reader says that it has everything, so that another reader may begin again if
-the connection of the first one is lost. What is pushed to a subpartition whose reader has left for good is not kept, as Flink's
-producers do it: the other readers go on (``reading_state.py``). A BLOCKING partition is read when it is finished, as often as
-somebody wants, until its time to live is over.
+The life of a partition is the table in ``life.py``. A PIPELINED partition is read while it is written, once, and sent buffers are
+dropped. With a retention they are kept until the reader confirms that it has everything, so that another reader may start over if
+the first reader's connection is lost. Pushes to a subpartition whose reader has left for good are not kept, as in Flink's
+producers: the other readers continue (``reading_state.py``). A BLOCKING partition is read after it is finished, any number of
+times, until its time to live is over.
 
-Fencing: each opening of a partition has an epoch (``readers.py``), and reads the next sequence numbers under the same
-lock. A push from an earlier epoch is refused under that lock, too. So a push of an older writer, on whatever processor it is
-handled, is either counted in what the newer writer was told to go on from, or never taken.
+Fencing: each opening of a partition has an epoch (``readers.py``), and reads the next sequence numbers under the same lock. That
+lock also guards the check that refuses pushes from earlier epochs. So a push of an older writer, on whatever processor, is either
+included in the sequence numbers that the newer writer was told, or never taken.
 
 Tests: tests/shuffle/test_model.py, tests/shuffle/test_fencing.py, tests/shuffle/serving/test_view.py.
 """
@@ -38,16 +38,16 @@ _ABANDONED = ReadingState.ABANDONED
 # EndOfData (tag 8, StopMode DRAIN) and EndOfPartition (tag 0), as EventSerializer writes them.
 _END_OF_DATA = b"\0\0\0\x08\0"
 _END_OF_PARTITION = b"\0\0\0\0"
-# A blocking partition is written to its file from this many bytes in memory on, or this many for each subpartition: enough that
-# the buffers of one subpartition lie together in large pieces.
+# A blocking partition is written to its file from this many bytes in memory on, or this many for each subpartition, so that the
+# buffers of a subpartition form large pieces.
 _EARLY_BYTES = 16 * 1024 * 1024
 _EARLY_BYTES_OF_EACH = 256 * 1024
-# Subpartitions that are ended while the lock is held: some 4 ms.
+# Subpartitions that are ended under one hold of the lock: some 4 ms.
 _ENDED_AT_ONCE = 1024
 
 
 class SequenceGap(Exception):
-    """A push came with a later number than the next one."""
+    """A push has a later number than the next expected."""
 
 
 class AfterTheEnd(Exception):
@@ -55,11 +55,11 @@ class AfterTheEnd(Exception):
 
 
 class Finishing(Exception):
-    """Its writer has pushed everything and it is being stored: nothing can be added."""
+    """The writer has pushed everything and the partition is being stored: nothing can be added."""
 
 
 class TakenOver(NamedTuple):
-    """``next_sequences``: of each subpartition. ``fenced``: the listener of the writer that has lost the partition."""
+    """``next_sequences``: of each subpartition. ``fenced``: the listener of the writer that lost the partition."""
 
     epoch: int
     next_sequences: Sequence[int]
@@ -67,7 +67,7 @@ class TakenOver(NamedTuple):
 
 
 class ResultPartition:
-    """``owner``: whose quota pays. ``writer``: the id of the writer that may go on with it."""
+    """``owner``: whose quota pays. ``writer``: the id of the writer that may continue it."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class ResultPartition:
         ttl_ms: int = -1,
         structure: int = 0,
     ) -> None:
-        """``unsent_max``: bytes; past it the writer of a pipelined partition gets no credit. ``ttl_ms``: how long it is kept when
-        it is finished; -1: as the settings say. ``structure``: see ``Holdings``."""
+        """``unsent_max``: bytes; past it, the writer of a pipelined partition gets no credit. ``ttl_ms``: how long it is kept
+        after it is finished; -1: as configured. ``structure``: see ``Holdings``."""
         self.id = partition_id
         self.kind = kind
         self.pipelined = kind is PartitionType.PIPELINED
@@ -95,20 +95,20 @@ class ResultPartition:
         self.life = OPEN
         self.failure = ""
         self.lock = Lock()
-        # None: nothing was pushed to it, and nobody has asked for it.
+        # None: it had no push and no request.
         self.subpartitions: list[Subpartition | None] = [None] * subpartitions
         self.holdings = Holdings(budget, owner, self.lock, self.retains, structure)
         self.readers = Readers(self.subpartitions, self.holdings, self.pipelined, self.retains)
         self.lease = WriterLease()
-        self.writer_waits = False  # the writer waits for credit that was held back
+        self.writer_waits = False  # the writer waits for credit that was withheld
         self.budget = budget
-        self._all_charged = False  # the budget counts all subpartitions, with those that are still None
-        # All of a blocking partition has to be on disk before it is finished; from this many bytes in memory on, some is written.
+        self._all_charged = False  # the budget counts all subpartitions, those that are still None included
+        # A blocking partition must be on disk before it is finished; from this many bytes in memory on, some is written.
         self._early_bytes = inf if self.pipelined else max(_EARLY_BYTES, subpartitions * _EARLY_BYTES_OF_EACH)
 
     @property
     def state(self) -> PartitionState:
-        """Its state as the writer protocol names it."""
+        """Its state in the terms of the writer protocol."""
         return WIRE_STATE[self.life]
 
     @property
@@ -125,18 +125,18 @@ class ResultPartition:
 
     @property
     def readable(self) -> bool:
-        """A reader's request can be served now, if only with an error."""
+        """A reader's request can be served now, even if only with an error."""
         return self.pipelined or not self.unfinished
 
     @property
     def spill_early(self) -> bool:
-        """So much of a blocking partition is in memory that some should be written."""
+        """A blocking partition has so much in memory that some should be written."""
         return self.holdings.memory >= self._early_bytes and self.unfinished
 
     # -- its subpartitions --------------------------------------------------------------------------------------------
 
     def part(self, index: int) -> Subpartition:
-        """A subpartition that is going to be used. With the lock held."""
+        """A subpartition about to be used. With the lock held."""
         part = self.subpartitions[index]
         if part is None:
             part = self.subpartitions[index] = Subpartition()
@@ -145,7 +145,7 @@ class ResultPartition:
         return part
 
     def charge_for(self, indices: IndexSet) -> None:
-        """A reader of these subpartitions comes to a pipelined partition. Raises NoRoom."""
+        """Charge for a new reader of these subpartitions of a pipelined partition. Raises NoRoom."""
         if indices.size > 1:
             self.charge_all()  # the others will be read as well
             return
@@ -156,7 +156,7 @@ class ResultPartition:
                 self.subpartitions[index] = Subpartition()
 
     def charge_all(self) -> None:
-        """All subpartitions are going to be used, because of what is a small frame on the wire. Raises NoRoom."""
+        """Charge for all subpartitions, which a small frame on the wire is about to use. Raises NoRoom."""
         with self.lock:
             if self._all_charged or not self.has_data:
                 return
@@ -166,7 +166,7 @@ class ResultPartition:
     # -- its writer ---------------------------------------------------------------------------------------------------
 
     def take_over(self, listener: WriterListener, incarnation: int, resumes: bool, attempt: int) -> TakenOver:
-        """A writer opens it, and the writer that had it is fenced. Raises Fenced (``WriterLease.check``), Finishing."""
+        """A writer opens it, which fences its previous writer. Raises Fenced (``WriterLease.check``), Finishing."""
         with self.lock:
             self.lease.check(incarnation, resumes, attempt)
             if self.life is FINISHING:
@@ -190,7 +190,7 @@ class ResultPartition:
                 self.life = next_state(self.life, LifeEvent.FINISH_REQUESTED)
 
     def when_finished(self, opener: Callable[[bool], None]) -> None:
-        """Call ``opener(False)`` when it is known how finishing has ended, or ``opener(True)`` if a newer opener comes first."""
+        """Call ``opener(False)`` when finishing has ended, or ``opener(True)`` if a newer opener comes first."""
         with self.lock:
             before = self.lease.set_opener(opener)
         if before is not None:
@@ -214,7 +214,7 @@ class ResultPartition:
         epoch: int = 0,
         unpromised: int | None = None,
     ) -> int:
-        """Keep a buffer unless it is there already. Returns the number expected next.
+        """Keep a buffer unless it is a duplicate. Returns the number expected next.
 
         Raises Fenced, SequenceGap, AfterTheEnd, OverQuota, NoRoom, IndexError (no such subpartition). Does nothing if the
         partition takes no buffers any more. ``unpromised``: see ``Budget.take``.
@@ -252,7 +252,7 @@ class ResultPartition:
     def append_runs(self, runs: Sequence[PushRun], size: int, count: int, epoch: int) -> bool:
         """``append`` all of these ``count`` data buffers of ``size`` bytes, for which there is credit.
 
-        False, and nothing was kept, if ``append`` could do anything else with one of them.
+        False, and nothing was kept, if ``append`` could treat any of them differently.
         """
         woken: list[Cursor] = []
         with self.lock:
@@ -260,7 +260,7 @@ class ResultPartition:
                 return False
             if not all(self._takes(run) for run in runs):
                 return False
-            parts = [self.part(run.subpartition) for run in runs]  # these count against the quota, too
+            parts = [self.part(run.subpartition) for run in runs]  # they count against the quota, too
             if not self.holdings.make_room(size, count):
                 return False
             for part, run in zip(parts, runs, strict=True):
@@ -273,7 +273,7 @@ class ResultPartition:
         return True
 
     def _takes(self, run: PushRun) -> bool:
-        """Whether these are the next buffers of a subpartition that keeps them. With the lock held."""
+        """Whether these are the next buffers of a subpartition that keeps buffers. With the lock held."""
         if run.subpartition >= len(self.subpartitions):
             return False
         part = self.subpartitions[run.subpartition]
@@ -282,10 +282,10 @@ class ResultPartition:
         return run.sequence == part.next_sequence and not part.ended and not part.abandoned
 
     def end_subpartitions(self, begin: int = 0) -> int:
-        """End each subpartition that its writer has not ended, or its readers would wait for ever.
+        """End each subpartition that its writer has not ended; otherwise its readers would wait for ever.
 
-        Looks at some, from ``begin`` on; returns where to go on, 0 when all have been looked at. These few bytes are kept
-        whatever the quota says: the data before them has been taken.
+        Visits some, from ``begin`` on; returns where to continue, 0 after all. These few bytes are kept regardless of the quota,
+        because the data before them has been taken.
         """
         woken: list[Cursor] = []
         end = begin + _ENDED_AT_ONCE
@@ -308,7 +308,7 @@ class ResultPartition:
     # -- its end ------------------------------------------------------------------------------------------------------
 
     def load(self, entries: Iterable[tuple[int, int, bool, int, int]], file: SpillFile, size: int) -> Self:
-        """Make it what an earlier broker has stored: ``entries`` as in ``SpillIndex``, in ``file``, of ``size`` bytes."""
+        """Load the partition that an earlier broker stored: ``entries`` as in ``SpillIndex``, in ``file``, of ``size`` bytes."""
         with self.lock:
             for subpartition, data_type, compressed, offset, length in entries:
                 self.holdings.load(self.part(subpartition), DATA_TYPES[data_type], bool(compressed), offset, length)
@@ -330,7 +330,7 @@ class ResultPartition:
     def fail(self, message: str, epoch: int | None = None) -> bool:
         """Drop the data; readers get ``message`` as a ProducerFailedException. False if it had failed or was released already.
 
-        ``epoch``: on behalf of that writer; False as well if another one has taken the partition over.
+        ``epoch``: on behalf of that writer; also False if another writer has taken over the partition.
         """
         with self.lock:
             if not self.has_data or epoch not in (None, self.lease.epoch):
@@ -365,7 +365,7 @@ class ResultPartition:
             reader.notify()
 
     def give_up_lost(self) -> bool:
-        """No reader has come in place of lost ones. True if nobody can read it any more: it can be released."""
+        """No reader has replaced the lost readers. True if no reader can read it any more, so it can be released."""
         with self.lock:
             self.readers.give_up_lost()
             return self.readers.all_left
@@ -374,20 +374,20 @@ class ResultPartition:
 
     @property
     def full(self) -> bool:
-        """It is pipelined, and its readers are far behind by their own doing.
+        """It is pipelined, and its readers are far behind through their own fault.
 
-        It is not while a reader waits inside a record: the rest of that record must come, however much else is there.
+        Not while a reader waits inside a record: the rest of that record must come, however much else is unread.
         """
         return self.pipelined and self.holdings.unsent >= self.unsent_max and not self.readers.inside_record
 
     @property
     def waits_for_readers(self) -> bool:
-        """A writer that was held back is granted nothing before the readers have taken more."""
+        """A writer without credit is granted nothing before the readers have taken more."""
         return self.pipelined and self.holdings.unsent * 2 > self.unsent_max and not self.readers.inside_record
 
     def must_wait(self) -> bool:
-        """Whether its writer has to wait. If so, that is noted, and the writer is told when it may have changed."""
-        # Marked before it is looked at, so that room that comes in between is announced.
+        """Whether its writer must wait. If so, that is noted, and the writer is told when it may have changed."""
+        # Marked before the check, so that room freed in between is announced.
         self.writer_waits = True
         if self.full or self.budget.full(to_disk=not self.pipelined):
             return True
@@ -395,11 +395,11 @@ class ResultPartition:
         return False
 
     def hold_writer_back(self, waits: bool = True) -> None:
-        """The writer waits for credit, or, if not ``waits``, has got some."""
+        """The writer waits for credit, or, if not ``waits``, has some again."""
         self.writer_waits = waits
 
     def announce_room(self) -> None:
-        """There may be room again: a writer that was held back is granted what it has used."""
+        """There may be room again: a waiting writer is granted the credit that it has used."""
         if self.writer_waits and not self.waits_for_readers:
             self.writer_waits = False
             if (listener := self.lease.listener) is not None:
@@ -408,7 +408,7 @@ class ResultPartition:
     # -- from readers to the writer -------------------------------------------------------------------------------------
 
     def records_processed(self, subpartitions: range) -> None:
-        """A reader has processed all user records of these: the writer is told, once for each."""
+        """A reader has processed all user records of these: the writer is told, once per subpartition."""
         with self.lock:
             new = self.lease.newly_processed(subpartitions)
         if (listener := self.lease.listener) is not None:

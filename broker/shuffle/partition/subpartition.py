@@ -1,15 +1,13 @@
-"""The buffers of one subpartition, in the order of their sequence numbers, and its reader's place among them.
+"""The buffers of a subpartition, in the order of their sequence numbers, its reader's position, and the partition's listeners.
 
-Guarded by the lock of its partition. A buffer is a byte of kind and, while it is in memory, its payload, untouched. When it has
-been spilled, its payload is an offset and a size, 12 bytes in two arrays. The payload is the only object that a buffer has, so
-that millions of spilled buffers cost neither objects nor visits of the garbage collector.
+Guarded by the lock of its partition. A buffer is a byte of kind and, while it is in memory, its payload, untouched. After it has
+been spilled, its payload is an offset and a size, 12 bytes in two arrays. The payload is a buffer's only object, so that millions
+of spilled buffers cost neither objects nor visits of the garbage collector.
 
     first             memory_from                 next_sequence
       | in the file      | in memory                   |          not pushed yet
 
-Who listens to a result partition: its writer and its readers, as the partition knows them.
-
-The partition stands below the code that serves connections. It calls these, and that code implements them: ``WriterListener`` in
+The partition is below the code that serves connections, which implements the listeners: ``WriterListener`` in
 ``serving/writers.py``, ``ReaderListener`` in ``serving/view.py``.
 
 Tests: tests/shuffle/test_fencing.py,
@@ -25,30 +23,30 @@ from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
 
 
 class WriterListener(Protocol):
-    """The connection of a partition's writer. Any thread may call; each call leaves a note with the connection's processor."""
+    """The connection of a partition's writer. Any thread may call; a call leaves a note with the connection's processor."""
 
     @property
     def peer(self) -> str:
-        """The other end of its connection, for people."""
+        """The peer of its connection, for people."""
 
     @property
     def credit(self) -> int:
-        """Pushes that it may still make; read from another thread it may be wrong for a moment."""
+        """Pushes that it may still make; from another thread the value may be stale for a moment."""
 
     def room_freed(self) -> None:
-        """A writer that was held back may get credit again."""
+        """A waiting writer may get credit again."""
 
     def partition_ended(self) -> None:
-        """The partition has failed or was released, and not by this writer."""
+        """The partition has failed or was released, but not by this writer."""
 
     def fenced(self) -> None:
         """Another writer has opened the partition."""
 
     def task_event(self, subpartition: int, event: bytes) -> None:
-        """A reader has sent an event upstream."""
+        """A reader sent an event upstream."""
 
     def buffer_size(self, subpartition: int, size: int) -> None:
-        """A reader would like buffers of this size (bytes)."""
+        """A reader asks for buffers of this size (bytes)."""
 
     def records_processed(self, subpartitions: list[int]) -> None:
         """The readers of these subpartitions have processed all user records."""
@@ -58,14 +56,14 @@ class ReaderListener(Protocol):
     """A reader of a partition. Any thread may call, without the partition's lock."""
 
     def notify(self) -> None:
-        """There is something for the reader: data where there was none, or the partition's end."""
+        """The reader has something to do: it has data where it had none, or the partition has ended."""
 
 
 # The kind of a buffer is its data type, with this bit set if it is compressed.
 COMPRESSED = 0x80
-# How much longer than what is kept the lists may get before they are cut: cutting costs their length.
+# Dropped buffers in the lists before they are cut: cutting costs the lists' length.
 _CUT_FROM = 64
-# What a payload counts beside its bytes when it is moved to the file.
+# The cost of a payload, in addition to its bytes, when it is moved to the file.
 _OVERHEAD_BYTES = 64
 
 _END_OF_DATA, _END_OF_PARTITION = DataType.END_OF_DATA, DataType.END_OF_PARTITION
@@ -74,7 +72,7 @@ _ABANDONED = ReadingState.ABANDONED
 
 
 class Stored(NamedTuple):
-    """One buffer, for code that looks at single ones. ``payload``: the bytes, or their offset in the file."""
+    """A single buffer. ``payload``: the bytes, or their offset in the file."""
 
     data_type: DataType
     compressed: bool
@@ -88,12 +86,12 @@ class Reader(ReaderListener, Protocol):
     def buffers_added(self, cursor: "Cursor", data: int) -> bool:
         """Buffers were appended at the cursor's subpartition, ``data`` of them with data. Called with the partition's lock held.
 
-        True: call ``notify`` when the lock has been released.
+        True: call ``notify`` after the lock has been released.
         """
 
 
 class Cursor:
-    """A reader's place in one subpartition.
+    """A reader's position in a subpartition.
 
     Guarded by the partition's lock, except for ``reader``; changed by its reader only.
     """
@@ -104,8 +102,8 @@ class Cursor:
         self.reader = reader
         self.part = part
         self.index = index
-        self.position = part.first  # the sequence number of the buffer that is sent next
-        self.ready = False  # it has a buffer to send, and stands in the reader's row or is its current cursor
+        self.position = part.first  # the sequence number of the next buffer to send
+        self.ready = False  # it has a buffer to send, and is in the reader's row or its current cursor
 
 
 class Subpartition:
@@ -127,48 +125,48 @@ class Subpartition:
     def __init__(self) -> None:
         self.first = 0  # sequence number of kinds[0], and of offsets[0] and sizes[0] if there are any
         self.memory_from = 0  # sequence number of payloads[0]
-        self.dropped_before = 0  # buffers with lower numbers are dropped, though they may not have been cut yet
+        self.dropped_before = 0  # buffers with lower numbers are dropped, though perhaps not cut yet
         self.kinds = bytearray()
         self.offsets = array("q")
         self.sizes = array("i")
         self.payloads: list[bytes | None] = []  # None: dropped
         self.data_total = 0  # data buffers ever pushed
-        # Two facts about what was pushed, not states: a writer may push EndOfPartition without EndOfData.
+        # Two independent facts, not states: a writer may push EndOfPartition without EndOfData.
         self.data_ended = False  # EndOfData was pushed
         self.ended = False  # EndOfPartition was pushed
         self.reading = _UNREAD
-        self.cursor: Cursor | None = None  # its reader's; only in the states READING and CONSUMING
+        self.cursor: Cursor | None = None  # of its reader; only in the states READING and CONSUMING
 
     # -- its reader -----------------------------------------------------------------------------------------------------
 
     @property
     def claimable(self) -> bool:
-        """A reader may begin with it."""
+        """A reader may claim it."""
         return self.reading is _UNREAD or self.reading is _LOST or self.reading is _LOST_AT_END
 
     @property
     def waits_for_reader(self) -> bool:
-        """Its reader was lost, and another one may come."""
+        """Its reader was lost, and another may come."""
         return self.reading is _LOST or self.reading is _LOST_AT_END
 
     @property
     def sent_all(self) -> bool:
-        """Its reader was lost when it had been sent everything."""
+        """Its reader was lost after everything had been sent."""
         return self.reading is _LOST_AT_END
 
     @property
     def abandoned(self) -> bool:
-        """Nobody reads it, and nobody can."""
+        """It has no reader and cannot get one."""
         return self.reading is _ABANDONED
 
     def claim(self, reader: Reader, index: int) -> Cursor:
-        """``reader`` begins with the first buffer that is kept."""
+        """``reader`` begins with the first kept buffer."""
         self.reading = next_state(self.reading, ReadingEvent.READER_CAME)
         self.cursor = cursor = Cursor(reader, self, index)
         return cursor
 
     def note(self, event: ReadingEvent) -> None:
-        """Another event of the table. When the reader leaves, its cursor is dropped."""
+        """Apply an event of the table. When the reader leaves, its cursor is dropped."""
         self.reading = next_state(self.reading, event)
         if event is not ReadingEvent.BUFFERS_DROPPED:
             self.cursor = None
@@ -181,11 +179,11 @@ class Subpartition:
 
     @property
     def kept(self) -> range:
-        """The sequence numbers of the buffers that are kept."""
+        """The sequence numbers of the kept buffers."""
         return range(self.dropped_before, self.first + len(self.kinds))
 
     def at(self, position: int) -> Stored | None:
-        """None if it has not been pushed yet."""
+        """The buffer numbered ``position``, None if it has not been pushed yet."""
         index = position - self.first
         if index >= len(self.kinds):
             return None
@@ -212,7 +210,7 @@ class Subpartition:
         self.data_total += len(payloads)
 
     def load(self, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
-        """Add a buffer that an earlier broker has written to the file."""
+        """Add a buffer that an earlier broker wrote to the file."""
         self.kinds.append(data_type | COMPRESSED if compressed else data_type)
         self.offsets.append(offset)
         self.sizes.append(size)
@@ -228,7 +226,7 @@ class Subpartition:
             self.ended = True
 
     def pass_over(self, data_type: DataType) -> None:
-        """Count a pushed buffer without keeping it. No other buffer may be kept either."""
+        """Count a pushed buffer without keeping it. No other buffer may be kept."""
         assert not self.kinds
         self.first += 1
         self.memory_from = self.dropped_before = self.first
@@ -278,9 +276,9 @@ class Subpartition:
     # -- to the file ----------------------------------------------------------------------------------------------------
 
     def oldest_in_memory(self, bytes_max: int) -> tuple[int, list[bytes]]:
-        """The oldest buffers in memory: the sequence number of the first, and payloads until they are ``bytes_max`` or more.
+        """The oldest buffers in memory: the sequence number of the first, and payloads of about ``bytes_max``.
 
-        Each counts some bytes more than it has, because the partition's lock is held while small ones are gathered.
+        Each counts more than its bytes, because the partition's lock is held while small payloads are gathered.
         """
         start = max(self.memory_from, self.dropped_before)
         oldest: list[bytes] = []
@@ -294,12 +292,12 @@ class Subpartition:
         return start, oldest
 
     def spilled(self, start: int, payloads: list[bytes], offset: int) -> tuple[int, int]:
-        """These payloads, numbered from ``start`` on, now lie in the file one after another from ``offset`` on.
+        """These payloads, numbered from ``start`` on, are now in the file, contiguously from ``offset`` on.
 
-        Returns how many of them are still kept, and their bytes; the others were dropped meanwhile.
+        Returns the number of those still kept, and their bytes; the others were dropped meanwhile.
         """
         end = start + len(payloads)
-        if self.memory_from < start:  # dropped before, and not cut yet
+        if self.memory_from < start:  # dropped before, but not cut yet
             self._cut(start)
         count = size = 0
         for position, payload in enumerate(payloads, start):
@@ -317,10 +315,7 @@ class Subpartition:
         return count, size
 
     def kept_in_file(self) -> "tuple[int, array[int], array[int]] | None":
-        """The kept buffers that lie in the file:
-
-        the sequence number of the first, their offsets and sizes. None: there are none.
-        """
+        """The kept buffers in the file: the first's sequence number, their offsets and sizes. None: there are none."""
         start = self.dropped_before
         if self.memory_from <= start:
             return None
@@ -328,9 +323,9 @@ class Subpartition:
         return start, self.offsets[index:], self.sizes[index:]
 
     def moved_in_file(self, start: int, offsets: "array[int]") -> None:
-        """What ``kept_in_file`` returned has been copied: from ``start`` on the buffers now lie at ``offsets``.
+        """The result of ``kept_in_file`` has been copied: the buffers from ``start`` on are now at ``offsets``.
 
-        Nothing is noted if all of them were dropped meanwhile.
+        Does nothing if all were dropped meanwhile.
         """
         if self.memory_from == start + len(offsets) and self.offsets:
             first = max(start, self.first)

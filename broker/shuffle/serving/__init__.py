@@ -1,1 +1,1 @@
-"""The two sides of a shuffle connection: receivers with their credit, and writers with theirs."""
+"""The two sides of a shuffle connection: receivers and writers, with their credit."""

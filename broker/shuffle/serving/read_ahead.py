@@ -1,8 +1,8 @@
-"""Where spilled buffers are sent from: regions of the file, or bytes read from it together.
+"""The sources of spilled buffers to be sent: file regions, or bytes read together.
 
-Owned by a view, on the processor of its connection. Large buffers are sent by ``sendfile``. Small ones that lie next to each
-other in the file are read with one call. Of a finished partition the small ones that come next are read as well and kept for
-the next turn, because a receiver with little credit, or one of many, takes one buffer at a time.
+Owned by a view, on the processor of its connection. Large buffers are sent by ``sendfile``. Small buffers that are adjacent in
+the file are read with one call. In a finished partition, the following small buffers are read as well and kept for the next turn,
+because a receiver with little credit, or one of many, takes one buffer at a time.
 
 Tests: tests/shuffle/serving/test_view.py.
 """
@@ -12,34 +12,34 @@ from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.holdings import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
 
-# A spilled buffer of this size or more is sent by sendfile; smaller ones are read, with those that lie next to them, at most this
+# A spilled buffer of this size or more is sent by sendfile; smaller ones are read together with their neighbours, at most this
 # many bytes at once.
 _SENDFILE_BYTES = 8 * 1024
 _READ_BYTES = 64 * 1024
-# Of a finished partition the following ones are read with them, up to this many bytes.
+# In a finished partition the following buffers are read with them, up to this many bytes.
 _AHEAD_BYTES = 16 * 1024
 
 _NOTHING = memoryview(b"")
 
-# A buffer to be sent: subpartition, type (as the receiver's generation knows it), compressed, payload, size, backlog.
+# A buffer to be sent: subpartition, type (for the receiver's generation), compressed, payload, size, backlog.
 Taken = tuple[int, int, bool, "bytes | memoryview | FileRegion", int, int]
-# The same, where the payload of a spilled buffer is its offset in the file.
+# The same, but the payload of a spilled buffer is its offset in the file.
 Located = tuple[int, int, bool, "bytes | int", int, int]
 
 
 class ReadAhead:
-    """``data``: bytes of the file from ``start`` on that were read before they could be sent."""
+    """``data``: bytes of the file from ``start`` on, read before they could be sent."""
 
     __slots__ = ("_budget", "_run_end", "data", "start")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._run_end = 0  # where in the file the small buffers end that follow what is sent next
+        self._run_end = 0  # the file offset at which the small buffers after the next buffers end
         self.data = _NOTHING
         self.start = 0
 
     def look_ahead(self, part: Subpartition, position: int) -> None:
-        """The buffer before ``position`` is going to be read: see what lies behind it. With the partition's lock held."""
+        """The buffer before ``position`` is about to be read: find the small buffers after it. With the partition's lock held."""
         self._run_end = _end_of_small(part, position)
 
     def look_no_further(self) -> None:
@@ -47,7 +47,7 @@ class ReadAhead:
         self._run_end = 0
 
     def at_hand(self, part: Subpartition, index: int, most: int, file: File) -> list[memoryview | FileRegion]:
-        """Of ``most`` spilled buffers, ``part.kinds[index]`` the first, those up to one that must be read before it can be sent.
+        """Of ``most`` spilled buffers from ``part.kinds[index]`` on, those before the first that must be read before it is sent.
 
         With the partition's lock held.
         """
@@ -65,7 +65,7 @@ class ReadAhead:
         return result
 
     def with_payloads(self, taken: list[Located], file: SpillFile) -> list[Taken]:
-        """The same buffers, with where to send each from: memory, a region of the file, or what is read here. OSError."""
+        """The same buffers with their sources: memory, a file region, or bytes read here. Raises OSError."""
         opened: File | None = None
         result: list[Taken] = []
         run, run_start = self.data, self.start
@@ -87,7 +87,7 @@ class ReadAhead:
         return result
 
     def _read(self, file: File, start: int, end: int) -> memoryview:
-        """At least from ``start`` to ``end``. OSError."""
+        """Bytes from ``start`` to at least ``end``. Raises OSError."""
         ahead = end < self._run_end <= start + _AHEAD_BYTES and not self._budget.memory_scarce
         if ahead:
             end = self._run_end
@@ -103,12 +103,12 @@ class ReadAhead:
         self.data, self.start = data, start
 
     def forget(self) -> None:
-        """Drop what was read ahead."""
+        """Drop the bytes read ahead."""
         self._keep(_NOTHING, 0)
 
 
 def _end_of_small(part: Subpartition, position: int) -> int:
-    """Where in the file the small buffers end that lie behind the one before ``position``, or the first of them."""
+    """The file offset at which the small buffers, or the first of them, after the buffer before ``position`` end."""
     offsets, sizes = part.offsets, part.sizes
     index = position - part.first
     end = offsets[index - 1] + sizes[index - 1]
@@ -120,7 +120,7 @@ def _end_of_small(part: Subpartition, position: int) -> int:
 
 
 def _end_of_run(taken: list[Located], position: int) -> int:
-    """Where in the file the small buffers end that lie there one after another, beginning with ``taken[position]``."""
+    """The file offset at which the adjacent small buffers from ``taken[position]`` on end."""
     start = end = taken[position][3]
     assert type(start) is int
     assert type(end) is int

@@ -1,8 +1,8 @@
-"""The receivers of one connection, and whose turn it is: Flink's PartitionRequestQueue.
+"""The receivers of a connection, and their turns: Flink's PartitionRequestQueue.
 
-On the connection's processor. Receivers that have a buffer to send and the credit for it stand in a row. The first one sends
-a few buffers and goes to the end of the row if it has more. Headers and payloads of many buffers are gathered and handed over
-at once, up to the connection's high-water mark; then the queue waits until it is told that the connection is writable.
+Owned by the connection's processor. Receivers with a buffer to send and credit for it form a row. The first sends a few buffers
+and goes to the end of the row if it has more. Headers and payloads of many buffers are gathered and handed over at once, up to
+the connection's high-water mark; then the queue waits until it is told that the connection is writable.
 
 Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py.
 """
@@ -33,22 +33,22 @@ from protocol.shuffle.messages import encode_backlog_announcement
 
 log = get_logger("shuffle")
 
-# Buffers that a receiver alone in the row sends in one go: enough that locks and calls cost little, few enough to be quick.
+# Buffers that a receiver alone in the row sends at once: enough that locks and calls cost little, few enough to be quick.
 _RUN_BUFFERS = 128
-# What one sends in its turn while others wait. A turn costs as much as four buffers.
+# Buffers that a receiver sends in its turn while others wait. A turn costs as much as four buffers.
 _TURN_BUFFERS = 32
 _TURN_BYTES = 256 * 1024
-# If parts are not larger than this on average, they are joined: the copy costs less than handing over many parts.
+# Parts not larger than this on average are joined: the copy costs less than handing over many parts.
 _SMALL_PART_BYTES = 2048
 
 
 class Receiver:
-    """One input channel of the client."""
+    """An input channel of the client."""
 
     __slots__ = ("id", "queued", "sequence", "template", "view")
 
     view: View  # set when it is added to a queue
-    template: HeaderTemplate  # set by the queue; used where the view is of one subpartition
+    template: HeaderTemplate  # set by the queue; used for a view of one subpartition
 
     def __init__(self, receiver: bytes) -> None:
         self.id = receiver
@@ -57,9 +57,9 @@ class Receiver:
 
 
 class RequestQueue:
-    """``on_end(view, cancelled)``: a receiver has left; see ``View.close``. ``rights`` None: the client may do everything. Others
-    are asked about at each turn of a receiver, so that one who loses them gets no further, however much credit it has given.
-    ``quota`` None: clients have none."""
+    """``on_end(view, cancelled)``: a receiver has left; see ``View.close``. ``rights`` None: the client may do everything.
+    Other rights are checked at each turn of a receiver, so that a client that loses them gets nothing more, whatever credit it
+    has given. ``quota`` None: clients have no quotas."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class RequestQueue:
         return self._receivers.get(receiver_id)
 
     def add(self, receiver: Receiver) -> None:
-        """A request was granted. A second request of the same receiver replaces the first."""
+        """Add a receiver, which replaces an earlier request with the same receiver id."""
         self.remove(receiver.id, cancelled=True)
         self._receivers[receiver.id] = receiver
         receiver.template = header_template(self._generation, receiver.id, receiver.view.indices.start)
         self.look(receiver)
 
     def remove(self, receiver_id: bytes, cancelled: bool) -> None:
-        """A receiver has ``cancelled``, or its connection was lost. An unknown one is ignored."""
+        """A receiver has ``cancelled``, or its connection was lost. Unknown receivers are ignored."""
         receiver = self._receivers.pop(receiver_id, None)
         if receiver is not None:
             if receiver.queued:
@@ -110,7 +110,7 @@ class RequestQueue:
         return rights is not None and not rights.may(READ, view.partition.owner)
 
     def _refuse(self, receiver: Receiver) -> bytes:
-        """It may not read any more. What it has not got yet is kept as for a reader that was lost. The frame that tells it."""
+        """Remove a receiver that may not read any more; returns its error. Its unsent buffers are kept as for a lost reader."""
         self.remove(receiver.id, cancelled=False)
         return encode_error(IO_EXCEPTION, NOT_AUTHORIZED, receiver.id)
 
@@ -120,7 +120,7 @@ class RequestQueue:
             self.remove(receiver_id, cancelled)
 
     def look(self, receiver: Receiver) -> None:
-        """The receiver has got data or credit, or was resumed: see whether it can send."""
+        """The receiver has new data or credit, or was resumed: send if it can."""
         if receiver.queued or self._receivers.get(receiver.id) is not receiver:
             return
         view = receiver.view
@@ -136,7 +136,7 @@ class RequestQueue:
         self.send()
 
     def add_credits(self, credits: Iterable[tuple[int, bytes]]) -> None:
-        """(credit, receiver id) each. Credit for an unknown receiver came late and is ignored. Raises ProtocolError."""
+        """Pairs of (credit, receiver id). Credit for an unknown receiver is late and ignored. Raises ProtocolError."""
         receivers, row = self._receivers, self._row
         for credit, receiver_id in credits:
             if credit <= 0:
@@ -146,16 +146,16 @@ class RequestQueue:
                 continue
             view = receiver.view
             view.credit.credits += credit
-            # A receiver that waits for data is looked at when there is some.
+            # A receiver that waits for data gets its turn when there is some.
             if not receiver.queued and not view.idle:
                 receiver.queued = True
                 row.append(receiver)
         self.send()
 
     def send(self) -> None:
-        """Send what can be sent, as long as the connection takes it."""
-        # Not again while sending: what ends one receiver may let another one send. That one stands in the row, and what was
-        # gathered before goes first.
+        """Send as much as the connection takes."""
+        # Not recursively: the end of a receiver may let another send. That receiver is in the row, and buffers gathered before go
+        # first.
         if self._sending or self._held or not self._connection.writable:
             return
         self._sending = True
@@ -202,7 +202,7 @@ class RequestQueue:
         finally:
             debts.settle()
         if row:
-            connection.writable = False  # so that the reactor says when it is writable again
+            connection.writable = False  # so that the reactor calls when it is writable again
         if parts:
             if len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES and FileRegion not in map(type, parts):
                 parts = [b"".join(parts)]  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ class RequestQueue:
             self._wait()
 
     def _wait(self) -> None:
-        """Until the client's debt is paid."""
+        """Send nothing until the client's debt is paid."""
         connection, quota = self._connection, self._quota
         look = partial(self._outbox.call, connection, self._look_again)
         self._held = quota is not None and quota.when_to_look(connection.principal.name, look)
@@ -221,9 +221,9 @@ class RequestQueue:
         self.send()
 
     def _take(self, receiver: Receiver, parts: list[Part], buffers_max: int, bytes_max: int) -> tuple[int, int]:
-        """Whatever comes next, if only one buffer at a time: events, unions, what must be read from a file first.
+        """The next buffers of any kind, perhaps one at a time: events, unions, buffers that must be read from a file first.
 
-        Returns how many buffers, and their bytes.
+        Returns the number of buffers, and their bytes.
         """
         header, generation = buffer_response.header, self._generation
         taken = receiver.view.take(buffers_max, bytes_max)
@@ -239,7 +239,7 @@ class RequestQueue:
 
 
 class _Debts:
-    """What has been sent and dropped, and is still counted by the budget: given back once for many buffers."""
+    """Buffers sent and dropped, but still counted by the budget: given back once for many."""
 
     __slots__ = ("_buffers", "_bytes", "_partition")
 
@@ -264,11 +264,11 @@ class _Debts:
 
 
 def _error(receiver: Receiver, error: Exception) -> bytes:
-    """The frame that tells one receiver why it gets no more buffers."""
+    """The frame that tells a receiver why it gets no more buffers."""
     partition = receiver.view.partition.id
     if isinstance(error, PartitionFailed):
         return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
-    # With a partition that is released this moment goes its file.
+    # A partition being released loses its file.
     if isinstance(error, PartitionReleased) or not receiver.view.partition.has_data:
         return partition_not_found(partition, receiver.id)
     log.error("spill_read_failed", partition=str(partition), error=str(error))

@@ -1,18 +1,15 @@
-"""What one receiver sees of a partition: one subpartition, or several as a union.
+"""A receiver's view of a partition, of one subpartition or of several as a union; and the receiver's credit.
 
-Owned by the request queue of the receiver's connection, on its processor. What it knows of the partition (cursors, row, backlog)
-is guarded by the partition's lock, because a push on another processor adds to it (``buffers_added``). A union takes its
-subpartitions in the order in which they have something, and changes from one to another only after a buffer that does not end in
-the middle of a record.
+Owned by the request queue of the receiver's connection, on its processor. The view's state of the partition (cursors, row,
+backlog) is guarded by the partition's lock, because a push on another processor adds to it (``buffers_added``). A union takes its
+subpartitions in the order in which they have something, and switches only after a buffer that does not end inside a record.
 
-What a buffer costs does not depend on how many subpartitions there are. Of a finished partition a cursor is made when its turn
-comes. Of a pipelined one each subpartition must know its reader, so opening and closing a view look at all of them: in steps of
+A buffer's cost does not depend on the number of subpartitions. In a finished partition a cursor is created at its turn. In a
+pipelined partition each subpartition must know its reader, so opening and closing a view visit all of them: in steps of
 ``AT_ONCE``, so that neither the partition's lock nor a processor is taken for long.
 
-The credit of one receiver, as Flink's server keeps it. Pure.
-
-Owned by the receiver's view, on its connection's processor. A credit is room for one data buffer at the receiver. Events need
-none. After an event that blocks upstream, nothing is sent until the receiver resumes.
+``Credit`` follows Flink's server and is pure. A credit is room for one data buffer at the receiver. Events need none. After an
+event that blocks upstream, nothing is sent until the receiver resumes.
 
 =========  =====================  =========================================================================
 blocked    event                  what happens
@@ -27,7 +24,7 @@ no         resume                 the same for the credits
 =========  =====================  =========================================================================
 
 A backlog is announced only to receivers that began with a credit of 0, and only while they have none; all others learn it from
-the buffers that they get.
+their buffers.
 """
 
 from collections import deque
@@ -70,11 +67,11 @@ class Credit:
         self.blocked = False
 
     def may_send(self, data_type: int) -> bool:
-        """Whether a buffer of this type may go now."""
+        """Whether a buffer of this type may be sent now."""
         return not self.blocked and (self.credits > 0 or not IS_BUFFER[data_type])
 
     def take(self, data_type: int) -> bool:
-        """``may_send``, and if so it counts as sent: a data buffer uses up a credit, a blocking event blocks."""
+        """``may_send``; if True, it counts as sent: a data buffer takes a credit, a blocking event blocks."""
         if self.blocked:
             return False
         if IS_BUFFER[data_type]:
@@ -90,13 +87,13 @@ class Credit:
         return self.initial == 0 and self.credits == 0 and not self.blocked
 
 
-# Subpartitions that are opened or closed at once: some 3 ms.
+# Subpartitions opened or closed in one step: some 3 ms.
 AT_ONCE = 2048
 
 # By the kind of a buffer: whether it holds records.
 _IS_BUFFER_KIND = tuple((kind & ~COMPRESSED) in BUFFERS for kind in range(256))
 
-# What ``take_frames`` has taken: buffers, bytes of payloads, and whether the caller is to give them back to the budget.
+# The result of ``take_frames``: buffers, bytes of payloads, and whether the caller must give them back to the budget.
 Frames = tuple[int, int, bool]
 NO_FRAMES: Frames = (0, 0, False)
 
@@ -113,10 +110,10 @@ class PartitionReleased(Exception):
 
 
 class View:
-    """One receiver's view; it implements ``Reader``.
+    """A receiver's view; it implements ``Reader``.
 
-    ``on_data``: there is something to send where there was nothing; called on any thread without locks. ``more`` says, after
-    ``take``, whether another buffer could go right away.
+    ``on_data``: there is something to send where there was nothing; called on any thread without locks. ``more``: after
+    ``take``, whether another buffer could be sent at once.
     """
 
     __slots__ = (
@@ -151,28 +148,28 @@ class View:
         generation: Generation = Generation.V2_0,
         reader_bytes: int = 0,
     ) -> None:
-        """``reader_bytes``: what the budget has admitted its reader with.
+        """``reader_bytes``: the bytes with which the budget admitted its reader.
 
-        Raises IndexError for subpartitions that do not exist, PartitionReleased where one has been read already.
+        Raises IndexError for subpartitions that do not exist, PartitionReleased if a subpartition has already been read.
         """
         if indices.end >= len(partition.subpartitions):
             raise IndexError(f"subpartitions {indices} of {len(partition.subpartitions)}")
         self.partition = partition
-        self.peer = ""  # the other end of its connection, for people
+        self.peer = ""  # the peer of its connection, for people
         self.holdings = partition.holdings
         self.alone = indices.size == 1
-        self.waiting = 0  # data buffers that it has not taken
+        self.waiting = 0  # data buffers not taken yet
         self.reader_bytes = reader_bytes
         self._acknowledged = False  # the reader has processed all records
         self._indices = indices
-        self._opened_to = indices.start  # the subpartitions before have a cursor, or have had one
-        self._closed_to = -1  # the subpartitions before have been left
+        self._opened_to = indices.start  # earlier subpartitions have, or had, a cursor
+        self._closed_to = -1  # earlier subpartitions have been left
         self.credit = credit
-        self.row: deque[Cursor] = deque()  # cursors that have something, except the current one
-        self.current: Cursor | None = None  # in the middle of a record, where there are several
-        self.idle = True  # it has nothing to send for want of data, and is to be notified
+        self.row: deque[Cursor] = deque()  # cursors with buffers, except the current cursor
+        self.current: Cursor | None = None  # inside a record of a union
+        self.idle = True  # it has no data to send, and is to be notified
         self.more = False
-        self._file: SpillFile | None = None  # the buffers that were taken just now lie there
+        self._file: SpillFile | None = None  # of the buffers just taken
         self._ahead = ReadAhead(partition.budget)
         self._on_data = on_data
         self._types = AS_KNOWN_BY[generation]
@@ -201,9 +198,9 @@ class View:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def open_further(self) -> bool:
-        """Claim the next subpartitions of a pipelined partition. False if all have been; it may be read from meanwhile.
+        """Claim the next subpartitions of a pipelined partition. False if all are claimed; the view can be read meanwhile.
 
-        Raises PartitionReleased: another reader has come first. The view is to be closed then.
+        Raises PartitionReleased: another reader came first. The view is then to be closed.
         """
         with self.partition.lock:
             if self._opened_to > self._indices.end or not self.partition.pipelined:
@@ -227,7 +224,7 @@ class View:
             self.idle = False
 
     def _visit_next(self) -> None:
-        """With the lock held, of a finished partition: put the next subpartition in front; each has something."""
+        """With the lock held, in a finished partition: put the next subpartition in front; each has buffers."""
         index = self._opened_to
         if index <= self._indices.end:
             self._opened_to = index + 1
@@ -249,7 +246,7 @@ class View:
             self.row.append(cursor)
         elif current is not cursor:
             self.row.append(cursor)
-            return False  # the record in hand comes first
+            return False  # the current record comes first
         else:
             self.partition.readers.go_on_inside_record()
         was_idle, self.idle = self.idle, False
@@ -261,7 +258,7 @@ class View:
     # -- sending --------------------------------------------------------------------------------------------------------
 
     def take(self, buffers_max: int, bytes_left: int) -> list[Taken]:
-        """The next buffers that may be sent: at most ``buffers_max``, and no further one after ``bytes_left`` bytes.
+        """The next buffers that may be sent: at most ``buffers_max``, and no more after ``bytes_left`` bytes.
 
         Raises PartitionFailed, PartitionReleased, OSError (a spilled buffer cannot be read).
         """
@@ -277,7 +274,7 @@ class View:
                 if life is LifeState.FAILED:
                     raise PartitionFailed(partition.failure)
                 raise PartitionReleased
-            # As many turns as it takes: each is a run of one cursor's buffers.
+            # Each turn takes a run of a cursor's buffers.
             while more and buffers_max > 0 and bytes_left > 0:
                 before = len(taken)
                 more, bytes_left = self._take_run(taken, buffers_max, bytes_left)
@@ -297,11 +294,11 @@ class View:
     def take_frames(
         self, template: HeaderTemplate, sequence: int, frames: list[Part], buffers_max: int, bytes_left: int
     ) -> Frames:
-        """Append the frames of the next data buffers to ``frames``; most buffers go this way.
+        """Append the frames of the next data buffers to ``frames``; most buffers take this path.
 
-        It is for a view of one subpartition, and for buffers that lie in memory, were read ahead, or are sent by ``sendfile``
-        from the file of a finished partition. If it takes nothing, ``take`` has to, which also finds out why. The bounds are
-        those of ``take``. Raises OSError.
+        It is for a view of one subpartition, and for buffers in memory, read ahead, or sent by ``sendfile`` from the file of a
+        finished partition. If it takes nothing, ``take`` must, which also determines the reason. The bounds are those of
+        ``take``. Raises OSError.
         """
         credit = self.credit
         most = min(credit.credits, buffers_max)
@@ -364,7 +361,7 @@ class View:
         return count, size_taken, owed
 
     def _take_run(self, taken: list[Located], buffers_max: int, bytes_left: int) -> tuple[bool, int]:
-        """With the lock held: take from one cursor, up to where another one's turn comes.
+        """With the lock held: take from one cursor, until another cursor's turn.
 
         Returns whether there is more, and the bytes left.
         """
@@ -377,7 +374,7 @@ class View:
         part, types, credit = cursor.part, self._types, self.credit
         kinds, payloads, number = part.kinds, part.payloads, cursor.index
         position, memory_from = cursor.position, part.memory_from
-        waiting = self.waiting  # data buffers, this one included
+        waiting = self.waiting  # data buffers, the next one included
         alone = self.alone
         begin = position
         index, end = position - part.first, len(kinds)
@@ -428,7 +425,7 @@ class View:
                 self._file = self.holdings.file
                 if alone and not pipelined:
                     self._ahead.look_ahead(part, position)
-                else:  # a pipelined partition's file may be another one soon
+                else:  # a pipelined partition's file may soon be replaced
                     self._ahead.look_no_further()
             if pipelined:
                 self.holdings.sent(part, position, memory, position - begin - in_file, in_file, in_file_bytes)
@@ -444,7 +441,7 @@ class View:
         return more, bytes_left
 
     def _go_on(self, cursor: Cursor, partial: bool, has_more: bool, more: bool) -> bool:
-        """With the lock held: after a run was taken from ``cursor`` of a union. Whether there is something for another run."""
+        """With the lock held, after a run was taken from ``cursor`` of a union. Returns whether another run is possible."""
         if self.current is None:
             self.row.popleft()
             if not self.partition.pipelined:
@@ -467,7 +464,7 @@ class View:
         return self.credit.may_send(self._types[following.data_type])
 
     def backlog(self) -> int:
-        """Data buffers that wait for credit; 0 while it is blocked, and of a partition whose data was dropped."""
+        """Data buffers waiting for credit; 0 while it is blocked, and for a partition whose data was dropped."""
         with self.partition.lock:
             if self.credit.blocked or not self.partition.has_data:
                 return 0
@@ -482,9 +479,9 @@ class View:
     # -- closing --------------------------------------------------------------------------------------------------------
 
     def close(self, cancelled: bool) -> bool:
-        """The receiver has left: it has ``cancelled`` or closed, or its connection was lost.
+        """The receiver has left: it ``cancelled`` or closed, or its connection was lost.
 
-        Leaves some subpartitions; False if there are more, for which it is to be called again, on any thread.
+        Leaves some subpartitions; False if there are more, for which it must be called again, on any thread.
         """
         partition = self.partition
         if self._closed_to < 0:
@@ -495,7 +492,7 @@ class View:
                 partition.readers.remove(self)
                 if self.current is not None and not self.current.ready:
                     partition.readers.go_on_inside_record()
-                    self.current = None  # the rest of the record may still be pushed before the last step
+                    self.current = None  # the rest of the record may be pushed before the last step
             if not partition.pipelined:
                 return True
             begin, end = self._closed_to, min(self._closed_to + AT_ONCE, self._indices.end + 1)
@@ -509,7 +506,7 @@ class View:
                 if cursor is not None and cursor.reader is self:
                     position = cursor.position
                 elif index >= self._opened_to and part.claimable:
-                    position = part.first  # it was asked for, and its turn had not come
+                    position = part.first  # it was requested, but not opened yet
                 else:
                     continue
                 partition.readers.leave(part, position, cancelled, sent_all=self.finished)

@@ -1,17 +1,14 @@
-"""One opened partition of a writer's connection: its handle, its credit, what has not been acknowledged.
+"""A writer's opened partition: its handle, its credit, and the acknowledgement of its pushes.
 
-Owned by the connection's processor. Credit counts buffers and is backed by bytes: for each credit, room for a buffer as large as
-the writer's last ones is reserved in the budget; before its first push, for one of Flink's 32 KiB.
+A handle is owned by the connection's processor. Credit counts buffers and is backed by bytes: for each credit, the budget
+reserves room for a buffer as large as the writer's last ones; before its first push, for one of Flink's 32 KiB.
 
 A window is the number of pushes that a writer may be ahead of its grants. It holds at most as many bytes as a window of 32 KiB
 buffers, but always a few buffers. A writer of small buffers gets up to eight times as many, because a writer that waits after
-each 64 KiB does little but wait.
+each 64 KiB mostly waits.
 
-When a writer is told that it need not keep its pushes any longer.
-
-A writer keeps its pushes until they are acknowledged, and stops when they fill its window. The broker does not know how large
-that window is, so an acknowledgement must not depend on what the writer sends next. It is due when the first of these is
-reached:
+A writer keeps its pushes until they are acknowledged, and stops when they fill its window. The broker does not know the size of
+that window, so an acknowledgement must not depend on the writer's next push. It is due when the first of these is reached:
 
     reached                                          decided by
     ``AFTER_BYTES`` of payloads                      ``Unacknowledged``
@@ -20,10 +17,10 @@ reached:
     a quarter of the pushes granted                  ``writers.py``, with the next credit
     ``WITHIN_S`` after any other push                ``Soon``, on the timer's thread
 
-The first three keep a stream going without a pause. The last is for a connection that has fallen idle: whatever its window and
-buffer size, its writer is told about everything that has arrived.
+The first three keep a stream going without a pause. The last is for a connection that has become idle: whatever its window and
+buffer size, its writer gets an acknowledgement of everything that has arrived.
 
-``Unacknowledged`` is pure and belongs to the processor of the writer's connection. ``Soon`` is shared by all connections.
+``Unacknowledged`` is pure and belongs to the processor of the writer's connection. All connections share ``Soon``.
 
 Tests: tests/shuffle/test_writing.py,
 tests/shuffle/test_bounds.py.
@@ -41,23 +38,23 @@ from broker.shuffle.partition.result_partition import ResultPartition
 
 log = get_logger("shuffle")
 
-# As many bytes as 32 of Flink's buffers: a frame of some 30 bytes for each MiB costs nothing, and no writer has a smaller
-# window without good reason.
+# As many bytes as 32 of Flink's buffers: a frame of some 30 bytes for each MiB costs nothing, and no writer has a smaller window
+# without good reason.
 AFTER_BYTES = 1024 * 1024
-# A writer whose window holds a single buffer waits this long for each. It makes at most 50 acknowledgements a second for each
-# writer, beside those for its bytes and credits, and 50 wake-ups for all writers. With 5 ms, 16 writers cost the broker a tenth
-# more.
+# A writer with a window of a single buffer waits this long for each. It causes at most 50 acknowledgements a second for each
+# writer, in addition to those for its bytes and credits, and 50 wake-ups for all writers. With 5 ms, 16 writers cost the broker
+# 10 % more.
 WITHIN_S = 0.020
 
 
 class Unacknowledged:
-    """What one writer has pushed since the last acknowledgement."""
+    """A writer's pushes since the last acknowledgement."""
 
     __slots__ = ("_at", "_next", "size")
 
     def __init__(self) -> None:
         self.size = 0  # bytes of payloads
-        self._at = -inf  # when they were acknowledged last
+        self._at = -inf  # time of the last acknowledgement (monotonic, s)
         self._next: dict[int, int] = {}  # subpartition -> the number expected next
 
     def __bool__(self) -> bool:
@@ -70,7 +67,7 @@ class Unacknowledged:
         return self.size >= AFTER_BYTES or now - self._at >= WITHIN_S
 
     def take(self, now: float) -> Iterable[tuple[int, int]]:
-        """(subpartition, next sequence) of each subpartition that had a push; from now on they count as acknowledged."""
+        """(subpartition, next sequence) of each subpartition with a push; they now count as acknowledged."""
         taken, self._next = self._next, {}
         self.size = 0
         self._at = now
@@ -78,7 +75,7 @@ class Unacknowledged:
 
 
 class Soon:
-    """Calls back, ``WITHIN_S`` after the first request, everybody that has asked for it meanwhile. Any thread may ask."""
+    """Calls all callbacks registered within ``WITHIN_S`` of the first, after that time. Any thread may register."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._clock = clock
@@ -100,29 +97,29 @@ class Soon:
         for callback in waiting:
             try:
                 callback()
-            except Exception as error:  # the seam: what fails for one is not to keep the others waiting
+            except Exception as error:  # the seam: a failing callback must not delay the others
                 log.error("timer_callback_failed", exc_info=error)
 
 
-# A window holds this many bytes for each push of its first size, when buffers are smaller than that; and at most this many times
+# A window holds this many bytes for each push of its initial size, if buffers are smaller than that; and at most this many times
 # the pushes.
 _SMALL_BYTES = 8 * 1024
 _LARGER_MAX = 8
-# Pushes from which the size of the next ones is judged; fewer say nothing.
+# The fewest pushes by which the size of the next pushes is estimated.
 _JUDGED_BY = 16
-# What a buffer is taken for before the first push, and above which a window has fewer: Flink's memory segment.
+# The assumed size of a buffer before the first push; windows of larger buffers have fewer: Flink's memory segment.
 _BUFFER_BYTES = 32 * 1024
-# A window of larger buffers has this many of them all the same.
+# A window of larger buffers has at least this many.
 _LARGE_MIN = 4
-# A buffer as large as one of the last 64 to 128 may come again: credit is for as large ones.
+# Credit is for buffers as large as the largest of the last 64 to 128, which may come again.
 _REMEMBERED = 64
 
 
 class WriterHandle:
     """``epoch``: of this opening. ``initial_window``: pushes granted at first.
 
-    Its only state is ``finishing``: the writer has said that it has pushed everything, and waits for the answer. A handle that is
-    closed is removed from the connection's table.
+    Its only state is ``finishing``: the writer has pushed everything, and waits for the answer. A closed handle is
+    removed from the connection's table.
     """
 
     __slots__ = (
@@ -150,36 +147,36 @@ class WriterHandle:
         self.epoch = epoch
         self.finishing = False
         self.unacknowledged = Unacknowledged()
-        self.window = 0  # pushes that it may be ahead of what it is granted again
+        self.window = 0  # pushes that it may be ahead of its grants
         # The next three are counted by `Writers.push`, for each buffer.
         self.used = 0  # credits used and not granted again
         self.used_bytes = 0  # bytes of these pushes
         self.largest = 0  # bytes of the largest of the last pushes, up to 64
         self._largest_before = partition.lease.buffer_bytes or min(_BUFFER_BYTES, budget.memory_max // 8)
-        self._pushes = 0  # granted again since then
-        self.reserved = 0  # bytes that the budget keeps for its credit, with what is used of it
+        self._pushes = 0  # pushes granted again since then
+        self.reserved = 0  # bytes that the budget reserves for its credit, used credit included
         self._initial_window = initial_window
         self._budget = budget
 
     @property
     def buffer_bytes(self) -> int:
-        """How large the next buffer may be, going by the last ones."""
+        """The estimated size of the next buffer, from the last buffers."""
         return max(self.largest, self._largest_before)
 
     @property
     def left(self) -> int:
-        """Credits that it has not used."""
+        """Unused credits."""
         return self.window - self.used
 
     def promise(self) -> int:
-        """Grant it as much new credit as its window and the budget have room for; how much.
+        """Grant it as much new credit as its window and the budget have room for; returns the number of credits.
 
-        If it gets none and has none left, its partition announces when there is room.
+        If it has none left and gets none, its partition announces room later.
         """
         left = self.left
         wanted = self._fitting_window() - left
         each = self.buffer_bytes + IN_MEMORY_BYTES
-        # Marked before the budget is asked, so that room that comes in between is announced.
+        # Marked before the budget is asked, so that room freed in between is announced.
         self.partition.hold_writer_back()
         granted = self._budget.promise(max(wanted, 1 - left), each, left == 0) if wanted > 0 or left == 0 else 0
         if granted or left:
@@ -191,11 +188,11 @@ class WriterHandle:
         return granted
 
     def reserve_left(self) -> None:
-        """Reserve for what is left of its credit only: what was pushed is counted as held by now."""
+        """Reserve only for its unused credit: its pushes are counted as held by now."""
         self._reserve(min(self.reserved, self.left * (self.buffer_bytes + IN_MEMORY_BYTES)))
 
     def give_up_credit(self) -> None:
-        """It pushes no more: others may have what is reserved for it."""
+        """It pushes no more: others may have its reserved room."""
         self._reserve(0, unused=True)
 
     def _reserve(self, size: int, unused: bool = False) -> None:
@@ -209,7 +206,7 @@ class WriterHandle:
             self._largest_before, self.largest, self._pushes = self.largest, 0, 0
 
     def _fitting_window(self) -> int:
-        """For pushes as large as the last ones."""
+        """The window for pushes as large as the last ones."""
         size, initial = self.buffer_bytes, self._initial_window
         if size > _BUFFER_BYTES:
             return max(min(_LARGE_MIN, initial), initial * _BUFFER_BYTES // size)

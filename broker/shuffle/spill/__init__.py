@@ -1,1 +1,1 @@
-"""Buffers that no longer fit in memory: the spiller's thread and the files it writes."""
+"""Buffers that no longer fit in memory: the spiller's thread and its files."""

@@ -1,26 +1,20 @@
-"""The directory of spilled partitions: its files, their names, and what is durable.
+"""The directory of spilled partitions: its files, their names, their durability, and the index of a finished partition.
 
-Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``SpillIndex``), written last
-and made durable, so that the partition survives a restart. Files without an index are what a broker that died has left; they are
-removed when the next one starts.
+Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``SpillIndex``), written last and
+made durable, so that the partition survives a restart. Files without an index are left by a broker that died, and are removed at
+the next start.
 
-Files of released partitions, which are removed only when other files grow.
+Files of released partitions are removed only when other files grow (``ReleasedFiles``). A new file needs a page of the kernel's
+memory for each 4 KiB. Free memory that has not been used for long is expensive: on a virtual machine, whose host has to find it
+first, 2 to 4 ms for each MB, ten times the cost of the write. Removing a file gives back pages that can be used at once. So a
+released file is removed just before as much is written. Files are not overwritten instead: regions that ``sendfile`` has sent are
+in the receiver's queue as the file's own pages until the receiver takes them. Removing the file leaves those pages unchanged;
+overwriting or truncating it does not.
 
-A new file needs a page of the kernel's memory for each 4 KiB. Free memory that has not been used for long is expensive: on a
-virtual machine, whose host has to find it first, 2 to 4 ms for each MB, ten times what the write costs. Removing a file gives
-back pages that can be used at once. So a released file is removed just before as much is written.
-
-Files are not overwritten instead. What ``sendfile`` has sent of a file lies in the receiver's queue as the file's own pages, for
-as long as the receiver leaves it there. Removing the file leaves those pages as they are; overwriting or truncating it does not.
-
-Only the spiller's thread uses this.
-
-The index file of a finished BLOCKING partition: where in the data file each buffer lies. Bytes only; it opens no files.
-
-Big endian: magic "RBSP", u8 version, 60 bytes id, i64 ttl ms (-1: the broker's), i64 ms since the epoch when it was finished,
-i32 subpartitions, u16 length and the owner in UTF-8, i64 number of entries, the entries, u32 CRC-32C of everything before. The
-entries of a subpartition are in the order of their sequence numbers. An entry: i32 subpartition, u8 data type, u8 compressed, i64
-offset, i32 size.
+``SpillIndex`` encodes the index file: the place of each buffer in the data file. Bytes only; it opens no files. Big endian: magic
+"RBSP", u8 version, 60 bytes id, i64 ttl ms (-1: the broker's), i64 time of finishing (ms since the epoch), i32 subpartitions, u16
+length and the owner in UTF-8, i64 number of entries, the entries, u32 CRC-32C of everything before. The entries of a subpartition
+are in the order of their sequence numbers. An entry: i32 subpartition, u8 data type, u8 compressed, i64 offset, i32 size.
 
 Tests: tests/shuffle/spill/test_spiller.py.
 """
@@ -63,7 +57,7 @@ Entry = tuple[int, int, bool, int, int]
 
 
 class _Kept:
-    """The entries of a partition whose buffers are all in its file and to which nothing is added; made one by one."""
+    """The entries of a partition that is complete and entirely in its file, generated one by one."""
 
     def __init__(self, parts: list[tuple[bytearray, "array[int]", "array[int]"]]) -> None:
         self._parts = parts
@@ -103,7 +97,7 @@ class SpillIndex:
 
     @classmethod
     def of(cls, partition: ResultPartition, finished_ms: int) -> Self:
-        """Of a partition that is spilled completely. With the partition's lock held."""
+        """The index of a completely spilled partition. With the partition's lock held."""
         parts = []
         for part in partition.subpartitions:
             assert part is not None, "a subpartition without an end"
@@ -131,7 +125,7 @@ class SpillIndex:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Raises ValueError for bytes that ``encode`` has not made."""
+        """The index in ``data``. Raises ValueError for invalid bytes."""
         if len(data) < _HEAD.size + _COUNT.size + _CRC.size or _CRC.unpack(data[-4:])[0] != crc32c(data[:-4]):
             raise ValueError("the index is damaged")
         magic, version, raw_id, ttl_ms, finished_ms, subpartitions, owner_size = _HEAD.unpack_from(data)
@@ -149,7 +143,7 @@ class SpillIndex:
         return cls(ResultPartitionID(raw_id), ttl_ms, finished_ms, subpartitions, owner, _Packed(packed))
 
     def partition(self, file: SpillFile, size: int, budget: Budget) -> ResultPartition:
-        """The partition whose data is in ``file``, of ``size`` bytes. Raises ValueError if the file is too short for it."""
+        """The partition with its data in ``file``, of ``size`` bytes. Raises ValueError if the file is too short."""
         if any(offset + length > size for _, _, _, offset, length in self.entries):
             raise ValueError("the data is shorter than its index says")
         partition = ResultPartition(
@@ -170,14 +164,14 @@ class _Released:
 
 
 class ReleasedFiles:
-    """``bytes_max``: of all files together. ``remove``: removes a file, and does not fail."""
+    """``bytes_max``: of all files together. ``remove``: removes a file without raising."""
 
     def __init__(self, bytes_max: int, clock: Clock, remove: Callable[[str], None]) -> None:
         self._bytes_max = bytes_max
         self._clock = clock
         self._remove = remove
         self._files: deque[_Released] = deque()
-        self._ahead = 0  # bytes removed, of which nothing has been written yet
+        self._ahead = 0  # bytes removed in advance of writes
         self.bytes = 0
 
     @property
@@ -193,16 +187,13 @@ class ReleasedFiles:
             self._remove(path)
 
     def make_way(self, size: int) -> None:
-        """``size`` bytes are going to be written:
-
-        remove as much. The last files are removed first, because they are in memory.
-        """
+        """``size`` bytes are about to be written: remove as much. The latest files first, because they are in memory."""
         while self._ahead < size and self._files:
             self._ahead += self._drop(self._files.pop())
         self._ahead = max(0, self._ahead - size)
 
     def trim(self, bytes_max: float) -> bool:
-        """Remove files that have waited ``WAIT_S``, or are more than ``bytes_max``, the oldest first. False if there are none."""
+        """Remove files that have waited ``WAIT_S`` or exceed ``bytes_max``, the oldest first. False if there were none."""
         trimmed = False
         while self._files and (self.bytes > bytes_max or self.wait_s() == 0):
             self._drop(self._files.popleft())
@@ -210,7 +201,7 @@ class ReleasedFiles:
         return trimmed
 
     def wait_s(self) -> float | None:
-        """Until one has waited ``WAIT_S``; None if there are none."""
+        """Seconds until a file has waited ``WAIT_S``; None without files."""
         return max(0.0, self._files[0].since + WAIT_S - self._clock.monotonic()) if self._files else None
 
     def _drop(self, file: _Released) -> int:
@@ -223,13 +214,13 @@ log = get_logger("shuffle")
 
 _DATA = ".data"
 _INDEX = ".index"
-# The files that are made here: a partition's id and a number.
+# The files made here: a partition's id and a number.
 _OWN = re.compile(r"[0-9a-f]+-[0-9]+\.(?:data|index|index\.tmp)")
 
 
 @attrs.define(eq=False)
 class Storing:
-    """A partition on its way to be durable. All of it is in ``data``."""
+    """A partition being made durable, completely in ``data``."""
 
     data: CachedFile
     index: SpillIndex
@@ -243,25 +234,25 @@ class Storing:
 
 class SpillDirectory:
     def __init__(self, disk: Disk, path: str, clock: Clock, released_bytes: int, open_files: int) -> None:
-        """``released_bytes``: of the files of released partitions, how much may wait for others to grow."""
+        """``released_bytes``: the limit of released partitions' files that wait for others to grow."""
         self._disk = disk
         self._path = path
         self._clock = clock
         self._open_files = OpenFiles(disk, open_files)
         self._next_number = 0
-        self._durable = False  # its own name, where the data directory keeps it
+        self._durable = False  # the directory's name in the data directory
         self.released = ReleasedFiles(released_bytes, clock, self._remove_file)
 
     def create(self, spill: Spill) -> NamelessFile | CachedFile:
-        """A new, empty file for a partition. OSError."""
+        """A new, empty file for a partition. Raises OSError."""
         self._disk.makedirs(self._path)
         named = spill.named_file
         if named is None:
-            # Never a name that was used before: an earlier partition of the same id may still be being sent or removed.
+            # Names are not reused: an earlier partition with the same id may still be sent or removed.
             self._next_number += 1
             path = f"{self._path}/{spill.partition.id.hex()}-{self._next_number}{_DATA}"
             if spill.partition.pipelined:
-                # No other broker will read it, and it will not grow for long: without a name it is deleted when it is closed.
+                # No other broker reads it, and it does not live long: without a name it is deleted when it is closed.
                 file = self._disk.open(path, create=True)
                 self._disk.remove(path)
                 return NamelessFile(file)
@@ -272,9 +263,9 @@ class SpillDirectory:
     # -- making durable -----------------------------------------------------------------------------------------------
 
     def store(self, storing: list[Storing]) -> None:
-        """Make partitions durable together, step by step; each has an ``error``, or is durable with its names.
+        """Make partitions durable together, step by step; afterwards each has an ``error``, or is durable with its names.
 
-        The first sync of a step makes most of what the others wait for durable.
+        The first sync of a step makes most of the others' data durable.
         """
         for step in (self._sync_data, self._write_index, self._sync_index, self._name_index):
             for each in storing:
@@ -309,7 +300,7 @@ class SpillDirectory:
         self._disk.rename(f"{storing.index_path}.tmp", storing.index_path)
 
     def _sync_names(self) -> None:
-        """Make durable which files there are, and the directory's own name."""
+        """Make the directory's entries and its own name durable."""
         self._disk.sync_dir(self._path)
         if not self._durable:
             self._disk.sync_dir(self._path.rpartition("/")[0] or "/")
@@ -318,14 +309,14 @@ class SpillDirectory:
     # -- when the broker starts -----------------------------------------------------------------------------------------
 
     def load(self, budget: Budget, ttl_s: float) -> Iterator[tuple[Spill, float]]:
-        """The finished partitions on disk, each with the time (s) that it has left. The files of all others are removed.
+        """The finished partitions on disk, each with its remaining time (s). All other files are removed.
 
-        ``ttl_s``: of partitions whose writer did not say.
+        ``ttl_s``: of partitions whose writer did not set it.
         """
         if not self._disk.is_dir(self._path):
             return
-        # The newest first. If there are two indexes of one partition, the older one was released before the newer was
-        # written, and the broker died before its files were removed. It must not come back, whatever the newer one is like.
+        # The newest first. If a partition has two indexes, the older was released before the newer was written, and the broker
+        # died before its files were removed. It must not come back, whatever the state of the newer index.
         names = sorted(self._disk.listdir(self._path), key=_number, reverse=True)
         kept = set()
         known = set()
@@ -348,7 +339,7 @@ class SpillDirectory:
             except (FileNotFoundError, ValueError) as error:
                 log.warning("partition_load_failed", file=name, error=str(error))
                 continue
-            except OSError as error:  # perhaps it passes: the partition is not served now, and kept for another start
+            except OSError as error:  # perhaps temporary: the partition is not served now, but kept for the next start
                 log.warning("partition_load_failed", file=name, error=str(error))
                 kept |= {stem + _INDEX, stem + _DATA}
                 continue
@@ -358,7 +349,7 @@ class SpillDirectory:
         for name in names:
             if name not in kept and _OWN.fullmatch(name):
                 self._remove_file(f"{self._path}/{name}")
-        # A broker that was killed may have renamed an index without making that durable, and its writer is told so only now.
+        # A killed broker may have renamed an index without making that durable; its writer is told only from now on.
         self._sync_names()
 
     def _time_left_s(self, partition: ResultPartition, index: SpillIndex, ttl_s: float) -> float:
@@ -367,7 +358,7 @@ class SpillDirectory:
         return min(ttl, max(0.0, ttl - age_s))
 
     def read_index(self, stem: str) -> SpillIndex:
-        """ValueError if it is damaged or of another partition; OSError."""
+        """Raises ValueError if it is damaged or of another partition; OSError."""
         file: File = self._disk.open(f"{self._path}/{stem}{_INDEX}", read_only=True)
         try:
             index = SpillIndex.parse(file.pread(file.size(), 0))
@@ -380,12 +371,12 @@ class SpillDirectory:
     # -- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, spill: Spill) -> None:
-        """A partition was released: remove its files, the data later perhaps."""
+        """A partition was released: remove its files, the data perhaps later."""
         named = spill.named_file
         if named is not None:
-            named.drop()  # it stays open only where something of it is being sent
+            named.drop()  # it stays open only while regions of it are sent
             index = named.path.removesuffix(_DATA) + _INDEX
-            # The index first: without it the data means nothing.
+            # The index first: without it the data is unusable.
             for path in (index, f"{index}.tmp"):
                 self._remove_file(path)
             self.released.add(named.path, spill.partition.holdings.file_end)

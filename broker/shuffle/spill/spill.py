@@ -1,21 +1,15 @@
-"""What the spiller knows of one partition beside what the partition holds.
+"""The spiller's state of a partition, as one table; and its writes: which buffers are moved next, and how they are copied.
 
-What the spiller does with one partition, as one table (``TABLE``).
+``Spill.state`` holds the state; it is guarded by the partition's lock. Everything else is for the spiller's thread.
 
-``Spill.state`` holds the state; it is guarded by the partition's lock.
-
-IDLE: a piece of its memory is moved to its file when memory is scarce, or, of a blocking partition, when much of it is in
-memory; that happens in the other states before RELEASED as well. UNTIDY (pipelined only): most of its file belongs to buffers
-that were dropped, and it is queued to be rewritten. LEFT_UNTIDY: the disk refused that; it is tried again when another piece
-has been written and garbage is found again. FINISHING (blocking only): its writer has pushed everything, and it is queued, or
-being written to the end with its index. STORED: data, index and their names are durable. NOT_STORED: the disk refused that; its
-producer fails. RELEASED: its buffers have been dropped, and its files are queued to be removed.
+IDLE: a piece of its memory is moved to its file when memory is scarce, or, of a blocking partition, when much of it is in memory;
+that also happens in the other states before RELEASED. UNTIDY (pipelined only): most of its file belongs to dropped buffers, and
+it is queued to be rewritten. LEFT_UNTIDY: the disk refused that; it is tried again after another piece has been written and
+garbage is noticed again. FINISHING (blocking only): its writer has pushed everything, and it is queued, or being written to the
+end with its index. STORED: data, index and their names are durable. NOT_STORED: the disk refused that; its producer fails.
+RELEASED: its buffers have been dropped, and its files are queued to be removed.
 
 A pair that is not in the table is a bug in the broker (AssertionError).
-
-Which buffers the spiller moves next, and how they are written and copied.
-
-On the spiller's thread.
 
 Tests: tests/shuffle/spill/test_spiller.py.
 """
@@ -85,12 +79,12 @@ class Spill:
     def __init__(self, partition: ResultPartition) -> None:
         self.partition = partition
         self.state = SpillState.IDLE
-        self.named_file: CachedFile | None = None  # of a blocking partition: its file, known until it is removed
-        self.next_subpartition = 0  # whose turn it is to be written
+        self.named_file: CachedFile | None = None  # the file of a blocking partition, until it is removed
+        self.next_subpartition = 0  # the next to be written
 
     @classmethod
     def stored(cls, partition: ResultPartition, file: CachedFile) -> Self:
-        """Of a partition that an earlier broker has stored."""
+        """For a partition that an earlier broker stored."""
         spill = cls(partition)
         spill.state = SpillState.STORED
         spill.named_file = file
@@ -101,19 +95,18 @@ class Spill:
         self.state = next_state(self.state, event)
 
 
-# One write: long enough to be cheap, short enough that memory is freed soon.
+# The size of a write: large enough to be cheap, small enough that memory is freed soon.
 _PIECE_BYTES = 4 * 1024 * 1024
-# Small payloads are put together before they are written: a system call costs as much as copying some KiB.
+# Small payloads are joined before they are written: a system call costs as much as copying some KiB.
 _JOIN_BYTES = 128 * 1024
-# What a buffer counts beside its bytes: gathering many small ones takes long, too.
+# The cost of a buffer in addition to its bytes: gathering many small buffers takes long, too.
 _OVERHEAD_BYTES = 64
 
 
 def oldest(spill: Spill) -> tuple[list[Run], int, int]:
-    """With the partition's lock held: what to move next, at most a piece; how many buffers, and their bytes.
+    """With the partition's lock held: the buffers to move next, at most a piece; their number, and their bytes.
 
-    The subpartitions take turns, and each gives the oldest buffers that it has in memory: they lie together in the file and are
-    read together.
+    The subpartitions take turns, and each gives its oldest buffers in memory: they are adjacent in the file and read together.
     """
     parts, runs = spill.partition.subpartitions, []
     count = size = 0
@@ -149,7 +142,7 @@ def joined(runs: list[Run]) -> list[bytes]:
 
 
 def copied(old: File, new: File, runs: list[FileRun]) -> tuple[list["array[int]"], int]:
-    """Copy buffers from one file to another, one after another. Returns their new offsets, and where they end. OSError."""
+    """Copy buffers from one file to another, contiguously. Returns their new offsets and their end. Raises OSError."""
     moved, end = [], 0
     for _, _, offsets, sizes in runs:
         new_offsets = array("q")

@@ -1,14 +1,14 @@
 """The spiller: a thread that moves buffers from memory to files, one sequential file a partition, and finishes partitions.
 
-Other threads leave notes for it. What it does with a partition is the table in ``spill.py``; the files are
-``directory.py``'s. Payloads are written as they are, in pieces of some MB; within a piece those of one subpartition lie together,
-because they are read together.
+Other threads leave notes for it. The table in ``spill.py`` has the states of a partition; ``directory.py`` has the files.
+Payloads are written unchanged, in pieces of some MB; within a piece the payloads of a subpartition are adjacent, because they
+are read together.
 
-Readers of a pipelined partition have their buffers dropped when they were sent, some sooner than others. When more of its file
-is dropped than kept, the kept buffers are copied to a new file and the old one is closed. It is neither overwritten nor
-punched: what ``sendfile`` has sent of it may still lie in a receiver's queue as the file's own pages.
+Sent buffers of a pipelined partition are dropped, at different times for different readers. When more of its file is dropped than
+kept, the kept buffers are copied to a new file and the old file is closed. It is neither overwritten nor punched: regions that
+``sendfile`` has sent may still be in a receiver's queue as the file's own pages.
 
-When the disk takes nothing, the data stays in memory (so that writers wait) and it is tried again every second.
+While writes to the disk fail, the data stays in memory (so that writers wait), and writing is tried again every second.
 """
 
 from collections import deque
@@ -29,9 +29,9 @@ from broker.shuffle.spill.spill import Spill, SpillEvent, SpillState, copied, jo
 
 log = get_logger("shuffle")
 
-# How long to wait (s) before a disk that took nothing is tried again.
+# The wait (s) before a failed disk is tried again.
 _RETRY_S = 1.0
-# Files of blocking partitions that are open at a time; others are opened when they are read.
+# The most open files of blocking partitions; others are opened when they are read.
 OPEN_FILES = 256
 
 Done = Callable[[OSError | None], None]
@@ -39,7 +39,7 @@ Done = Callable[[OSError | None], None]
 
 @attrs.define(eq=False)
 class _Finish:
-    """A request to make a partition durable. ``storing`` is None until all of it is written, and if it was released before."""
+    """A request to make a partition durable. ``storing``: None until all of it is written, or if it was released before."""
 
     spill: Spill
     done: Done
@@ -59,23 +59,23 @@ class Spiller:
         released_bytes: int = 0,
         open_files: int = OPEN_FILES,
     ) -> None:
-        """``released_bytes``: of the files of released partitions, how much may wait for others to grow."""
+        """``released_bytes``: the limit of released partitions' files that wait for others to grow."""
         self.directory = SpillDirectory(disk, directory, clock, released_bytes, open_files)
         self.released = self.directory.released
         self._budget = budget
         self._clock = clock
         self._lock = Lock()
-        self._spills: dict[ResultPartition, Spill] = {}  # of partitions that were not released
+        self._spills: dict[ResultPartition, Spill] = {}  # of partitions not released
         self._finishes: list[_Finish] = []
         self._released: list[Spill] = []
         self._untidy: deque[Spill] = deque()
         self._wake = Event()
         self._room_freed = False
         self._pressed = False
-        # Writers that were held back may go on; called on the spiller's thread.
+        # Called on the spiller's thread when waiting writers may continue.
         self.on_room_freed: Callable[[], None] = lambda: None
         budget.on_room_freed = self._note_room
-        self.broken: OSError | None = None  # the disk takes nothing
+        self.broken: OSError | None = None  # the error of a disk that takes no writes
 
     # -- from other threads -------------------------------------------------------------------------------------------
 
@@ -99,15 +99,15 @@ class Spiller:
         self._wake.set()
 
     def press(self) -> None:
-        """Memory has become scarce, or so much of a partition is in memory that some should be written."""
+        """Memory has become scarce, or a partition has so much in memory that some should be written."""
         self._pressed = True
         if self.broken is None and not self._wake.is_set():
             self._wake.set()
 
     def finish(self, partition: ResultPartition, done: Done) -> None:
-        """Write what is left of it and its index, durably; ``done`` is called on the spiller's thread.
+        """Write the rest of it and its index, durably; ``done`` is called on the spiller's thread.
 
-        ``done(None)`` as well if it was released meanwhile: the caller sees that when it finishes the partition.
+        Also ``done(None)`` if it was released meanwhile, which the caller sees when it finishes the partition.
         """
         with self._lock:
             spill = self._spills.get(partition) or Spill(partition)
@@ -119,7 +119,7 @@ class Spiller:
         self._wake.set()
 
     def remove(self, partition: ResultPartition) -> None:
-        """The partition's buffers were dropped: its files are to be removed. Does nothing the second time."""
+        """The partition's buffers were dropped: remove its files. Does nothing the second time."""
         with self._lock:
             spill = self._spills.pop(partition, None)
         if spill is None:
@@ -152,13 +152,13 @@ class Spiller:
         while self._untidy:
             worked = True
             self._tidy(self._untidy.popleft())
-        # Not at each step, because it looks at all partitions.
+        # Not at each step, because it visits all partitions.
         pressed, self._pressed = self._pressed, False
         if pressed or self._budget.memory_scarce:
             worked |= self._make_room()
         else:
             self.broken = None
-        # Released files are on the disk still, and must not take the place of others.
+        # Released files are still on the disk, and must not take the space of others.
         worked |= self.released.trim(self._budget.disk_left)
         if self._room_freed:
             self._room_freed = False
@@ -169,11 +169,11 @@ class Spiller:
         self._wake.set()
 
     def close(self) -> None:
-        """When the thread has ended."""
+        """To be called after the thread has ended."""
         self.directory.close()
 
     def load(self, budget: Budget, ttl_s: float) -> Iterator[tuple[ResultPartition, float]]:
-        """When the broker starts: see ``SpillDirectory.load``."""
+        """At the broker's start; see ``SpillDirectory.load``."""
         for spill, left_s in self.directory.load(budget, ttl_s):
             self._add(spill)
             yield spill.partition, left_s
@@ -181,7 +181,7 @@ class Spiller:
     # -- moving buffers to files --------------------------------------------------------------------------------------
 
     def _next(self) -> Spill | None:
-        """What to spill now: the partition with the most memory, until half of that is free; else one with much in memory."""
+        """The partition to spill now: the one with the most memory, until half of it is free; else one with much in memory."""
         if self._budget.disk_full:
             return None
         with self._lock:
@@ -192,7 +192,7 @@ class Spiller:
         return next((spill for spill in candidates if spill.partition.spill_early), None)
 
     def _make_room(self) -> bool:
-        """Spill as long as there is something to spill now."""
+        """Spill as long as a partition is to be spilled."""
         spilled = False
         while (spill := self._next()) is not None:
             try:
@@ -210,7 +210,7 @@ class Spiller:
         return spilled
 
     def spill_piece(self, spill: Spill) -> int:
-        """Move one piece of a partition's memory to its file; returns how many buffers. 0: there is nothing to move. OSError."""
+        """Move a piece of a partition's memory to its file; returns the number of buffers, perhaps 0. Raises OSError."""
         try:
             return self._move_piece(spill)
         except OSError:  # perhaps the disk is full
@@ -242,14 +242,14 @@ class Spiller:
         return count
 
     def _tidy(self, spill: Spill) -> None:
-        """Copy the kept buffers of a pipelined partition's file to a new one."""
+        """Copy the kept buffers of a pipelined partition's file to a new file."""
         partition, holdings = spill.partition, spill.partition.holdings
         runs: list[FileRun] = []
         with partition.lock:
             if spill.state is not SpillState.UNTIDY:
                 return  # released
             old = holdings.file
-            if old is None:  # nothing of it is kept any more
+            if old is None:  # it has no kept buffers any more
                 spill.note(SpillEvent.FILE_REWRITTEN)
                 return
             for part in partition.subpartitions:
@@ -260,7 +260,7 @@ class Spiller:
             self.released.make_way(size)
             new = self.directory.create(spill)
             moved, end = copied(old.get(), new.get(), runs)
-        except OSError as error:  # the old one is as good as before
+        except OSError as error:  # the old file is still valid
             log.warning("spill_rewrite_failed", partition=str(partition.id), error=str(error))
             with partition.lock:
                 if spill.state is SpillState.UNTIDY:
@@ -269,13 +269,13 @@ class Spiller:
         with partition.lock:
             if spill.state is SpillState.UNTIDY:
                 spill.note(SpillEvent.FILE_REWRITTEN)
-            if holdings.file is old:  # else all of it was dropped meanwhile
+            if holdings.file is old:  # otherwise all of it was dropped meanwhile
                 holdings.file_rewritten(new, end, runs, moved)
 
     # -- finishing partitions -----------------------------------------------------------------------------------------
 
     def _store(self, finishes: list[_Finish]) -> None:
-        """Make partitions durable together, and say how each has ended."""
+        """Make partitions durable together, and report the outcome of each."""
         for each in finishes:
             try:
                 each.storing = self._write_rest(each.spill)
@@ -292,7 +292,7 @@ class Spiller:
             each.done(each.error)
 
     def _write_rest(self, spill: Spill) -> Storing | None:
-        """Write everything that is in memory. None if the partition failed or was released. OSError."""
+        """Write everything in memory. None if the partition failed or was released. Raises OSError."""
         partition = spill.partition
         following = partition.end_subpartitions()
         while following:

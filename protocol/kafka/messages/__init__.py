@@ -1,1 +1,1 @@
-"""The messages of Kafka that are read and written by hand. A module has both sides of its message."""
+"""Kafka's messages that are encoded and decoded by hand. A module has both sides of its message."""

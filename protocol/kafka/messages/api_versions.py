@@ -1,6 +1,6 @@
-"""ApiVersions, versions 0 to 4: the first request of a client, which asks what the broker serves.
+"""ApiVersions, versions 0 to 4: a client's first request, which asks for the APIs and versions that the broker serves.
 
-The response's header is always version 0. A broker that does not know the request's version answers with the body of version 0
+The response's header is always version 0. A broker that does not serve the request's version answers with the body of version 0
 and error 35 (unsupported version), so that any client can read which version to use instead.
 """
 
@@ -15,9 +15,9 @@ from protocol.wire import Reader, Writer
 MIN_VERSION, MAX_VERSION = 0, 4
 
 _FLEXIBLE = 3
-# The first version whose readers accept a supported feature with the lowest level 0 (KIP-1022); others would fail on one.
+# From this version on, readers accept a supported feature with the lowest level 0 (KIP-1022); older readers fail on it.
 _LEVEL_0 = 4
-# The tags of these fields.
+# Field tags.
 _SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES = 0, 1, 2
 
 
@@ -29,7 +29,7 @@ class ApiVersionsRequest(NamedTuple):
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0) -> ApiVersionsRequest:
-    """The name of the client's software. Never fails: the response must reach every client, whatever it sent."""
+    """The client's software. Never raises: every client must get the response, whatever it sent."""
     if version < _FLEXIBLE:
         return ApiVersionsRequest()
     reader = Reader(view, pos)
@@ -42,8 +42,8 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> ApiVersionsRe
 class Features(NamedTuple):
     """The tagged fields of a response.
 
-    ``finalized``: what the cluster has agreed on, name -> level. A client goes by the finalized levels with the largest
-    ``epoch`` that it has seen; -1 says that the broker does not know them.
+    ``finalized``: the levels that the cluster has agreed on, by name. A client uses the finalized levels with the largest
+    ``epoch`` that it has seen; -1: the broker does not know them.
     """
 
     supported: Mapping[str, tuple[int, int]]  # name -> (lowest, highest level)
@@ -61,7 +61,7 @@ def response(
 ) -> bytes:
     """The whole response frame. ``ranges`` is API key -> (lowest, highest version).
 
-    Versions before 3 have no fields for features. For a request of a version that is not served, pass version 0, error 35 and
+    Versions before 3 have no fields for features. For a request of an unsupported version, pass version 0, error 35 and
     only the range of ApiVersions.
     """
     flexible = request_version >= _FLEXIBLE
@@ -88,7 +88,7 @@ def response(
 
 def _tag_features(out: Writer, features: Features, version: int) -> None:
     supported = {name: levels for name, levels in features.supported.items() if levels[0] > 0 or version >= _LEVEL_0}
-    # As Kafka does, a level is given as a range of one, and a feature at level 0 is left out.
+    # As in Kafka, a level is sent as the range (level, level), and a feature at level 0 is omitted.
     finalized = {name: (level, level) for name, level in features.finalized.items() if level > 0}
     out.uvarint(3)
     _tag(out, _SUPPORTED_FEATURES, _levels(supported))

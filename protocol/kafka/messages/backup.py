@@ -1,8 +1,8 @@
 """Backup, version 0: pin the files of a backup, keep them pinned, release them.
 
-This API is this project's own: `broker backup` asks with it for files that it then copies by itself, on the broker's machine.
-It is encoded like Kafka's APIs (flexible encoding, KIP-482) under a key far from theirs. Clients learn from the feature
-``FEATURE`` of ApiVersions that a broker serves it.
+This project's own API: `broker backup` uses it to pin files, which it then copies by itself on the broker's machine. It is
+encoded like Kafka's APIs (flexible encoding, KIP-482), under a key far from theirs. The feature ``FEATURE`` in ApiVersions
+tells clients that a broker serves it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BackupRequest(NamedTuple):
 
 
 class BackupResponse(NamedTuple):
-    """``message`` says why where there is an error. To BEGIN: the id of the backup, and the directory that has its files."""
+    """``message`` explains an error. The answer to BEGIN has the backup's id and the directory of its files."""
 
     throttle_ms: int = 0
     error: int = 0

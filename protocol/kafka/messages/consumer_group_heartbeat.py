@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (68) where nothing has changed, which is nearly every one: read and answered without Kafka's schema.
+"""ConsumerGroupHeartbeat (68) without changes, the usual case: read and answered without Kafka's schema.
 
-Such a request names group, member, epoch and perhaps the instance id, and the rest of it is always the same bytes. Everything
-else is left to ``schema/control.py``.
+Such a request has the group, the member, its epoch and perhaps the instance id, followed by constant bytes. All other requests
+are left to ``schema/control.py``. Pure.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import struct
 from typing import NamedTuple
 
 _I32 = struct.Struct(">i").unpack_from
-# What follows the instance id, by version: no rack, rebalance timeout -1, no names, (1: no expression,) no assignor, no
+# The bytes after the instance id, by version: no rack, rebalance timeout -1, no names, (1: no expression,) no assignor, no
 # partitions, no tagged fields.
 _UNCHANGED = {0: b"\0\xff\xff\xff\xff\0\0\0\0", 1: b"\0\xff\xff\xff\xff\0\0\0\0\0"}
 # Frame length, correlation id, tags, throttle time, error code, message (null), length of the member id.
 _HEAD = struct.Struct(">iiBihBB").pack
 # Member epoch, heartbeat interval, no assignment, no tagged fields.
 _TAIL = struct.Struct(">iibB").pack
-# Both of them without the frame's length.
+# The size of both without the frame's length.
 _FIXED_BYTES = 23
-# Texts are read and written whose length, which is one too high as that 0 is null, takes one byte.
+# Only texts whose encoded length (length + 1, because 0 is null) takes one byte are read and written.
 _LONG = 0x80
 
 
 class Unchanged(NamedTuple):
-    """A heartbeat of a member that has nothing new to say."""
+    """A heartbeat of a member without changes."""
 
     group_id: str
     member_id: str
@@ -33,7 +33,7 @@ class Unchanged(NamedTuple):
 
 
 def parse_unchanged(frame: memoryview, pos: int, version: int) -> Unchanged | None:
-    """The request whose body begins at ``pos``; None if it says anything else, or cannot be read here."""
+    """The request whose body begins at ``pos``; None if it has changes or cannot be read here."""
     try:
         size = frame[pos]
         if not 0 < size < _LONG:
@@ -64,7 +64,7 @@ def parse_unchanged(frame: memoryview, pos: int, version: int) -> Unchanged | No
 
 
 def encode_unchanged(correlation_id: int, member_id: str, epoch: int, interval_ms: int) -> bytes | None:
-    """The frame of the answer without error and assignment, in any version. None for a member id that is too long."""
+    """The frame of the answer without error and assignment, in any version. None if the member id is too long."""
     text = member_id.encode()
     size = len(text)
     if size + 1 >= _LONG:

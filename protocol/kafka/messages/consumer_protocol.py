@@ -1,8 +1,8 @@
-"""What the members of a consumer group tell each other through the broker: subscriptions and assignments.
+"""The subscriptions and assignments that the members of a consumer group send each other through the broker.
 
 The broker passes these bytes on unread, with one exception: ``groups/subscription.py`` reads the topics of a subscription,
 because OffsetDelete must know which topics a group reads. The rest serves the consumers of the simulator and of the tests. Both
-messages begin with a version. As Kafka's rules ask, a version newer than the newest known here is read like the newest.
+messages begin with a version. As Kafka requires, a version newer than ``NEWEST_VERSION`` is read like that version. Pure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encode_subscription(
     generation: int = -1,
     rack: str | None = None,
 ) -> bytes:
-    """The metadata that a member joins its group with."""
+    """The metadata with which a member joins its group."""
     assert 0 <= version <= NEWEST_VERSION
     names = list(topics)
     out = Writer()
@@ -61,9 +61,9 @@ def encode_subscription(
 
 
 def parse_subscribed_topics(data: BytesLike, max_topics: int = UNLIMITED) -> list[str]:
-    """The topics of a subscription, which stand where version 0 had them; what follows is not looked at, as in Kafka's broker.
+    """The topics of a subscription, at their place in version 0. The rest is ignored, as in Kafka's broker.
 
-    Raises ProtocolError, TooManyEntries for more than ``max_topics`` before any is read.
+    Raises ProtocolError, or TooManyEntries for more than ``max_topics`` before any topic is read.
     """
     _, topics = _read_topics(Reader(data, 0, max_topics))
     return topics
@@ -83,7 +83,7 @@ def parse_subscription(data: BytesLike) -> Subscription:
 def encode_assignment(
     partitions: Mapping[str, Sequence[int]], *, version: int = 1, user_data: bytes | None = None
 ) -> bytes:
-    """What the leader assigns to one member."""
+    """The leader's assignment for one member."""
     assert 0 <= version <= NEWEST_VERSION
     out = Writer()
     out.i16(version)
@@ -93,7 +93,7 @@ def encode_assignment(
 
 
 def parse_assignment(data: BytesLike) -> Assignment:
-    """A member without partitions may have been sent no bytes at all. Raises ProtocolError."""
+    """The assignment in ``data``, which may be empty for a member without partitions. Raises ProtocolError."""
     if not len(data):
         return Assignment(0, {}, None)
     reader = Reader(data)

@@ -1,16 +1,16 @@
-"""Fetch, versions 4 to 18, both sides, by hand. From version 13 on the topic's id stands in place of its name.
+"""Fetch, versions 4 to 18, both sides, by hand. From version 13 on, topics are named by their ids.
 
-The broker's side (``parse_request``, ``response_parts``) never sees a record. A partition brings the size of its records in
-bytes and the parts that hold them (buffers, or regions of a file that sendfile sends); the response is a list in which these
-parts stand between the bytes that Kafka puts around them. A request for one partition, which most clients send, is read by a
-few struct calls and answered from a template; every other request takes the general way.
+The broker's side (``parse_request``, ``response_parts``) never reads records. A partition has the size of its records in bytes
+and the parts that hold them (buffers, or file regions for sendfile); the response is a list in which these parts stand between
+the bytes of Kafka's framing. A request for one partition, the most frequent one, is read by a few struct calls and answered
+from a template; all others take the general path.
 
-The client's side (``request``, ``parse_response``) asks for one partition a request, because a reader that wants to be fast has
-a connection for each, and leaves the records of the answer in the frame. It uses no fetch sessions: they save bytes where a
-request names many partitions.
+The client's side (``request``, ``parse_response``) asks for one partition a request, because a fast reader has a connection for
+each partition, and leaves the response's records in the frame. It uses no fetch sessions, which only save bytes where a request
+names many partitions.
 
-Fields of which a client of this broker never needs the value are not written: tagged ones that lead to another leader (there is
-one node), and those of replicas, whose tagged fields in a request are skipped.
+Fields that clients of this broker never need are not written: tagged fields that lead to another leader (there is one node), and
+those of replicas, whose tagged fields in a request are skipped. Pure.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from protocol.wire import UNLIMITED, BytesLike, Reader, Writer, encode_uvarint
 
 MIN_VERSION, MAX_VERSION = 4, 18
 CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 4, 18
-FIRST_WITH_TOPIC_ID = 13  # from this version on a topic's id stands in place of its name
+FIRST_WITH_TOPIC_ID = 13  # from this version on, a topic's id replaces its name
 
 _FLEXIBLE = 12
-_WITHOUT_REPLICA = 15  # from this version on only a tagged field says that the client is a replica
+_WITHOUT_REPLICA = 15  # from this version on, a replica identifies itself by a tagged field only
 _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
 
 
 class FetchPartition(NamedTuple):
-    """A field that the request's version does not have is -1. ``topic`` is the name, or from version 13 on the id's 16 bytes."""
+    """A field missing in the request's version is -1. ``topic`` is the name, or from version 13 on the id's 16 bytes."""
 
     topic: str | bytes
     partition: int
@@ -47,7 +47,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """``forgotten`` are the (topic, partition) that a session drops. A request without a session has id 0, epoch -1."""
+    """``forgotten``: the (topic, partition) pairs that a session drops. A request without a session has id 0, epoch -1."""
 
     max_wait_ms: int
     min_bytes: int
@@ -60,13 +60,13 @@ class FetchRequest(NamedTuple):
     rack_id: str = ""
     replica_id: int = -1
     cluster_id: str | None = None
-    by_id: bool = False  # topics are named by their ids
+    by_id: bool = False  # topics are ids
 
 
 class PartitionData(NamedTuple):
-    """``aborted`` are (producer id, first offset) of aborted transactions, None if the client did not ask for them.
+    """``aborted``: (producer id, first offset) of each aborted transaction; None if the client did not ask for them.
 
-    ``records_size`` counts the bytes of ``records_parts``; what the parts are is between the caller and its socket.
+    ``records_size`` counts the bytes of ``records_parts``; their types are between the caller and its socket.
     """
 
     partition: int
@@ -80,7 +80,7 @@ class PartitionData(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """``topic`` is the name, or from version 13 on the id. ``aborted`` are (producer id, first offset), or None.
+    """``topic`` is the name, or from version 13 on the id. ``aborted``: pairs of (producer id, first offset), or None.
 
     ``records`` is a view into the frame.
     """
@@ -118,9 +118,9 @@ _PARTITION_7 = struct.Struct(">iiqqii")
 _PARTITION_9 = struct.Struct(">iiiqqii")
 _PARTITION_11 = struct.Struct(">iiiqqiih")
 _PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
-# One of many partitions from v12 on, up to and with the number of its tags.
+# A partition of many from v12 on, up to the number of its tags, inclusive.
 _MANY_12 = struct.Struct(">iiqiqiB")
-# From v13 on: the replica (up to v14), then the rest up to and with the topic's id.
+# From v13 on: the replica (up to v14), then the rest up to the topic's id, inclusive.
 _REPLICA = struct.Struct(">i")
 _HEAD_13 = struct.Struct(">iiibiiB16s")
 
@@ -128,7 +128,7 @@ _HEAD_13 = struct.Struct(">iiibiiB16s")
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> FetchRequest:
     """The request that begins at ``pos`` in ``view``. Bytes after its end are ignored.
 
-    ``max_entries``: the most topics and partitions, together, that it may have. Raises ProtocolError, or TooManyEntries for
+    ``max_entries``: the limit of topics and partitions together. Raises ProtocolError, or TooManyEntries for
     more.
     """
     session_id, session_epoch, epoch, log_start, last_epoch = 0, -1, -1, -1, -1
@@ -179,12 +179,12 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
                 (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None, False),
             )
     except (struct.error, UnicodeDecodeError):
-        pass  # the general way raises the error, or reads a request with no or several partitions
+        pass  # the general path raises the error, or reads a request for no or several partitions
     return _parse_any(Reader(view, pos, max_entries), version)
 
 
 def _parse_by_id(view: memoryview, version: int, pos: int, max_entries: int) -> FetchRequest:
-    """The same from version 13 on. Raises struct.error for a request that is shorter than one for one partition."""
+    """The same from version 13 on. Raises struct.error for a request shorter than one for one partition."""
     replica, start = (-1, pos) if version >= _WITHOUT_REPLICA else (_REPLICA.unpack_from(view, pos)[0], pos + 4)
     wait, least, most, isolation, session_id, session_epoch, topics, topic = _HEAD_13.unpack_from(view, start)
     count, index, epoch, offset, last_epoch, log_start, size_max, tags, more_tags, forgotten, rack, rest = (
@@ -228,13 +228,13 @@ def _parse_any(reader: Reader, version: int) -> FetchRequest:
 
 
 def _read_partitions(reader: Reader, topic: str | bytes, partitions: list[FetchPartition]) -> None:
-    """The partitions of a topic, from version 12 on: a consumer may have a thousand of them in each of its requests."""
+    """The partitions of a topic, from version 12 on. A consumer may name a thousand of them in each request."""
     count = reader.compact_array(_MANY_12.size)
     view, pos, unpack = reader.view, reader.pos, _MANY_12.unpack_from
     for _ in range(count):
         try:
             index, epoch, offset, last_epoch, log_start, size_max, tags = unpack(view, pos)
-        except struct.error:  # the tags of another one have taken its bytes
+        except struct.error:  # the tags of another partition have taken its bytes
             raise ProtocolError("the message ends inside a partition") from None
         pos += _MANY_12.size
         partitions.append(_new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch)))
@@ -264,7 +264,7 @@ def _read_forgotten(reader: Reader, version: int) -> list[tuple[str | bytes, int
 
 
 def _read_tags(reader: Reader, version: int, replica: int) -> tuple[str | None, int]:
-    """The cluster's id and the replica's, ``replica`` unless a tagged field says it."""
+    """The cluster's id and the replica's, which is ``replica`` unless a tagged field has it."""
     cluster_id: str | None = None
     for _ in range(reader.compact_tag_count()):
         tag = reader.uvarint()
@@ -295,7 +295,7 @@ def request(
     max_bytes: int,
     isolation_level: int,
 ) -> bytes:
-    """A whole request frame for one partition. ``topic`` must be its id from version 13 on, its name before."""
+    """A whole request frame for one partition. ``topic`` is its id from version 13 on, before that its name."""
     flexible = version >= _FLEXIBLE
     out = Writer(bytearray(4))
     out.raw(request_header(ApiKey.FETCH, version, correlation_id, client_id))
@@ -351,21 +351,21 @@ _PREFIX_7 = struct.Struct(">iiihiih")
 _PREFIX_12 = struct.Struct(">iiBihiBB")
 _PREFIX_13 = struct.Struct(">iiBihiB16s")  # with the topic's id in place of its name
 # One partition without aborted transactions: count, index, error, high watermark, last stable offset, (v5) log start,
-# null or none for the transactions, (v11) no preferred replica, size of the records.
+# null or an empty array of transactions, (v11) no preferred replica, size of the records.
 _DATA_4 = struct.Struct(">iihqqii")
 _DATA_5 = struct.Struct(">iihqqqii")
 _DATA_11 = struct.Struct(">iihqqqiii")
 _DATA_12 = struct.Struct(">BihqqqBi")
 _THREE_TAGS = b"\0\0\0"
-# The length that a frame states, but for the name, the records and, in v12, the varint of their size.
+# The length in a frame without the name, the records and, in v12, the varint of their size.
 _LENGTH_4 = _PREFIX_4.size + _DATA_4.size - 4
 _LENGTH_5 = _PREFIX_4.size + _DATA_5.size - 4
 _LENGTH_7 = _PREFIX_7.size + _DATA_5.size - 4
 _LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
 _LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
-# One of many partitions without records from v12 on: as above, with the number of aborted transactions and all tags.
+# A partition of many, without records, from v12 on: as above, with the number of aborted transactions and all tags.
 _EMPTY_12 = struct.Struct(">ihqqqBiBB")
-# One of many with records: the same up to their size.
+# A partition of many, with records: the same up to their size.
 _MANY_DATA_12 = struct.Struct(">ihqqqBi")
 _LENGTH_13 = _PREFIX_13.size + _DATA_12.size + len(_THREE_TAGS) - 4
 _ABORTED = struct.Struct(">qq")  # an aborted transaction: producer id, first offset
@@ -379,10 +379,10 @@ def response_parts(
     session_id: int,
     topics: Sequence[tuple[str | bytes, Sequence[PartitionData]]],
 ) -> list[Any]:
-    """The response frame as parts to send one after the other: bytes, and between them the partitions' own parts.
+    """The response frame as parts to send in order: bytes, and between them the partitions' own parts.
 
-    ``topics`` are given as in the request: by name, or from version 13 on by the id's 16 bytes. The first part begins with the
-    length of the whole frame.
+    ``topics`` are named as in the request: by name, or from version 13 on by the 16 bytes of the id. The first part begins with
+    the length of the whole frame.
     """
     if len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((partition, code, high, stable, start, aborted, size, parts),) = topics[0]
@@ -441,7 +441,7 @@ def _response_parts_any(
 ) -> list[Any]:
     flexible = version >= _FLEXIBLE
     parts: list[Any] = []
-    total = 0  # without the four bytes of the length itself
+    total = 0  # without the four bytes of the length
     out = Writer()
     out.i32(correlation_id)
     if flexible:
@@ -511,7 +511,7 @@ def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
             if flexible:
                 out.no_tags()
     if version >= 11:
-        out.i32(-1)  # preferred read replica: this node is the only one
+        out.i32(-1)  # preferred read replica: there is only this node
     if flexible:
         out.uvarint(data.records_size + 1)
     else:
@@ -519,7 +519,7 @@ def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
 
 
 def parse_response(frame: BytesLike, version: int) -> FetchResponse:
-    """The response in a whole frame, its length included. Raises ProtocolError."""
+    """The response in a whole frame, length prefix included. Raises ProtocolError."""
     flexible = version >= _FLEXIBLE
     reader = Reader(frame, 4)
     correlation_id = reader.i32()

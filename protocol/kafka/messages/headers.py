@@ -1,4 +1,4 @@
-"""Request and response headers. Every request passes through here.
+"""Request and response headers. ``parse_request_header`` runs on the processor for every request.
 
 A request frame begins with its length, the API key and version, the correlation id and the client id; from header
 version 2 on, tagged fields follow. The client id keeps its old int16 length in all versions.
@@ -17,7 +17,7 @@ _FIXED = struct.Struct(">ihhih")  # frame length, API key, API version, correlat
 _FIXED_SIZE = _FIXED.size
 _I32 = struct.Struct(">i")
 _I32_TAGS = struct.Struct(">iB")
-# The most tagged fields of a header. Kafka's schemas define none for requests, and the processor thread reads headers.
+# The most tagged fields of a header. Kafka's schemas define none for requests, and processors read headers.
 _TAGS_MAX = 64
 
 
@@ -35,7 +35,7 @@ _new = tuple.__new__  # skips the generated __new__: 0.15 us of 1 us
 
 
 def parse_request_header(frame: BytesLike) -> RequestHeader:
-    """The header of a whole frame, which includes its length prefix. Raises ProtocolError."""
+    """The header of a whole frame, length prefix included. Raises ProtocolError."""
     try:
         _, key, version, correlation_id, size = _FIXED.unpack_from(frame)
     except struct.error:
@@ -75,5 +75,5 @@ def request_header(key: int, version: int, correlation_id: int, client_id: str |
 
 
 def response_header(correlation_id: int, version: int) -> bytes:
-    """A response's header of header version 0 or 1, without the frame's length."""
+    """A response's header, version 0 or 1, without the frame's length."""
     return _I32_TAGS.pack(correlation_id, 0) if version else _I32.pack(correlation_id)

@@ -1,7 +1,6 @@
-"""Metadata, versions 0 to 13, by hand: clients ask for all topics again and again, and there may be thousands of them.
+"""Metadata, versions 0 to 13, by hand, because clients repeatedly ask for all topics, and there may be thousands.
 
-The response is plain bytes. A broker may cache them until a topic changes, and send them again with
-``frames.with_correlation_id``.
+The response is plain bytes. A broker may cache it until a topic changes, and resend it with ``frames.with_correlation_id``.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import NamedTuple
 from protocol.wire import UNLIMITED, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 0, 13
-FIRST_BY_TOPIC_ID = 12  # from this version on a client may ask for a topic by its id
+FIRST_BY_TOPIC_ID = 12  # from this version on, a client may ask for a topic by its id
 
 _FLEXIBLE = 9
-_WITH_TOPIC_ID = 10  # from this version on a topic has its id beside its name
-# These versions alone have the operations that the client may carry out on the cluster; DescribeCluster has them since.
+_WITH_TOPIC_ID = 10  # from this version on, a topic has an id beside its name
+# Only these versions have the client's authorized operations on the cluster; later, DescribeCluster has them.
 _FIRST_CLUSTER_OPERATIONS, _LAST_CLUSTER_OPERATIONS = 8, 10
-_WITH_ERROR = 13  # from this version on the answer has an error of its own, which only proxies set
+_WITH_ERROR = 13  # from this version on, the response has a top-level error, which only proxies set
 
 ZERO_ID = bytes(16)  # Kafka's "no topic id"
 
@@ -30,7 +29,7 @@ OPERATIONS_NOT_ASKED = -(2**31)
 class MetadataRequest(NamedTuple):
     """``topics`` is None if the client asks for all topics, and empty if it asks for none.
 
-    A topic is given by its name, or by the 16 bytes of its id. A topic with neither has ``ZERO_ID``.
+    A topic is named by its name, or by the 16 bytes of its id. A topic with neither has ``ZERO_ID``.
     """
 
     topics: list[str | bytes] | None
@@ -57,7 +56,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """``name`` is None, which versions before 12 cannot say, where only the id is known or to be told."""
+    """``name`` is None where only the id is known or may be told. Versions before 12 cannot express that."""
 
     error: int
     name: str | None
@@ -70,7 +69,7 @@ class TopicMetadata(NamedTuple):
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> MetadataRequest:
     """The request that begins at ``pos`` in ``view``. Bytes after its end are ignored.
 
-    ``max_entries``: the most topics that it may name. Raises ProtocolError, or TooManyEntries for more.
+    ``max_entries``: the limit of topics. Raises ProtocolError, or TooManyEntries for more.
     """
     reader = Reader(view, pos, max_entries)
     flexible = version >= _FLEXIBLE
@@ -141,8 +140,8 @@ def response(
 
 
 def response_size(version: int, topics: Iterable[TopicMetadata]) -> int:
-    """An upper bound for the bytes that these topics take in a response, without the response's few other fields."""
-    # Three arrays (before version 5 two) of one node each, all lengths in 4 bytes.
+    """An upper bound for the bytes of these topics in a response, without the response's few other fields."""
+    # Three arrays (before version 5: two) of one node each, all lengths in 4 bytes.
     per_partition = 52 if version >= 5 else 40
     return sum(48 + 3 * len(topic.name or "") + per_partition * len(topic.partitions) for topic in topics)
 
@@ -182,7 +181,7 @@ def _write_topic(out: Writer, version: int, topic: TopicMetadata) -> None:
         out.no_tags()
 
 
-# The part of a partition whose size is fixed: error, index, leader, (v7) leader epoch.
+# The fixed-size part of a partition: error, index, leader, (v7) leader epoch.
 _PARTITION_0 = struct.Struct(">hii")
 _PARTITION_7 = struct.Struct(">hiii")
 

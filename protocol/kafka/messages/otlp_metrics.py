@@ -1,9 +1,7 @@
 """The metrics that clients push (KIP-714): ``MetricsData`` of OpenTelemetry's protocol, version 1, in protobuf.
 
-Kafka's clients push gauges and sums. Histograms and summaries, and fields that are not listed here, are passed over. Reading is
-bounded by the number of fields, because every field costs about 1 us, whatever it holds: a message of 1 MiB may have 500,000.
-
-Pure.
+Kafka's clients push gauges and sums. Histograms, summaries and fields not listed here are skipped. The number of fields is
+bounded, because each costs about 1 us, whatever its content: a message of 1 MiB may have 500,000. Pure.
 """
 
 import struct
@@ -12,13 +10,13 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
 
-# Fields of a message: a client with 1,000 metrics has some 10,000.
+# The most fields of a message. A client with 1,000 metrics sends about 10,000.
 FIELDS_MAX: Final = 50_000
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _DOUBLE, _SIGNED_64 = struct.Struct("<d"), struct.Struct("<q")
 
-# Numbers of fields, by the message that they are in.
+# Field numbers, with their message.
 _RESOURCE_METRICS = 1  # MetricsData
 _SCOPE_METRICS = 2  # ResourceMetrics
 _METRICS = 2  # ScopeMetrics
@@ -28,12 +26,12 @@ _AS_DOUBLE, _AS_INT, _ATTRIBUTES = 4, 6, 7  # NumberDataPoint
 _KEY, _VALUE = 1, 2  # KeyValue
 _STRING, _BOOL, _INT, _FLOAT = 1, 2, 3, 4  # AnyValue
 
-# The number of a field, and its value: an int of a varint, the bytes of everything else.
+# A field's number and value: an int for a varint, otherwise bytes.
 _Field = tuple[int, int | memoryview]
 
 
 class Point(NamedTuple):
-    """One value of a metric. Of several attributes with one key, the last counts."""
+    """One value of a metric. Of several attributes with the same key, the last counts."""
 
     metric: str
     attributes: dict[str, str]
@@ -41,7 +39,7 @@ class Point(NamedTuple):
 
 
 def parse_metrics(data: bytes | memoryview) -> list[Point]:
-    """Raises ProtocolError for what is not protobuf, and for more than ``FIELDS_MAX`` fields."""
+    """Raises ProtocolError for invalid protobuf, and for more than ``FIELDS_MAX`` fields."""
     reader = _Reader()
     return [
         point
@@ -53,15 +51,15 @@ def parse_metrics(data: bytes | memoryview) -> list[Point]:
 
 
 def _points(reader: "_Reader", metric: memoryview) -> Iterator[Point]:
-    name, found = "", list[memoryview]()
+    name, points = "", list[memoryview]()
     for number, value in reader.fields(metric):
         if isinstance(value, int):
             continue
         if number == _NAME:
             name = _text(value)
         elif number in (_GAUGE, _SUM):
-            found += reader.messages(value, _DATA_POINTS)
-    for point in found:
+            points += reader.messages(value, _DATA_POINTS)
+    for point in points:
         number_value: float | None = None
         attributes: dict[str, str] = {}
         for number, value in reader.fields(point):
@@ -91,7 +89,7 @@ def _attribute(reader: "_Reader", pair: memoryview) -> tuple[str, str]:
 
 
 def _any_value(reader: "_Reader", data: memoryview) -> str:
-    """Lists and maps become "": no client sends them."""
+    """Lists and maps, which no client sends, become ""."""
     text = ""
     for number, value in reader.fields(data):
         if isinstance(value, int):
@@ -114,7 +112,7 @@ def _text(data: memoryview) -> str:
 
 
 class _Reader:
-    """Reads one message with all that is in it, and counts its fields."""
+    """Reads a message and its submessages, and counts their fields."""
 
     __slots__ = ("_left",)
 
@@ -152,7 +150,7 @@ class _Reader:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at ``at``, of 64 bits at most, and where the next field begins."""
+    """The number at ``at``, of at most 64 bits, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,8 +1,8 @@
 """EndTxns, version 0: commit or abort the transactions of several producers by one decision.
 
-This API is this project's own: with it a micro-batch that many producers write becomes visible as a whole or not at all. It is
-encoded like Kafka's APIs (flexible encoding, KIP-482) under a key far from theirs. Clients learn from the feature ``FEATURE`` of
-ApiVersions that a broker serves it.
+This project's own API: it makes a micro-batch of many producers visible as a whole or not at all. It is encoded like Kafka's APIs
+(flexible encoding, KIP-482), under a key far from theirs. The feature ``FEATURE`` in ApiVersions tells clients that a broker
+serves it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EndTxnsRequest(NamedTuple):
 
 
 class EndTxnsResponse(NamedTuple):
-    """``error_index``: the index of the transaction in the request that the error is about, or -1 for none or all of them."""
+    """``error_index``: the index in the request of the transaction that failed, or -1 for none or all."""
 
     throttle_ms: int
     error: int
@@ -49,7 +49,7 @@ class EndTxnsResponse(NamedTuple):
 def parse_request(body: BytesLike, max_entries: int = UNLIMITED) -> EndTxnsRequest:
     """The request in ``body``, which begins after the header.
 
-    ``max_entries``: the most transactions that it may name. Raises ProtocolError, or TooManyEntries for more.
+    ``max_entries``: the limit of transactions. Raises ProtocolError, or TooManyEntries for more.
     """
     reader = Reader(body, 0, max_entries)
     members = []

@@ -1,10 +1,10 @@
 """ShareFetch and ShareAcknowledge (KIP-932), the broker's side, versions 1 and 2, by hand.
 
-The acknowledge types of a batch, one byte for each record, stay bytes: a request that acknowledges 500 records one by one has
-three values to read and not 500. As in ``fetch.py`` the broker never sees a record: a partition of a response brings the size of
-its records and the parts that hold them, buffers or regions of a file.
+The acknowledge types of a batch, a byte for each record, stay bytes: a request that acknowledges 500 records one by one has three
+values to read instead of 500. As in ``fetch.py``, the broker never reads records: a partition of a response has the size of its
+records and the parts that hold them, buffers or file regions.
 
-Nothing here trusts what the fields say; ``broker.kafka.share`` decides what is valid.
+Nothing here checks the values of fields; ``broker.kafka.share`` does. Pure.
 """
 
 import struct
@@ -17,14 +17,14 @@ from protocol.wire import UNLIMITED, Reader, Writer, encode_uvarint
 MIN_VERSION, MAX_VERSION = 1, 2
 _RENEW = 2  # the first version with renewals, the acquire mode, and the lock time-out in ShareAcknowledge's response
 
-TopicPartition = tuple[bytes, int]  # the 16 bytes of the topic's id, partition
+TopicPartition = tuple[bytes, int]  # the topic's id (16 bytes), partition
 _BATCH = struct.Struct(">qq")
 
 
 class AcknowledgementBatch(NamedTuple):
     first: int
     last: int  # inclusive
-    types: bytes  # one for all of these offsets, or one for each
+    types: bytes  # one for all of these offsets, or one each
 
 
 class SharePartitionRequest(NamedTuple):
@@ -81,7 +81,7 @@ class AcknowledgedPartition(NamedTuple):
 
 
 def parse_fetch(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> ShareFetchRequest:
-    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches."""
+    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches together."""
     reader = Reader(view, pos, max_entries)
     group_id, member_id, epoch = _session(reader)
     max_wait_ms, min_bytes, max_bytes = reader.i32(), reader.i32(), reader.i32()
@@ -113,7 +113,7 @@ def parse_fetch(view: memoryview, version: int, pos: int = 0, max_entries: int =
 def parse_acknowledge(
     view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED
 ) -> ShareAcknowledgeRequest:
-    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches."""
+    """Raises ProtocolError, or TooManyEntries for more than ``max_entries`` topics, partitions and batches together."""
     reader = Reader(view, pos, max_entries)
     group_id, member_id, epoch = _session(reader)
     is_renew = version >= _RENEW and reader.bool()
@@ -149,7 +149,7 @@ def _partitions(reader: Reader) -> list[SharePartitionRequest]:
 _LENGTH = struct.Struct(">i")
 _ACQUIRED = struct.Struct(">qqhB")  # and no tags
 _HEAD = struct.Struct(">ih")  # throttle time, error
-# The current leader: no other broker's, so neither its id nor its epoch is told. And no tags.
+# The current leader is never another broker, so neither id nor epoch is sent; and no tags.
 _NO_LEADER = struct.pack(">iiB", -1, -1, 0)
 
 
@@ -160,14 +160,14 @@ def fetch_parts(
     lock_timeout_ms: int,
     partitions: Sequence[FetchedPartition],
 ) -> list[Any]:
-    """The response frame as parts to send one after the other; the first one begins with the length of the frame."""
+    """The response frame as parts to send in order; the first begins with the frame's length."""
     parts: list[Any] = []
     size = 0
     out = _head(correlation_id, error, message)
     out.data += _LENGTH.pack(lock_timeout_ms)
-    for first, some in _topics(out, partitions):
-        _topic(out, first, len(some))
-        for data in some:
+    for topic_id, partitions_of_topic in _topics(out, partitions):
+        _topic(out, topic_id, len(partitions_of_topic))
+        for data in partitions_of_topic:
             out.data += _HEAD.pack(data.partition[1], data.error)
             out.compact_nullable_string(data.message)
             out.i16(data.acknowledge_error)
@@ -201,9 +201,9 @@ def acknowledge_response(
     out = _head(correlation_id, error, message)
     if version >= _RENEW:
         out.i32(lock_timeout_ms)
-    for first, some in _topics(out, partitions):
-        _topic(out, first, len(some))
-        for data in some:
+    for topic_id, partitions_of_topic in _topics(out, partitions):
+        _topic(out, topic_id, len(partitions_of_topic))
+        for data in partitions_of_topic:
             out.data += _HEAD.pack(data.partition[1], data.error)
             out.compact_nullable_string(data.message)
             out.data += _NO_LEADER
@@ -223,7 +223,7 @@ def _head(correlation_id: int, error: int, message: str | None) -> Writer:
 
 
 def _topics(out: Writer, partitions: Sequence[Any]) -> list[tuple[bytes, list[Any]]]:
-    """The partitions by topic, after the number of topics was written."""
+    """Writes the number of topics and returns the partitions by topic."""
     by_topic: dict[bytes, list[Any]] = {}
     for data in partitions:
         by_topic.setdefault(data.partition[0], []).append(data)

@@ -1,7 +1,7 @@
-"""ShareGroupHeartbeat (76) where nothing has changed, which is nearly every one: read without Kafka's schema.
+"""ShareGroupHeartbeat (76) without changes, the usual case: read without Kafka's schema.
 
-Such a request has the group, the member and its epoch, and the rest of it is always the same bytes. Everything else is left to
-``schema/control.py``. The answer has the form of that to a ConsumerGroupHeartbeat (``consumer_group_heartbeat.py``).
+Such a request has the group, the member and its epoch, followed by constant bytes. All other requests are left to
+``schema/control.py``. The response has the form of ConsumerGroupHeartbeat's (``consumer_group_heartbeat.py``). Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 _I32 = struct.Struct(">i").unpack_from
 # No rack, no names of topics, no tagged fields.
 _UNCHANGED = b"\0\0\0"
-# Texts are read whose length, which is one too high as that 0 is null, takes one byte.
+# Only texts whose encoded length (length + 1, because 0 is null) takes one byte are read.
 _LONG = 0x80
 
 
 class Unchanged(NamedTuple):
-    """A heartbeat of a member that has nothing new to say."""
+    """A heartbeat of a member without changes."""
 
     group_id: str
     member_id: str
@@ -25,7 +25,7 @@ class Unchanged(NamedTuple):
 
 
 def parse_unchanged(frame: memoryview, pos: int) -> Unchanged | None:
-    """The request whose body begins at ``pos``; None if it says anything else, or cannot be read here."""
+    """The request whose body begins at ``pos``; None if it has changes or cannot be read here."""
     try:
         size = frame[pos]
         if not 0 < size < _LONG:

@@ -1,7 +1,7 @@
-"""The 61-byte header of a record batch (format v2), read and patched where the batch lies.
+"""The 61-byte header of a record batch (format v2), read and patched in place.
 
-A broker needs no more than the header to store and serve batches. It writes offsets and the leader's epoch in place, outside
-the bytes that the checksum covers, and never reads the records, which are ``records.py``'s.
+A broker needs no more than the header to store and serve batches. It writes offsets and the leader's epoch outside the bytes that
+the checksum covers, and never reads the records, which ``records.py`` does. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
 assert HEADER_SIZE == 61
 
-LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length excludes
 SMALLEST_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 CRC_START = 21  # the checksum covers everything from the attributes on
 
@@ -28,12 +28,12 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-# Of ours: the batch has one record, whose value is what a Pulsar producer has sent (entry.py). Kafka uses no bit from here on.
+# This project's bit: the batch has one record, whose value a Pulsar producer sent (entry.py). Kafka uses no bit from here on.
 ENTRY = 0x80
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
-SEQUENCES = 2**31  # sequence numbers continue with 0 after 2^31 - 1
+SEQUENCES = 2**31  # sequence numbers wrap to 0 after 2^31 - 1
 
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
@@ -45,7 +45,7 @@ _PRODUCER_AT = 43
 
 
 class UnsupportedMagic(ProtocolError):
-    """A message set of format v0 or v1. Kafka 0.11 and later clients write v2."""
+    """A message set of format v0 or v1. Clients since Kafka 0.11 write v2."""
 
 
 class CorruptBatch(ProtocolError):
@@ -82,7 +82,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing."""
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are undefined."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -103,7 +103,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent producer wrote it, so that its sequence numbers are valid."""
+        """Whether an idempotent producer wrote the batch, so that its sequence numbers are valid."""
         return self.producer_id >= 0
 
 
@@ -113,7 +113,7 @@ _new = tuple.__new__
 def read_header(view: BytesLike, pos: int = 0) -> BatchHeader:
     """The header of the batch at ``pos``, which must lie wholly in ``view``. The checksum is not verified.
 
-    Raises UnsupportedMagic for formats v0 and v1, ProtocolError for any other bytes that are not a batch.
+    Raises UnsupportedMagic for formats v0 and v1, ProtocolError for other invalid bytes.
     """
     try:
         header: BatchHeader = _new(BatchHeader, HEADER.unpack_from(view, pos))
@@ -138,7 +138,7 @@ def _refuse_old_magic(view: BytesLike, pos: int) -> None:
 
 
 def check_crc(view: BytesLike, pos: int, header: BatchHeader) -> None:
-    """Raises CorruptBatch unless the batch at ``pos`` matches its checksum. ``header`` is ``read_header``'s."""
+    """Raises CorruptBatch unless the batch at ``pos`` matches its checksum. ``header`` is from ``read_header``."""
     if crc32c(view[pos + CRC_START : pos + LOG_OVERHEAD + header[1]]) != header[4]:
         raise CorruptBatch("a record batch that does not match its checksum")
 
@@ -152,15 +152,15 @@ def batches(view: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
         pos += LOG_OVERHEAD + header[1]
 
 
-# Of a batch's header only what is needed to find the next batch: a fetch may hold thousands of small ones.
+# The header fields that lead to the next batch. A fetch may hold thousands of small batches.
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _MAGIC_AT, _LAST_OFFSET_DELTA_AT = 16, 23
 
 
 def whole_batches(records: memoryview) -> tuple[int, int]:
-    """The size of the whole batches in ``records``, and the offset after the last of them, or -1 if there is none.
+    """The size of the whole batches in ``records``, and the offset after the last of them; -1 if there is none.
 
-    Brokers may cut the last batch off anywhere. Raises ProtocolError for bytes that are not a batch of format v2.
+    Brokers may truncate the last batch anywhere. Raises ProtocolError for bytes other than a batch of format v2.
     """
     position, size = 0, len(records)
     last = -1
@@ -200,8 +200,7 @@ def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: i
 
 
 def set_times(view: bytearray, timestamp_ms: int) -> None:
-    """Moves the records of the batch that fills ``view`` in time, so that its newest is of ``timestamp_ms``; updates the
-    checksum."""
+    """Shifts the timestamps of the batch that fills ``view`` so that the newest is ``timestamp_ms``; updates the checksum."""
     (base,), (newest,) = _INT64.unpack_from(view, _BASE_TIME_AT), _INT64.unpack_from(view, _BASE_TIME_AT + 8)
     _INT64.pack_into(view, _BASE_TIME_AT, base + timestamp_ms - newest)
     _INT64.pack_into(view, _BASE_TIME_AT + 8, timestamp_ms)
@@ -209,7 +208,7 @@ def set_times(view: bytearray, timestamp_ms: int) -> None:
 
 
 def recoded(view: BytesLike, pos: int, header: BatchHeader, codec: int, records: BytesLike) -> bytearray:
-    """A copy of the batch at ``pos`` with ``records`` in place of its own: the same records, compressed with ``codec``."""
+    """A copy of the batch at ``pos`` with ``records`` in place of its records: the same, compressed with ``codec``."""
     batch = bytearray(view[pos : pos + HEADER_SIZE])
     batch[8:12] = (HEADER_SIZE - LOG_OVERHEAD + len(records)).to_bytes(4, "big")
     _ATTRIBUTES.pack_into(batch, CRC_START, header.attributes & ~COMPRESSION_MASK | codec)

@@ -1,10 +1,10 @@
 """The four codecs of record batches, as Kafka's clients frame them, with a bound on the decompressed size.
 
 Codec ids are those of the batch's attributes: 1 gzip, 2 snappy (xerial's framing, or raw as librdkafka writes it), 3 lz4 frames,
-4 zstd. A few bytes can claim to hold gigabytes, or really hold them: no call here allocates more than the bound that it is given,
-and a size written in the data is checked against the most that the data could yield before it is used.
+4 zstd. A few bytes can claim to hold gigabytes, or really hold them: no function allocates more than the caller's bound, and a
+size stated in the data is checked against the most that the data could yield before it is used. Pure.
 
-Libraries: zlib of the standard library is as fast as any here; lz4 compresses ten times faster than cramjam's.
+Libraries: the standard library's zlib is as fast as any other; lz4 compresses ten times faster than cramjam's.
 """
 
 from __future__ import annotations
@@ -27,38 +27,39 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, oldest compatible version
 _XERIAL_BLOCK = 32 * 1024  # xerial's default block
 _I32 = struct.Struct(">i")
-# A copy element of three bytes yields at most 64 bytes: this is the best that snappy can do.
+# A copy element of three bytes yields at most 64 bytes: snappy's best ratio.
 _SNAPPY_RATIO = 22
 
-# The most bytes that one byte of compressed data yields: in deflate two bits may stand for 258 bytes, in lz4 a byte of a length
-# for 255, and a zstd block of four bytes for 128 KiB.
+# The most bytes that a byte of compressed data yields: in deflate two bits may stand for 258 bytes, in lz4 a byte of a length for
+# 255, and a zstd block of four bytes for 128 KiB.
 LARGEST_RATIO = {GZIP: 1032, SNAPPY: _SNAPPY_RATIO, LZ4: 255, ZSTD: 32 * 1024}
 
 _LZ4_PIECE = 64 * 1024
 
 _MAGICS = {GZIP: b"\x1f\x8b\x08", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
-_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f: a frame of zstd that holds nothing
-_ELEMENTS = 64  # of raw snappy, which are looked at
+_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f: a skippable frame of zstd
+_ELEMENTS = 64  # of raw snappy that are checked
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # to ...5F
 _ZSTD_BLOCK = 128 * 1024  # the largest block of any frame
 _U32LE = struct.Struct("<I")
 
-# A member, frame or block costs a few microseconds however little is in it. Clients write one member or frame, of blocks of
-# 32 KiB (snappy) or 128 KiB (zstd), less where they flush. So this many are read, and one more for so many bytes of either side.
+# A member, frame or block costs a few microseconds however little it holds. Clients write one member or frame, of blocks of 32
+# KiB (snappy) or 128 KiB (zstd), smaller where they flush. So ``_PARTS_MAX`` are read, and one more for each so many bytes of
+# either side.
 _PARTS_MAX = 1024
 _PART_COMPRESSED = 256
 _PART_BYTES = 32 * 1024
-# What zlib is given at a time: it copies what follows a member.
+# Input that zlib gets at a time, because it copies the bytes after a member.
 _GZIP_PIECE = 64 * 1024
 
 
 class DecompressedTooLarge(ProtocolError):
-    """The data would be longer than the bound."""
+    """The decompressed data would exceed the bound."""
 
 
 def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
-    """``data`` compressed with codec 1 to 4. ``level`` is on the codec's own scale, None for its default; snappy has none."""
+    """``data`` compressed with codec 1 to 4. ``level``: on the codec's own scale; None: its default; snappy has none."""
     if codec == GZIP:
         compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
         return compressor.compress(data) + compressor.flush()
@@ -73,7 +74,7 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
-    """``data`` decompressed with codec 1 to 4. Raises ProtocolError for bad bytes and for more than ``max_size`` bytes."""
+    """``data`` decompressed with codec 1 to 4. Raises ProtocolError for invalid data and for more than ``max_size`` bytes."""
     if codec == GZIP:
         return _decompress_gzip(data, max_size)
     if codec == SNAPPY:
@@ -86,8 +87,8 @@ def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
 
 
 def begins_as(codec: int, data: BytesLike, least: int) -> bool:
-    """Whether these bytes begin as those of a codec do. Raw snappy has no magic number, but tells how many bytes are inside,
-    which have to be ``least`` or more, and its first elements have to make sense."""
+    """Whether the data begins as the codec's data does. Raw snappy has no magic number, but states the decompressed size, which
+    must be at least ``least`` bytes, and its first elements must be valid."""
     start = bytes(data[:10])
     if codec != SNAPPY:
         magic = _MAGICS.get(codec)
@@ -107,8 +108,8 @@ def begins_as(codec: int, data: BytesLike, least: int) -> bool:
 
 
 def _begins_with_elements(data: BytesLike, pos: int, size: int) -> bool:
-    """Whether these can be the first elements of raw snappy with ``size`` bytes inside: literals that are there, and copies of
-    what came before them."""
+    """Whether ``data[pos:]`` can be the first elements of raw snappy of ``size`` decompressed bytes: complete literals, and
+    copies of bytes before them."""
     end, made = len(data), 0
     try:
         for _ in range(_ELEMENTS):
@@ -161,7 +162,7 @@ def _decompress_gzip(data: BytesLike, max_size: int) -> bytes:
             if not piece:
                 raise ProtocolError("gzip data that ends too early")
             try:
-                # One byte above the bound shows that the bound is exceeded; 0 would mean no bound at all.
+                # One byte above the bound shows that it is exceeded; 0 would mean no bound.
                 part = member.decompress(piece, left + 1)
             except zlib.error as error:
                 raise ProtocolError(f"bad gzip data: {error}") from None
@@ -239,7 +240,7 @@ def _decompress_lz4(data: BytesLike, max_size: int) -> bytes:
         if not part and not decompressor.eof:
             raise ProtocolError("lz4 data that ends too early")
         parts.append(part)
-        rest = b""  # the decompressor keeps the input that it has not used
+        rest = b""  # the decompressor keeps unused input
     return b"".join(parts)
 
 
@@ -256,9 +257,9 @@ def _decompress_zstd(data: memoryview, max_size: int) -> bytes:
 
 
 def _zstd_bound(data: memoryview, max_size: int) -> int:
-    """The most bytes that the frames in ``data`` can yield, by their block headers (RFC 8878, section 3.1.1).
+    """The most bytes that the frames in ``data`` can yield, from their block headers (RFC 8878, section 3.1.1).
 
-    Where a frame states a smaller size, that size is used, so that no buffer is larger than it needs to be. The more bytes
+    Where a frame states a smaller size, that size is used, so that no buffer is larger than necessary. The more bytes
     ``max_size`` allows, the more frames and blocks there may be.
     """
     reader = Reader(data)

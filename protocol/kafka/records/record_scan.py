@@ -1,12 +1,12 @@
-"""Questions about all records of a batch, answered in place: no object is made of any record.
+"""Checks and look-ups over all records of a batch, in place, without an object for each record.
 
-They serve callers that need to know one thing of every record (is it well formed, does it have a key, what is its time) in a
-batch that a stranger wrote, where a few kilobytes can hold a million records. ``records.py`` reads records as values. ``data``
-is always what ``records.unpack`` returned, ``header`` the batch's.
+They serve callers that need one fact about every record (is it well formed, does it have a key, what is its time) of a batch from
+an untrusted client, where a few kilobytes can hold a million records. ``records.py`` reads records as values. ``data`` is always
+the result of ``records.unpack``, ``header`` the batch's. Pure.
 
 There are two walks over the records of a batch. ``records.walk_records`` serves the readers of values and of times.
 ``check_records`` repeats its loop, because it runs for every batch that a producer sends to a compacted topic and would take
-12 % longer over the shared walk. tests/protocol/kafka/records/test_record_scan.py holds the two to the same verdict.
+12 % longer over the shared walk. tests/protocol/kafka/records/test_record_scan.py checks that both give the same verdict.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from protocol.kafka.records.records import (
 )
 from protocol.wire import BytesLike
 
-# So many records of one size are followed one by one before a run of them is looked for.
+# After so many records of the same size, a run of them is looked for.
 _RUN = 4
 
 
 def check_shape(data: BytesLike, codec: int, count: int) -> None:
-    """Verify what is cheap to see of the records of a batch, as it was sent: without a codec, that the lengths of ``count``
-    records lead just to its end; with one, that it begins as that codec does. Raises ProtocolError.
+    """Verify cheaply the records of a batch as it was sent: without a codec, that the lengths of ``count`` records lead exactly
+    to its end; with a codec, that it begins as that codec's data does. Raises ProtocolError.
 
-    Following the lengths takes 0.15 us a record. Producers often send records of one size, so a run of equal lengths is followed
-    in strides, which takes 0.02 us a record.
+    Following the lengths takes 0.15 us a record. Producers often send records of the same size, so a run of equal lengths is
+    followed in strides, which takes 0.02 us a record.
     """
     if codec:
         if not begins_as(codec, data, count * SMALLEST_RECORD):
             raise ProtocolError(f"records that are not compressed with the codec {codec}")
         return
     pos, end, left = 0, len(data), count
-    before, equal = -1, 0  # the size of the record before, and how many of that size have come
+    before, equal = -1, 0  # the size of the previous record, and how many of that size came
     try:
         while left:
             first = data[pos]
@@ -64,7 +64,7 @@ def check_shape(data: BytesLike, codec: int, count: int) -> None:
                 continue
             equal += 1
             if equal == _RUN and (first < 0x80 or second):
-                equal = -_RUN  # if this is the end of the run
+                equal = -_RUN  # in case the run ends here
                 run = _equal(data[pos : pos + left * size : size], first)
                 if second:
                     run = min(run, _equal(data[pos + 1 : pos + run * size : size], second))
@@ -87,7 +87,7 @@ def is_shaped(data: BytesLike, codec: int, count: int) -> bool:
 
 
 def _equal(data: BytesLike, value: int) -> int:
-    """How many bytes at the beginning are this one."""
+    """How many of the first bytes are ``value``."""
     whole = bytes(data)
     return len(whole) - len(whole.lstrip(bytes((value,))))
 
@@ -95,8 +95,8 @@ def _equal(data: BytesLike, value: int) -> int:
 def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: bool = True) -> list[int]:
     """Verify that ``data`` is ``count`` well-formed records. Raises ProtocolError.
 
-    Their offsets must be ``dense``, as a producer sends them, or else ascend, as compaction leaves them. Returns the indexes
-    of the first records without a key, at most ``most_keyless`` of them.
+    Their offsets must be ``dense``, as a producer sends them, or else ascend, as after compaction. Returns the indexes of the
+    first records without a key, at most ``most_keyless`` of them.
     """
     keyless: list[int] = []
     last = -1
@@ -154,7 +154,7 @@ def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: 
 
 
 def _headers(data: BytesLike, pos: int, end: int, left: int) -> tuple[int, int]:
-    """The position after the headers that begin at ``pos``, and how many the next records may have."""
+    """The position after the headers at ``pos``, and how many headers the next records may have."""
     count, pos = varint(data, pos)
     left = check_headers(count, end - pos, left)
     for _ in range(count):
@@ -182,7 +182,8 @@ def first_record(
 
 
 def latest_record(header: BatchHeader, data: BytesLike, start: int, most_records: int) -> tuple[int, int] | None:
-    """(offset, timestamp in ms) of the first record from ``start`` on that has the largest timestamp; as ``first_record``."""
+    """(offset, timestamp in ms) of the first record from ``start`` on with the largest timestamp; otherwise like
+    ``first_record``."""
     best: tuple[int, int] | None = None
     for offset, timestamp in _times(header, data, most_records):
         if offset >= start and (best is None or timestamp > best[1]):

@@ -1,13 +1,11 @@
-"""The records inside a batch, read and written.
+"""The records inside a batch, read and written; and the control batches that end transactions.
 
-The broker needs this only where it must look inside a batch: for compaction, timestamp look-up and a change of compression. The
-header is ``batch.py``'s. Records are read one after the other from one copy of the batch's bytes, and every size and count is
-checked against those bytes first.
+The broker looks inside a batch only for compaction, timestamp look-up and a change of compression. ``batch.py`` has the header.
+Records are read in order from one copy of the batch's bytes, and every size and count is checked against those bytes first. Pure.
 
-Control batches: the markers with which a coordinator ends a transaction in a partition.
-
-Kafka's format: a batch with the control bit and one record, whose key is (version 0, type: 0 abort, 1 commit) and whose
-value is (version 0, epoch of the coordinator). Clients skip the record and learn from its type how the transaction ended.
+A marker ends a transaction in a partition. In Kafka's format it is a batch with the control bit and one record, whose key is
+(version 0, type: 0 abort, 1 commit) and whose value is (version 0, coordinator epoch). Clients skip the record and learn from its
+type how the transaction ended.
 """
 
 from __future__ import annotations
@@ -37,18 +35,18 @@ from protocol.wire import BytesLike
 Headers = Sequence[tuple[str, bytes | None]]
 
 # 256 MiB of records from one batch. Kafka has no such bound; its largest batch by default, 1 MiB compressed, holds less than
-# this even in text that compresses two hundred times.
+# this even with text that shrinks to a two-hundredth.
 MAX_RECORDS_SIZE = 256 << 20
 
 # One byte each for length, attributes, timestamp, offset, key length, value length and number of headers.
 SMALLEST_RECORD = 7
 
-# Headers of one record, and of all records of a batch. A header of two bytes costs as much as any other, 0.5-1 us and 100 bytes
-# of memory, and 32 MiB of them are 30 KB when compressed. Kafka has no such bounds; clients write a few to each record.
+# Headers of a record, and of all records of a batch. A header of two bytes costs as much as any other, 0.5-1 us and 100 bytes of
+# memory, and 32 MiB of them compress to 30 KB. Kafka has no such bounds; clients write a few headers to a record.
 MOST_HEADERS_OF_RECORD = 100_000
 MOST_HEADERS = 1_000_000
 
-# Of so many records that are skipped, the offset of one is looked at.
+# The stride, in records, of a skip: the offset of one record in so many is read.
 _STRIDE = 256
 
 _MASK_32 = 0xFFFFFFFF
@@ -56,7 +54,7 @@ _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
 
 class Record(NamedTuple):
-    """``timestamp`` is in ms; a null key or value is None. Header names are UTF-8, with bad bytes kept as surrogates."""
+    """``timestamp`` is in ms; a null key or value is None. Header names are UTF-8, with invalid bytes kept as surrogates."""
 
     offset: int
     timestamp: int
@@ -68,8 +66,8 @@ class Record(NamedTuple):
 def records(view: BytesLike, pos: int = 0, *, max_size: int = MAX_RECORDS_SIZE) -> Iterator[Record]:
     """The records of the batch at ``pos``, decompressed to at most ``max_size`` bytes.
 
-    The checksum is not verified (``check_crc`` does that). Raises ProtocolError, at the latest when the iterator reaches the
-    bad bytes.
+    The checksum is not verified (``check_crc`` does that). Raises ProtocolError, at the latest when the iterator reaches
+    invalid bytes.
     """
     header = read_header(view, pos)
     return read_records(header, unpack(view, pos, header, max_size=max_size))
@@ -89,8 +87,8 @@ def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MA
 
 
 def read_records(header: BatchHeader, data: bytes, first_offset: int = 0) -> Iterator[Record]:
-    """The records in ``data``, which is what ``unpack`` returned, from ``first_offset`` on. Raises ProtocolError when it reaches
-    bad bytes."""
+    """The records in ``data``, which ``unpack`` returned, from ``first_offset`` on. Raises ProtocolError when it reaches invalid
+    bytes."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
     left, record_end = header.record_count, 0
@@ -124,8 +122,8 @@ def read_records(header: BatchHeader, data: bytes, first_offset: int = 0) -> Ite
 
 
 def check_headers(count: int, size: int, left: int) -> int:
-    """How many headers the next records may have, of the ``left`` that this one and they may have. Raises ProtocolError if
-    ``count`` headers of this one do not fit ``size`` bytes, or are too many."""
+    """How many headers the next records may have, where this record and they may have ``left``. Raises ProtocolError if this
+    record's ``count`` headers do not fit ``size`` bytes, or are too many."""
     if count < 0 or count * 2 > size:
         raise ProtocolError(f"{count} headers in {size} bytes")
     if count > MOST_HEADERS_OF_RECORD:
@@ -136,11 +134,10 @@ def check_headers(count: int, size: int, left: int) -> int:
 
 
 def _skip_records(data: BytesLike, count: int, first_delta: int) -> tuple[int, int]:
-    """How many of ``count`` records are before the first whose offset delta is at least ``first_delta``, and where that one
-    begins. Raises ProtocolError, IndexError.
+    """The number of records, of ``count``, before the first whose offset delta is at least ``first_delta``, and that record's
+    position. Raises ProtocolError, IndexError.
 
-    Offset deltas ascend, so they are looked at in strides only. In a batch of a million records this takes a tenth of reading
-    them.
+    Offset deltas ascend, so only one in a stride is read. In a batch of a million records this takes a tenth of reading them.
     """
     number = begin = 0
     after, pos = 0, 0
@@ -177,13 +174,13 @@ def _offset_delta(data: BytesLike, pos: int) -> int:
 def walk_records(data: BytesLike, count: int, pos: int = 0) -> Iterator[tuple[int, int, int, int]]:
     """The timestamp delta, offset delta, position of the key, and end of each of ``count`` records, the first at ``pos``.
 
-    The walk steps from record to record by their lengths and leaves what lies between key and end to the caller. Raises
-    ProtocolError when it reaches a bad length. ``record_scan.check_records`` has a walk of its own; ``record_scan`` says why.
+    The walk goes from record to record by their lengths and leaves the bytes from key to end to the caller. Raises
+    ProtocolError when it reaches an invalid length. ``record_scan`` says why its ``check_records`` has its own walk.
     """
     end = len(data)
     try:
         for _ in range(count):
-            # One-byte varints, by far the most, are decoded in place: a call takes as long as the rest of the loop.
+            # One-byte varints, by far the most frequent, are decoded in place: a call takes as long as the rest of the loop.
             size = data[pos]
             if size < 0x80:
                 size = (size >> 1) ^ -(size & 1)
@@ -278,9 +275,9 @@ def build_batch(
 ) -> bytearray:
     """A whole batch of (key, value, headers, timestamp in ms) records, checksum included.
 
-    ``attributes`` are the bits beside the codec's. ``offsets`` gives each record's own offset, ascending from
-    ``base_offset`` on; without it the offsets are dense. ``last_offset_delta``, ``base_timestamp`` and ``max_timestamp``
-    follow from the records; a cleaner that removes records passes the values that the batch had before.
+    ``attributes`` are the bits other than the codec's. ``offsets`` gives each record's offset, ascending from ``base_offset`` on;
+    without it the offsets are dense. ``last_offset_delta``, ``base_timestamp`` and ``max_timestamp`` follow from the records; a
+    cleaner that removes records passes the batch's previous values.
     """
     body = bytearray()
     latest = NO_TIMESTAMP
@@ -328,8 +325,8 @@ def build_batch(
 
 
 def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int, codec: int) -> bytearray:
-    """A whole batch, checksum included, around the encoded ``body`` of ``count`` records: with base offset 0 and without a
-    producer. A body that the codec would make larger stays as it is."""
+    """A whole batch, checksum included, around the encoded ``body`` of ``count`` records, with base offset 0 and without a
+    producer. A body that the codec would enlarge stays uncompressed."""
     used = codec
     if codec:
         packed = compress(codec, body)
@@ -387,7 +384,7 @@ def build_marker(
 
 
 def parse_marker(key: bytes | None, value: bytes | None) -> Marker | None:
-    """The marker in a control record, or None for a control record of another kind, which is not about transactions.
+    """The marker in a control record, or None for another kind of control record, which does not concern transactions.
 
     Raises ProtocolError for a record that Kafka would not write.
     """

@@ -1,9 +1,9 @@
-"""Every message that no hot path needs: requests to values, mappings to responses, by Kafka's own schemas.
+"""Every message that no hot path uses: requests to values, mappings to responses, by Kafka's schemas.
 
 Requests are read into kio's dataclasses (fields as in ``kio.schema.<api>.v<version>.request``; durations are timedeltas, see
 ``milliseconds``). Responses are written from nested mappings of kio's field names, so that one mapping serves all versions: a
-field that a version does not have is left out, and a missing field gets the schema's default. A kio module is imported when its
-version of an API is first used.
+field missing in a version is left out, and a missing key gets the schema's default. A kio module is imported when its version of
+an API is first used. Any thread.
 
 Tests: tests/protocol/kafka/schema/test_control.py, tests/protocol/kafka/schema/test_budget.py.
 """
@@ -28,7 +28,7 @@ __all__ = ["Counted", "encode_request", "encode_response", "milliseconds", "pars
 def parse_request(api_key: int, version: int, body: BytesLike, max_entries: int = UNLIMITED) -> Any:
     """The request in ``body``, which begins after the header. Bytes after its end are ignored, as in Kafka.
 
-    ``max_entries``: the most array elements that it may have, over all arrays. Raises ProtocolError, also for a version that
+    ``max_entries``: the limit of array elements, over all arrays. Raises ProtocolError, also for a version that
     Kafka does not have, or TooManyEntries for more elements.
     """
     return _request_reader(api_key, version)(Reader(body, 0, max_entries))
@@ -44,9 +44,9 @@ def encode_response(
 ) -> bytes | bytearray:
     """A whole response frame. Raises MessageTooLarge soon after it has grown longer than ``max_bytes``.
 
-    ``on_errors`` is told the error codes in it, if there are any: by code, how many.
+    ``on_errors`` gets the number of errors by error code, if there are any.
 
-    ``fields`` may use the names of any version; a name that no version has is a KeyError, because the caller is wrong.
+    ``fields`` may use the names of any version; a name that no version has raises KeyError, because the caller is wrong.
     Durations are timedeltas or ints (ms), times are datetimes or ints (ms since 1970), error codes are any ints. An array is
     a collection, or a ``Counted``, whose elements are created one by one while the response is written.
     """
@@ -63,7 +63,7 @@ def encode_request(
 
 
 def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, Any]:
-    """The correlation id and kio dataclass in a whole response frame, its length included. Raises ProtocolError."""
+    """The correlation id and kio dataclass in a whole response frame, length prefix included. Raises ProtocolError."""
     reader = Reader(frame, 4)
     correlation_id = reader.i32()
     if response_header_version(api_key, version):
@@ -71,7 +71,7 @@ def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, A
     return correlation_id, _response_reader(api_key, version)(reader)
 
 
-# A frame longer than this (bytes) stays a bytearray: a copy only to make it immutable would cost too much.
+# A frame longer than this (bytes) stays a bytearray: a copy to make it immutable would cost too much.
 _COPY_MAX_BYTES = 64 * 1024
 
 
@@ -92,8 +92,8 @@ def _frame(
     return bytes(out) if len(out) <= _COPY_MAX_BYTES else out
 
 
-# Each of the four has a cache by (API key, version). If two threads compile the same function at once, one result is
-# thrown away, which costs a little time and nothing else.
+# Each of the four caches by (API key, version). If two threads compile the same function at once, one result is discarded, which
+# costs only a little time.
 
 
 @cache
@@ -136,7 +136,7 @@ def _writer(load: LoadClass, api_key: int, version: int) -> Write:
 
 
 def _some_version_has(load: LoadClass, api_key: int, path: tuple[str, ...]) -> bool:
-    # Newest first: callers write for the newest version, so older modules are rarely imported only for this question.
+    # Newest first: callers write for the newest version, so older modules are rarely imported for this check.
     return any(_has(load(api_key, version), path) for version in sorted(_versions(api_key), reverse=True))
 
 

@@ -1,13 +1,11 @@
 """Reads messages into kio's dataclasses, by functions that are built once for each class.
 
-Every count and length is checked against the bytes that are left before anything is allocated. The only exception raised is
+Every count and length is checked against the remaining bytes before anything is allocated. The only exception raised is
 ProtocolError.
 
-The fields of each version of each message, taken from kio's dataclasses, which are generated from Kafka's schemas.
-
-kio's own codecs are not used. Its reader allocates for an array whatever count the peer claims, and aborts the whole process when
-that fails, so it must never see bytes from the network. Its writer demands exact types and takes several times as long.
-``schema_reader.py`` and ``schema_writer.py`` build this project's codecs from the fields described here.
+The fields of each version of each message (``field_specs``) come from kio's dataclasses, which are generated from Kafka's
+schemas. kio's codecs are not used: its reader allocates whatever array count the peer claims, and aborts the process when that
+fails, so it must never read bytes from the network; its writer demands exact types and takes several times as long. Any thread.
 
 Tests: tests/protocol/kafka/schema/test_control.py,
 tests/protocol/kafka/schema/test_budget.py.
@@ -31,7 +29,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
 from protocol.wire import Reader
 
-# One of kio's dataclasses, as a class. They have no common base class that declares what is needed here.
+# A class of kio's dataclasses. They have no common base class that declares the attributes used here.
 Message = Any
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -52,7 +50,7 @@ NUMBER_FORMATS = {
 
 @attrs.frozen
 class FieldSpec:
-    """One field of a message: either ``kafka_type`` or ``entity`` says what it, or each of its elements, is."""
+    """One field of a message: either ``kafka_type`` or ``entity`` is the type of its value, or of each element."""
 
     name: str
     kafka_type: str | None
@@ -60,12 +58,12 @@ class FieldSpec:
     is_array: bool
     nullable: bool
     tag: int | None
-    default: Any  # dataclasses.MISSING where the schema gives none
+    default: Any  # dataclasses.MISSING where the schema has none
 
 
 @cache
 def field_specs(cls: Message) -> tuple[FieldSpec, ...]:
-    """The fields of a kio dataclass, in the order in which they are sent."""
+    """The fields of a kio dataclass, in wire order."""
     return tuple(_field_spec(field) for field in dataclasses.fields(cls))
 
 
@@ -95,7 +93,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def zero_of(spec: FieldSpec, *, mapping: bool = False) -> Any:
-    """The value of a missing field: the schema's default, or else null, or else the empty value of its type."""
+    """The value of a missing field: the schema's default, otherwise null, otherwise the empty value of its type."""
     if spec.default is not dataclasses.MISSING:
         return dataclasses.asdict(spec.default) if mapping and spec.entity and spec.default else spec.default
     if spec.nullable:
@@ -117,7 +115,7 @@ Read = Callable[[Reader], Any]
 
 @cache
 def reader_of(cls: Message) -> Read:
-    """A function that reads one ``cls``. It raises nothing but ProtocolError."""
+    """A function that reads a ``cls``. It raises only ProtocolError."""
     flexible: bool = cls.__flexible__
     plain = [(spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is None]
     tagged = {spec.tag: (spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is not None}
@@ -204,7 +202,7 @@ def _read_error_code(reader: Reader) -> ErrorCode:
     try:
         return ErrorCode(reader.i16())
     except ValueError:
-        return ErrorCode.unknown_server_error  # as Kafka's clients read a code that is newer than they are
+        return ErrorCode.unknown_server_error  # as Kafka's clients read an unknown code
 
 
 def _read_timedelta_i64(reader: Reader) -> datetime.timedelta:
@@ -215,7 +213,7 @@ def _read_timedelta_i64(reader: Reader) -> datetime.timedelta:
 
 
 def _read_datetime(reader: Reader) -> datetime.datetime:
-    """Kafka also writes -1, the millisecond before 1970, where it means no time: a transaction that has not begun."""
+    """Kafka also writes -1, the millisecond before 1970, for no time: a transaction that has not begun."""
     value = reader.i64()
     try:
         return EPOCH + datetime.timedelta(milliseconds=value)
@@ -250,7 +248,7 @@ _SIZES = {"bool": 1, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8, "dateti
 
 
 def _smallest(spec: FieldSpec, flexible: bool) -> int:
-    """The fewest bytes that one element of ``spec`` takes: it bounds an array's count by the bytes that are left."""
+    """The fewest bytes of an element of ``spec``, which bounds an array's count by the remaining bytes."""
     if spec.entity is None:
         assert spec.kafka_type is not None
         return _SIZES.get(spec.kafka_type) or _length_size(spec.kafka_type, flexible)
@@ -267,7 +265,7 @@ def _smallest_field(spec: FieldSpec, flexible: bool) -> int:
 
 
 def _length_size(kafka_type: str, flexible: bool) -> int:
-    """The size of the length with which strings and bytes begin."""
+    """The size of the length prefix of strings and bytes."""
     if flexible:
         return 1
     return 2 if kafka_type == "string" else 4

@@ -28,7 +28,7 @@ from protocol.wire import UNLIMITED, encode_uvarint
 
 
 class Output(bytearray):
-    """A message that is being written. Arrays raise MessageTooLarge as soon as it is longer than ``max_bytes``.
+    """A message being written. Arrays raise MessageTooLarge as soon as it is longer than ``max_bytes``.
 
     ``errors`` counts the error codes in it, by code; None if there is none.
     """
@@ -48,7 +48,7 @@ def output(max_bytes: int) -> Output:
 
 @attrs.frozen
 class Counted:
-    """An array whose elements are created while it is written, so that they need not exist all at once.
+    """An array whose elements are created while it is written, so that they never exist all at once.
 
     ``items`` is iterated once and must yield exactly ``count`` elements.
     """
@@ -64,7 +64,7 @@ UnknownKeys = Callable[[tuple[str, ...], Collection[str]], None]
 def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) -> Write:
     """A function that appends a mapping of ``cls``'s field names to an Output; a missing field gets its default.
 
-    Keys that ``cls`` does not have are passed to ``unknown`` once, with the path of field names that leads to them. It
+    Keys that ``cls`` does not have are passed to ``unknown`` once, with the path of field names that leads to them. It either
     raises, or the keys are ignored from then on.
     """
     flexible: bool = cls.__flexible__
@@ -79,7 +79,7 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
             plain.append((spec.name, write_field, bytes(absent)))
         else:
             default = zero_of(spec, mapping=True)
-            if default is not None:  # where null is the default, only null is left out
+            if default is not None:  # where null is the default, only null is omitted
                 write_field(absent, default)
             tagged.append((spec.name, write_field, spec.tag, bytes(absent)))
     tagged.sort(key=lambda entry: entry[2])

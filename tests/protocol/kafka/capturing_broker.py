@@ -1,4 +1,4 @@
-"""A broker made of the codecs alone: it answers a producer so that it sends batches, and keeps them.
+"""A broker made of the codecs alone: it answers a producer so that it sends batches, which it keeps.
 
 Blocking, one connection at a time per thread: enough for a client to send what it would send to Kafka.
 """
@@ -13,7 +13,7 @@ from protocol.kafka.messages import api_versions, metadata, produce
 from protocol.kafka.messages.headers import parse_request_header
 from tests.client.gate import Gate
 
-# librdkafka takes FindCoordinator (10) as the sign of a broker that knows lz4, and Fetch 10 as that of one with zstd.
+# librdkafka infers lz4 support from FindCoordinator (10), and zstd support from Fetch 10.
 RANGES = {0: (0, 9), 1: (4, 12), 3: (0, 9), 10: (0, 4), 18: (0, 4)}
 
 

@@ -1,6 +1,6 @@
-"""Messages of every API for the tests: strategies from Kafka's schemas, and kio's own reading and writing of them.
+"""Messages of every API for the tests: strategies from Kafka's schemas, and kio's own reader and writer.
 
-kio's native reader is used here on bytes that are known to be valid; this project's readers must agree with it.
+kio's native reader is used here on valid bytes only; this project's readers must agree with it.
 """
 
 import io
@@ -16,7 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema.schema_reader import FieldSpec, field_specs
 
-# What is served: Kafka's own ranges where the recommended set goes beyond what kio has.
+# The served versions: Kafka's own ranges where the recommended set exceeds kio's.
 SERVED: dict[ApiKey, range] = {
     ApiKey.PRODUCE: range(3, 14),
     ApiKey.FETCH: range(4, 19),
@@ -59,7 +59,7 @@ SERVED: dict[ApiKey, range] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: range(1),
 }
 
-# Of a test of each of many versions, whose layouts are few. A share of the profile, so that `make fuzz` runs more.
+# For a test of each of many versions with few layouts. A share of the profile, so that `make fuzz` runs more.
 few_examples = settings(max_examples=settings().max_examples // 3)
 
 REQUEST, RESPONSE = "request", "response"
@@ -91,7 +91,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "error_code": st.sampled_from(ErrorCode),
     "timedelta_i32": _ints(32).map(lambda ms: ms * _MILLISECOND),
     "timedelta_i64": st.integers(-(2**45), 2**45).map(lambda ms: ms * _MILLISECOND),
-    # To 2109: beyond, kio loses milliseconds in a float.
+    # To 2109: beyond that, kio loses milliseconds in a float.
     "datetime_i64": st.integers(0, 2**42).map(lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + ms * _MILLISECOND),
 }
 
@@ -106,11 +106,11 @@ def mappings(cls: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _values(spec: FieldSpec) -> st.SearchStrategy[Any]:
-    one = mappings(spec.entity) if spec.entity is not None else _PRIMITIVES[spec.kafka_type or ""]
+    element = mappings(spec.entity) if spec.entity is not None else _PRIMITIVES[spec.kafka_type or ""]
     if spec.is_array:
-        one = st.lists(one, max_size=2)
+        element = st.lists(element, max_size=2)
     # kio cannot write null into a tag that has another default.
-    return st.none() | one if spec.nullable and (spec.tag is None or spec.default is None) else one
+    return st.none() | element if spec.nullable and (spec.tag is None or spec.default is None) else element
 
 
 def instance(cls: Any, mapping: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ def header_version(header_schema: type) -> int:
     return int(header_schema.__module__.split(".v")[1].split(".")[0])
 
 
-def test_names_and_numbers_are_kafkas_but_for_two_of_ours() -> None:
+def test_names_and_numbers_are_kafkas_except_two() -> None:
     assert {int(key): key.name.lower() for key in ApiKey} == dict(api_key_map) | {20000: "end_txns", 20001: "backup"}
 
 

@@ -1,4 +1,4 @@
-"""The throttle time in encoded responses, for every version of every API that is served."""
+"""The throttle time in encoded responses, for every served version of every API."""
 
 import datetime
 from typing import Any
@@ -20,7 +20,7 @@ SERVED = [(api, version) for api in APIS for version in range(api.min_version, a
 
 
 def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
-    """A response as the handlers encode it; None for those that only the schema encodes."""
+    """A response as the handlers encode it; None for APIs that only the schema encodes."""
     ranges = dict.fromkeys(range(200), (0, 3))
     if api.key == ApiKey.PRODUCE:
         topics: list[str | bytes] = [b"a" * 16, b"b" * 16] if version >= 13 else ["t", "u" * 200]
@@ -42,7 +42,7 @@ def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
 
 
 @loop_over(("api", "version"), SERVED)
-def test_it_is_as_if_the_response_had_been_encoded_with_it(api: Api, version: int) -> None:
+def test_result_equals_response_encoded_with_throttle_time(api: Api, version: int) -> None:
     before = encoded(api, version, 0)
     if before is not None:
         after = encoded(api, version, 1234)
@@ -58,7 +58,7 @@ def test_it_is_as_if_the_response_had_been_encoded_with_it(api: Api, version: in
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_the_last_of_several_responses_to_produce_gets_it(version: int) -> None:
+def test_last_of_several_produce_responses_gets_it(version: int) -> None:
     topic: str | bytes = b"a" * 16 if version >= 13 else "t"
 
     def answers(*throttles_ms: int) -> bytes:
@@ -74,7 +74,7 @@ def test_other_parts_are_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_a_long_response_whose_head_is_a_part_of_its_own_is_not_copied(version: int) -> None:
+def test_long_response_with_separate_head_is_not_copied(version: int) -> None:
     whole = bytearray(metadata.response(7, version, [], "cluster", 1, []))
     parts = with_throttle_time([bytes(whole[:8]), memoryview(whole)[8:]], ApiKey.METADATA, version, 1234)
     assert b"".join(parts) == metadata.response(7, version, [], "cluster", 1, [], throttle_ms=1234)

@@ -1,4 +1,4 @@
-"""Records what `pulsar-client` sends: `python -m tests.protocol.pulsar.capture` writes golden/pulsar-client.json anew.
+"""Records the frames of `pulsar-client`: `python -m tests.protocol.pulsar.capture` rewrites golden/pulsar-client.json.
 
 The tests read that file, so they need no client and see the same bytes everywhere.
 """

@@ -1,4 +1,4 @@
-"""Writes `protocol/pulsar/pulsar_pb2.py` and its types from what protoc makes of `pulsar.proto`. `make proto` runs it.
+"""Writes `protocol/pulsar/pulsar_pb2.py` and its types from protoc's output for `pulsar.proto`. `make proto` runs it.
 
 protoc's own Python files refuse a runtime that is older than the compiler, and register every message in a pool that the
 whole process shares, where Pulsar's own Python client may register the same names. The file here holds only the descriptor, and
@@ -114,7 +114,7 @@ def literal(data: bytes) -> str:
 
 
 def without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
-    """protoc adds a name in JSON to each field, a fifth of the whole; nothing here uses them."""
+    """protoc adds a JSON name to each field, a fifth of the whole; they are unused here."""
     for message in file.message_type:
         for field in message.field:
             field.ClearField("json_name")

@@ -1,4 +1,4 @@
-"""What Pulsar's C++ client sent (golden/pulsar-client.json; ``capture.py`` has recorded it)."""
+"""The recorded frames of Pulsar's C++ client (golden/pulsar-client.json, written by ``capture.py``)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What hypothesis builds Pulsar's messages and frames from, and what all codecs of hostile bytes are held to."""
+"""Hypothesis strategies for Pulsar's messages and frames, and the rule for all codecs of hostile bytes."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ send_frames = st.builds(write_send, sends, stored_parts)
 
 @st.composite
 def mutated(draw: st.DrawFn, frames: SearchStrategy[bytes]) -> bytes:
-    """A frame with some bytes changed, cut out or put in, and often with sizes that still fit, so that the rest is read."""
+    """A frame with some bytes changed, removed or inserted, and often with sizes that still fit, so that the rest is read."""
     frame = bytearray(draw(frames))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(frame) - 1)))

@@ -1,4 +1,4 @@
-"""A broker made of the codecs alone: a client publishes to it and gets back what a test wants delivered. It keeps every frame.
+"""A broker made of the codecs alone: a client publishes to it and gets the test's deliveries. It keeps every frame.
 
 Blocking, a thread for each connection: enough for a real client to send what it would send to Pulsar.
 """

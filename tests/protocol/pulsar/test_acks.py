@@ -22,7 +22,7 @@ flows = st.builds(CommandFlow, consumer_id=uint64s, messagePermits=st.integers(0
 
 
 def spelled_out(ack: Ack) -> Ack:
-    """With each id by itself."""
+    """With each id separately."""
     assert not (ack.ids and ack.whole)
     ids = ack.ids or [Acked(ack.ledger_id, entry, ()) for entry in ack.whole]
     return ack._replace(ids=ids, ledger_id=0, whole=())
@@ -56,7 +56,7 @@ def test_a_flow_reads_as_it_was_written(command: CommandFlow) -> None:
         )
     )
 )
-def test_any_change_of_the_bytes_is_read_or_refused(frame: bytes) -> None:
+def test_changed_bytes_are_read_or_refused(frame: bytes) -> None:
     refused_or_read(read_ack, frame)
     refused_or_read(read_flow, frame)
 
@@ -97,7 +97,7 @@ def test_by_hand_any_ids_are_what_protobuf_reads(ids: bytes) -> None:
 @pytest.mark.parametrize(
     ("frame", "ids"),
     [
-        # As pulsar-client 3.13.0 has sent them: whole entries, and the last of three messages of one.
+        # As sent by pulsar-client 3.13.0: whole entries, and the last of three messages of an entry.
         (
             "0000002400000020080a521c080010001a04080510051a04080510061a04080510071a0408051032",
             [(5, 5, ()), (5, 6, ()), (5, 7, ()), (5, 50, ())],
@@ -108,7 +108,7 @@ def test_by_hand_any_ids_are_what_protobuf_reads(ids: bytes) -> None:
 def test_an_ack_of_a_client_needs_no_protobuf(frame: str, ids: list[tuple[int, int, tuple[int, ...]]]) -> None:
     ack = _read_plain_ack(bytes.fromhex(frame))
     assert ack is not None
-    assert [Acked(*found) for found in ids] == spelled_out(ack).ids
+    assert [Acked(*acked) for acked in ids] == spelled_out(ack).ids
     assert spelled_out(ack) == _read_any_ack(bytes.fromhex(frame))
 
 

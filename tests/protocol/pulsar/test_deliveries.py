@@ -53,7 +53,7 @@ def test_a_head_is_the_bytes_that_protobuf_writes(
 
 
 @given(uint64s, uint64s, partitions, uint64s, st.integers(0, 127), st.integers(0, 2**20))
-def test_a_head_in_three_is_that_of_all_entries_near_by(
+def test_plain_head_is_shared_by_nearby_entries(
     consumer_id: int, ledger_id: int, partition: int, entry_id: int, lowest: int, size: int
 ) -> None:
     heads = Deliveries(consumer_id, ledger_id, partition)
@@ -82,7 +82,7 @@ def test_a_delivery_reads_as_it_was_written(stored: bytes, broker_entry: tuple[i
 
 
 @given(mutated(frames))
-def test_any_change_of_the_bytes_is_read_or_refused(frame: bytes) -> None:
+def test_changed_bytes_are_read_or_refused(frame: bytes) -> None:
     refused_or_read(read_delivery, frame)
 
 
@@ -92,7 +92,7 @@ def test_a_delivery_that_is_cut_off_is_refused(frame: bytes, data: st.DataObject
         read_delivery(frame[: data.draw(st.integers(0, len(frame) - 1))])
 
 
-def test_metadata_of_the_broker_that_is_longer_than_the_frame_is_refused() -> None:
+def test_broker_metadata_longer_than_frame_is_refused() -> None:
     frame = bytearray(Deliveries(1, 5).head(9, 20, broker_entry=broker_entry_block(1, 1)) + bytes(20))
     at = frame.index(b"\x0e\x02")
     frame[at + 2 : at + 6] = (1000).to_bytes(4, "big")

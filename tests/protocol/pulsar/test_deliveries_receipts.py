@@ -28,10 +28,10 @@ def test_receipts_are_the_bytes_that_protobuf_writes(
     assert b"".join(expected) == Receipts(producer_id, ledger_id).receipts(of)
 
 
-def test_a_duplicate_has_minus_one_for_ledger_and_entry() -> None:
+def test_duplicate_has_minus_one_for_ledger_and_entry() -> None:
     assert DUPLICATE == 2**64 - 1
 
 
-def test_ping_and_pong_are_the_bytes_that_protobuf_writes() -> None:
+def test_ping_and_pong_equal_protobuf_encoding() -> None:
     assert write_command(BaseCommand.Type.PING, CommandPing()) == PING
     assert write_command(BaseCommand.Type.PONG, CommandPong()) == PONG

@@ -89,7 +89,7 @@ def test_a_command_reads_as_it_was_written(command: tuple[int, Message]) -> None
     assert command == read_command(memoryview(frame))
 
 
-def test_a_frame_has_its_size_the_commands_size_and_the_command() -> None:
+def test_frame_has_total_size_command_size_and_command() -> None:
     assert bytes.fromhex("00000008 00000004 080d 6a02 0800".replace(" ", ""))[:8] != SUCCESS[:8]
     assert bytes.fromhex("0000000a 00000006 080d 6a02 0800".replace(" ", "")) == SUCCESS
 
@@ -97,17 +97,17 @@ def test_a_frame_has_its_size_the_commands_size_and_the_command() -> None:
 @given(st.lists(COMMAND_FRAMES, max_size=4), st.data())
 def test_frames_are_found_however_the_stream_is_split(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frames)
-    found, buffer, pos = [], b"", 0
+    received, buffer, pos = [], b"", 0
     while pos < len(stream):
         size = data.draw(st.integers(1, len(stream)))
         buffer += stream[pos : pos + size]
         pos += size
         whole, used = whole_frames(buffer)
-        found += [bytes(frame) for frame in whole]
+        received += [bytes(frame) for frame in whole]
         buffer = buffer[used:]
         if buffer:
-            assert frame_size(buffer) in (0, len(frames[len(found)]))
-    assert frames == found and not buffer
+            assert frame_size(buffer) in (0, len(frames[len(received)]))
+    assert frames == received and not buffer
 
 
 @given(COMMAND_FRAMES, st.data())
@@ -120,20 +120,20 @@ def test_a_frame_that_is_cut_off_is_refused(frame: bytes, data: st.DataObject) -
 
 
 @given(mutated(COMMAND_FRAMES))
-def test_any_change_of_the_bytes_is_read_or_refused(frame: bytes) -> None:
+def test_changed_bytes_are_read_or_refused(frame: bytes) -> None:
     refused_or_read(frame_size, frame)
     refused_or_read(command_type, frame)
     refused_or_read(read_command, frame)
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_as_a_command_are_read_or_refused(command: bytes) -> None:
+def test_random_bytes_as_command_are_read_or_refused(command: bytes) -> None:
     refused_or_read(read_command, frame_of(command))
     refused_or_read(command_type, frame_of(command))
 
 
 @pytest.mark.parametrize("size", [0, 5, DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING + 1, 2**31, 2**32 - 1])
-def test_a_size_that_no_frame_has_is_refused_before_the_frame_is_there(size: int) -> None:
+def test_impossible_size_is_refused_before_the_frame_arrives(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"a frame of {size} bytes"):
         frame_size(size.to_bytes(4, "big"))
 
@@ -144,12 +144,12 @@ def test_the_largest_frame_follows_from_the_largest_message() -> None:
         frame_size((1001 + FRAME_PADDING).to_bytes(4, "big"), max_message_size=1000)
 
 
-def test_the_size_of_a_frame_is_unknown_until_four_bytes_are_there() -> None:
+def test_frame_size_is_unknown_before_four_bytes() -> None:
     assert [0, 0, 0, 0, 14] == [frame_size(SUCCESS[:size]) for size in range(5)]
 
 
 @pytest.mark.parametrize(
-    ("frame", "what"),
+    ("frame", "message"),
     [
         (SUCCESS[:4] + (7).to_bytes(4, "big") + SUCCESS[8:], "a command of 7 bytes"),
         (SUCCESS[:4] + (5).to_bytes(4, "big") + SUCCESS[8:], "1 bytes after it"),
@@ -165,8 +165,8 @@ def test_the_size_of_a_frame_is_unknown_until_four_bytes_are_there() -> None:
         (frame_of(bytes(MAX_COMMAND_SIZE + 1)), "at most"),
     ],
 )
-def test_lies_are_refused(frame: bytes, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_are_refused(frame: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         read_command(frame)
 
 
@@ -179,7 +179,7 @@ def test_lies_are_refused(frame: bytes, what: str) -> None:
         CommandProducer(topic="t", producer_id=1, request_id=1, schema=Schema(name="topic", schema_data=b"", type=1)),
     ],
 )
-def test_text_that_is_not_utf_8_is_refused_wherever_it_is(command: Message) -> None:
+def test_text_that_is_not_utf_8_is_refused(command: Message) -> None:
     number = {CommandError: 14, CommandGetTopicsOfNamespaceResponse: 33, CommandProducer: 5}[type(command)]
     frame = write_command(number, command)
     assert (number, command) == read_command(frame)
@@ -187,7 +187,7 @@ def test_text_that_is_not_utf_8_is_refused_wherever_it_is(command: Message) -> N
         read_command(frame.replace(b"topic", b"top\xffc"))
 
 
-def test_a_command_may_have_many_properties_and_not_any_number() -> None:
+def test_number_of_properties_is_bounded() -> None:
     pairs = [KeyValue(key="k", value="v")] * (MOST_TEXTS // 2 - 1)
     frame = write_command(5, CommandProducer(topic="t", producer_id=1, request_id=1, metadata=pairs))
     assert len(pairs) == len(read_command(frame)[1].metadata)
@@ -196,13 +196,13 @@ def test_a_command_may_have_many_properties_and_not_any_number() -> None:
         read_command(frame)
 
 
-def test_a_command_without_text_may_have_any_number_of_ids() -> None:
+def test_command_without_text_may_have_unlimited_ids() -> None:
     ids = [MessageIdData(ledgerId=1, entryId=1)] * (2 * MOST_TEXTS)
     frame = write_command(20, CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids))
     assert len(ids) == len(read_command(frame)[1].message_ids)
 
 
-def test_the_type_is_found_where_it_is_not_the_first_field() -> None:
+def test_type_is_read_when_not_the_first_field() -> None:
     assert Type.SUCCESS == command_type(frame_of(b"\x6a\x02\x08\x00\x08\x0d"))
     assert (Type.SUCCESS, CommandSuccess(request_id=0)) == read_command(frame_of(b"\x6a\x02\x08\x00\x08\x0d"))
 
@@ -240,9 +240,7 @@ def ranges(count: int) -> KeySharedMeta:
         ),
     ],
 )
-def test_a_command_of_the_smallest_parts_is_refused_before_protobuf_parses_it(
-    command: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_of_smallest_parts_is_refused_unparsed(command: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = write_command(Type.SUBSCRIBE, command)
     assert len(frame) > MAX_COMMAND_SIZE * 0.9
     monkeypatch.setattr(frames, "parse", lambda *_: pytest.fail("it was parsed"))
@@ -250,7 +248,7 @@ def test_a_command_of_the_smallest_parts_is_refused_before_protobuf_parses_it(
         read_command(frame)
 
 
-def test_a_long_command_may_have_a_schema_and_many_properties() -> None:
+def test_long_command_may_have_schema_and_many_properties() -> None:
     metadata = [KeyValue(key=f"key {number}", value="v" * 200) for number in range(600)]
     schema = Schema(name="s", schema_data=b"x" * 500_000, type=2)
     command = subscribe(metadata=metadata, schema=schema)
@@ -259,7 +257,7 @@ def test_a_long_command_may_have_a_schema_and_many_properties() -> None:
 
 
 @given(st.integers(0, 400), st.data())
-def test_a_long_command_that_is_changed_is_refused_or_read(count: int, data: st.DataObject) -> None:
+def test_changed_long_command_is_read_or_refused(count: int, data: st.DataObject) -> None:
     metadata = [KeyValue(key="k", value="v" * 200)] * count
     frame = bytearray(write_command(Type.SUBSCRIBE, subscribe(metadata=metadata, topic="t" * 70_000)))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -1,4 +1,4 @@
-"""Frames that Pulsar's own client has sent."""
+"""Frames of Pulsar's own client."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_send_of_the_client_is_read(name: str, frame: bytes) -> None:
 
 
 @loop_over(("name", "frame"), ALL)
-def test_the_stored_part_goes_out_in_a_message_as_it_came_in(name: str, frame: bytes) -> None:
+def test_stored_part_is_delivered_unchanged(name: str, frame: bytes) -> None:
     send, _ = send_of(frame)
     stored = frame[send.start : send.end]
     delivery = Deliveries(1, 5).head(7, len(stored)) + stored
@@ -55,7 +55,7 @@ def test_the_stored_part_goes_out_in_a_message_as_it_came_in(name: str, frame: b
     assert crc_matches(delivery, part)
 
 
-def test_a_send_is_the_bytes_that_we_would_write() -> None:
+def test_send_equals_our_encoding() -> None:
     (frame,) = SENDS["single"]
     send, _ = send_of(frame)
     assert frame == write_send(CommandSend(producer_id=0, sequence_id=0), frame[send.start : send.end])
@@ -93,7 +93,7 @@ def test_what_the_dispatcher_asks() -> None:
     assert [b"k%d" % i for i in range(10)] == sorted(sticky_key(send_of(frame)[1]) for frame in SENDS["key based"])
 
 
-def test_an_encrypted_batch_is_passed_on_as_it_is() -> None:
+def test_encrypted_batch_is_passed_on_unchanged() -> None:
     (frame,) = SENDS["encrypted"]
     send, metadata = send_of(frame)
     assert is_encrypted(metadata)
@@ -104,23 +104,23 @@ def test_an_encrypted_batch_is_passed_on_as_it_is() -> None:
     }
 
 
-def test_the_parts_of_a_large_message_join_to_it() -> None:
+def test_chunks_of_a_large_message_join_to_it() -> None:
     frames = SENDS["chunked"]
     assert len(frames) > 2
     metadata = [send_of(frame)[1] for frame in frames]
-    assert all(is_chunk(one) and read_send(frame).is_chunk for one, frame in zip(metadata, frames, strict=True))
+    assert all(is_chunk(chunk) and read_send(frame).is_chunk for chunk, frame in zip(metadata, frames, strict=True))
     assert [(i, len(frames)) for i in range(len(frames))] == [(m.chunk_id, m.num_chunks_from_msg) for m in metadata]
-    assert 1 == len({one.uuid for one in metadata})
+    assert 1 == len({chunk.uuid for chunk in metadata})
     parts = [record for frame in frames for record in kafka_records(frame)]
     assert bytes(range(256)) * 10 == b"".join(record.value or b"" for record in parts)
     assert [b"%d" % i for i in range(len(frames))] == [dict(r.headers)["pulsar.chunk.id"] for r in parts]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_command_of_the_client_is_read_and_written_as_it_was(name: str) -> None:
+def test_client_command_is_read_and_written_unchanged(name: str) -> None:
     number, command = read_command(COMMANDS[name])
     assert name == BaseCommand.Type.Name(number)
-    if name != "CONNECT":  # it has fields that nobody here uses
+    if name != "CONNECT":  # it has fields that are unused here
         assert COMMANDS[name] == write_command(number, command)
 
 

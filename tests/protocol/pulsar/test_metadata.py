@@ -45,7 +45,7 @@ def test_whatever_it_holds_every_question_has_an_answer(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("missing", ["producer_name", "sequence_id", "publish_time"])
-def test_metadata_that_a_client_could_not_read_is_not_accepted(missing: str) -> None:
+def test_metadata_unreadable_to_clients_is_not_accepted(missing: str) -> None:
     fields = {"producer_name": b"\x0a\x01p", "sequence_id": b"\x10\x07", "publish_time": b"\x18\x01"}
     assert of() == read_metadata(b"".join(fields.values()))
     del fields[missing]
@@ -61,7 +61,7 @@ def test_a_property_without_its_value_is_not_accepted() -> None:
         read_metadata(data[:-8] + b"\x22\x03\x0a\x01a")
 
 
-def test_metadata_may_be_large_and_not_of_any_size() -> None:
+def test_metadata_size_is_bounded() -> None:
     rest = len(of(properties=[KeyValue(key="a", value="x" * (1 << 20))]).SerializeToString()) - (1 << 20)
     largest = of(properties=[KeyValue(key="a", value="x" * (MAX_METADATA_SIZE - rest))])
     assert largest == read_metadata(largest.SerializeToString())
@@ -79,14 +79,14 @@ def test_a_batch_of_one_is_a_batch() -> None:
     ("fields", "payload_size", "most"),
     [
         ({}, 60, 10),
-        ({"uncompressed_size": 6000}, 60, 10),  # without a codec the payload is what it is
+        ({"uncompressed_size": 6000}, 60, 10),  # without a codec the payload's size counts
         ({"uncompressed_size": 6000, "compression": 1}, 60, 1000),
         ({"uncompressed_size": 2**32 - 1, "compression": 1}, 60, 10_000),  # no larger than a message may be
         ({"uncompressed_size": 0, "compression": 3}, 60, 10),
         ({"uncompressed_size": 6000, "encryption_keys": [EncryptionKeys(key="k", value=b"")]}, 60, 1000),
     ],
 )
-def test_a_batch_has_no_more_messages_than_its_payload_can_hold(
+def test_batch_has_no_more_messages_than_payload_allows(
     fields: dict[str, object], payload_size: int, most: int
 ) -> None:
     assert most == check_batch(of(num_messages_in_batch=most, **fields), payload_size, 60_000)
@@ -95,7 +95,7 @@ def test_a_batch_has_no_more_messages_than_its_payload_can_hold(
             check_batch(of(num_messages_in_batch=lie, **fields), payload_size, 60_000)
 
 
-def test_a_message_that_is_no_batch_may_be_empty() -> None:
+def test_unbatched_message_may_be_empty() -> None:
     assert 1 == check_batch(of(), 0, 1000)
     assert 1 == check_batch(of(num_messages_in_batch=1), 6, 1000)
 
@@ -119,11 +119,11 @@ def test_the_key_that_orders(fields: dict[str, object], expected: bytes) -> None
     assert expected == sticky_key(of(**fields))
 
 
-def test_without_anything_else_all_messages_have_the_same_key() -> None:
+def test_messages_without_key_and_producer_share_a_key() -> None:
     assert b"NONE_KEY" == sticky_key(read_stored_metadata(b""))
 
 
-def test_the_key_of_a_message_may_be_missing_null_or_empty() -> None:
+def test_message_key_may_be_missing_null_or_empty() -> None:
     assert message_key(of()) is None
     assert message_key(of(partition_key="k", null_partition_key=True)) is None
     assert message_key(of(partition_key="")) == b""

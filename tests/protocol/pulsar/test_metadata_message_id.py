@@ -18,7 +18,7 @@ def test_any_id_reads_and_is_written_again(data: MessageIdData) -> None:
     assert message_id == read_message_id(written)
 
 
-def test_the_ends_of_a_topic_have_ids_of_their_own() -> None:
+def test_ends_of_a_topic_have_their_own_ids() -> None:
     earliest = read_message_id(MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1))
     latest = read_message_id(MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1))
     assert (EARLIEST, LATEST) == (earliest, latest)

@@ -38,11 +38,11 @@ def test_pulsars_clients_get_the_same_hashes(key: bytes, expected: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_a_hash_has_31_bits_and_is_the_same_the_second_time(key: bytes) -> None:
+def test_hash_has_31_bits_and_is_stable(key: bytes) -> None:
     assert 0 <= key_hash(key) < 2**31
     assert murmur3_32(key) & 0x7FFFFFFF == key_hash(key) == key_hash(bytes(key))
 
 
-def test_of_a_huge_key_only_the_beginning_is_hashed() -> None:
+def test_only_the_beginning_of_huge_keys_is_hashed() -> None:
     assert key_hash(bytes(HASHED_BYTES) + b"a") == key_hash(bytes(HASHED_BYTES) + b"b")
     assert key_hash(bytes(HASHED_BYTES - 1) + b"a") != key_hash(bytes(HASHED_BYTES - 1) + b"b")

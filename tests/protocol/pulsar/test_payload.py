@@ -40,7 +40,7 @@ def test_a_batch_splits_as_it_was_built(messages: list[tuple[SingleMessageMetada
 
 
 @given(batches, st.data())
-def test_any_change_of_the_bytes_is_split_or_refused(
+def test_changed_bytes_are_split_or_refused(
     messages: list[tuple[SingleMessageMetadata, bytes]], data: st.DataObject
 ) -> None:
     payload = payload_of(messages)
@@ -61,7 +61,7 @@ def test_a_batch_that_is_cut_off_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("payload", "count", "what"),
+    ("payload", "count", "message"),
     [
         (b"", 0, "a batch of 0 messages"),
         (bytes(12), 3, "a batch of 3 messages in 12 bytes"),
@@ -72,8 +72,8 @@ def test_a_batch_that_is_cut_off_is_refused(
         (b"\x00\x00\x00\x02\x20\x01xx", 1, "without a required field"),
     ],
 )
-def test_lies_are_refused(payload: bytes, count: int, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_are_refused(payload: bytes, count: int, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         list(split_batch(payload, count))
 
 
@@ -85,7 +85,7 @@ def test_lies_are_refused(payload: bytes, count: int, what: str) -> None:
     st.just(0) | uint64s,
     st.booleans(),
 )
-def test_the_metadata_of_one_message_is_the_bytes_that_protobuf_writes(
+def test_single_metadata_equals_protobuf_encoding(
     size: int, pairs: list[tuple[str, str]], key: str | None, is_base64: bool, event_time: int, null: bool
 ) -> None:
     expected = SingleMessageMetadata(
@@ -100,7 +100,7 @@ def test_the_metadata_of_one_message_is_the_bytes_that_protobuf_writes(
 
 
 @pytest.mark.parametrize("codec", sorted(CODEC_NAMES))
-def test_a_payload_is_decompressed_to_the_size_that_its_metadata_says(codec: int) -> None:
+def test_payload_is_decompressed_to_the_stated_size(codec: int) -> None:
     metadata = MessageMetadata(
         producer_name="p", sequence_id=1, publish_time=1, compression=codec, uncompressed_size=1000
     )
@@ -110,7 +110,7 @@ def test_a_payload_is_decompressed_to_the_size_that_its_metadata_says(codec: int
             decompressed(metadata, compress(codec, bytes(1000)), 999)
 
 
-def test_only_the_application_can_read_what_is_encrypted_or_a_part() -> None:
+def test_encrypted_and_chunked_payloads_are_not_readable() -> None:
     assert is_readable(MessageMetadata(num_chunks_from_msg=1))
     assert not is_readable(MessageMetadata(num_chunks_from_msg=2))
     assert not is_readable(MessageMetadata(encryption_keys=[EncryptionKeys(key="k", value=b"v")]))

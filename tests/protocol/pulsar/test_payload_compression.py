@@ -20,7 +20,7 @@ def test_what_was_compressed_is_decompressed(codec: int, data: bytes) -> None:
 
 
 @given(codecs, datas, st.integers(0, 3000))
-def test_a_size_that_is_not_the_real_one_is_refused(codec: int, data: bytes, size: int) -> None:
+def test_false_size_is_refused(codec: int, data: bytes, size: int) -> None:
     assume(size != len(data))
     with pytest.raises(ProtocolError):
         decompress(codec, compress(codec, data), size, 1 << 20)
@@ -32,7 +32,7 @@ def test_any_bytes_are_decompressed_or_refused(codec: int, data: bytes, size: in
 
 
 @given(codecs, datas, st.data())
-def test_any_change_of_the_bytes_is_decompressed_or_refused(codec: int, data: bytes, draw: st.DataObject) -> None:
+def test_changed_bytes_are_decompressed_or_refused(codec: int, data: bytes, draw: st.DataObject) -> None:
     compressed = bytearray(compress(codec, data))
     for _ in range(draw.draw(st.integers(1, 3))):
         compressed[draw.draw(st.integers(0, len(compressed) - 1))] = draw.draw(st.integers(0, 255))
@@ -40,14 +40,14 @@ def test_any_change_of_the_bytes_is_decompressed_or_refused(codec: int, data: by
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZLIB, ZSTD, SNAPPY])
-def test_a_bomb_is_refused_before_anything_is_allocated_for_it(codec: int) -> None:
+def test_bomb_is_refused_before_any_allocation(codec: int) -> None:
     bomb = compress(codec, bytes(10 << 20))
     with pytest.raises(ProtocolError, match="where 1048576 are read"):
         decompress(codec, bomb, 10 << 20, 1 << 20)
-    # One that hides its size yields no more than it claims.
+    # A payload that hides its size yields no more than it claims.
     with pytest.raises(ProtocolError):
         decompress(codec, bomb, 1 << 20, 1 << 20)
-    # And one that claims more than its codec can yield gets nothing.
+    # A payload that claims more than its codec can yield is not decompressed.
     with pytest.raises(ProtocolError, match=r"100 bytes that claims to be 1073741824|10 bytes that claims"):
         decompress(codec, bomb[:100] if codec != ZSTD else bomb[:10], 1 << 30, 1 << 30)
 

@@ -22,25 +22,25 @@ def without_comments(text: str) -> str:
 
 
 def declared(text: str) -> dict[str, dict[str, object]]:
-    """Message or enum -> what stands in it, read by a few patterns and no protoc."""
-    found: dict[str, dict[str, object]] = {}
+    """Message or enum -> its fields or values, read by a few patterns without protoc."""
+    definitions: dict[str, dict[str, object]] = {}
     owner = ""
     for line in without_comments(text).splitlines():
         line = line.strip()
         if match := re.fullmatch(r"(message|enum) (\w+) \{", line):
             owner = f"{owner}.{match[2]}".lstrip(".")
-            found[owner] = {}
+            definitions[owner] = {}
         elif line == "}":
             owner = owner.rpartition(".")[0]
         elif match := re.fullmatch(
             r"(required|optional|repeated) ([\w.]+) (\w+) = (\d+)(?: \[default = (\S+)\])?;", line
         ):
-            found[owner][match[3]] = (match[1], match[2].rpartition(".")[2], int(match[4]), match[5] or "")
+            definitions[owner][match[3]] = (match[1], match[2].rpartition(".")[2], int(match[4]), match[5] or "")
         elif match := re.fullmatch(r"(\w+) = (\d+);", line):
-            found[owner][match[1]] = int(match[2])
+            definitions[owner][match[1]] = int(match[2])
         else:
             assert not line or line.startswith(("syntax", "package")), f"not understood: {line}"
-    return found
+    return definitions
 
 
 LABELS = {F.LABEL_REQUIRED: "required", F.LABEL_OPTIONAL: "optional", F.LABEL_REPEATED: "repeated"}
@@ -58,19 +58,19 @@ TYPES = {
 
 def generated() -> dict[str, dict[str, object]]:
     """The same as `declared`, from the classes of the generated module."""
-    found: dict[str, dict[str, object]] = {}
+    definitions: dict[str, dict[str, object]] = {}
     for name in pulsar_pb2.__all__:
         thing = getattr(pulsar_pb2, name)
         descriptor = getattr(thing, "DESCRIPTOR", None)
         if isinstance(descriptor, EnumDescriptor):
-            found[name] = dict(thing.items())
+            definitions[name] = dict(thing.items())
         elif isinstance(descriptor, Descriptor):
             message = DescriptorProto()
             descriptor.CopyToProto(message)
-            found[name] = {field.name: field_of(field) for field in message.field}
+            definitions[name] = {field.name: field_of(field) for field in message.field}
             for enum in message.enum_type:
-                found[f"{name}.{enum.name}"] = {value.name: value.number for value in enum.value}
-    return found
+                definitions[f"{name}.{enum.name}"] = {value.name: value.number for value in enum.value}
+    return definitions
 
 
 def field_of(field: F) -> Field:
@@ -78,7 +78,7 @@ def field_of(field: F) -> Field:
     return LABELS[field.label], type_name, field.number, field.default_value
 
 
-def test_the_generated_module_holds_what_the_proto_file_declares() -> None:
+def test_generated_module_matches_the_proto_file() -> None:
     assert declared(PROTO) == generated()
 
 
@@ -103,7 +103,7 @@ def test_a_command_has_the_number_of_its_type() -> None:
     assert numbers <= types
 
 
-def test_the_messages_are_not_in_the_pool_that_the_process_shares() -> None:
-    """Pulsar's tools in Python may have messages of the same names in there."""
+def test_messages_are_not_in_the_shared_pool() -> None:
+    """Pulsar's Python tools may register messages of the same names there."""
     with pytest.raises(KeyError):
         Default().FindMessageTypeByName(pulsar_pb2.BaseCommand.DESCRIPTOR.full_name)

@@ -50,7 +50,7 @@ def test_the_short_way_reads_what_protobuf_reads(frame: bytes) -> None:
 
 
 @given(st.binary(max_size=14), st.integers(0, 3))
-def test_the_short_way_reads_any_command_as_protobuf_does(body: bytes, more: int) -> None:
+def test_short_path_reads_any_command_like_protobuf(body: bytes, more: int) -> None:
     command = b"\x08\x06\x32" + bytes((len(body) + more,)) + body
     frame = (4 + len(command) + len(STORED)).to_bytes(4, "big") + len(command).to_bytes(4, "big") + command + STORED
     test_the_short_way_reads_what_protobuf_reads.hypothesis.inner_test(frame)
@@ -75,18 +75,18 @@ def test_any_changed_byte_is_found_by_the_checksum(stored: bytes, data: st.DataO
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_as_a_stored_part_or_refused(stored: bytes) -> None:
+def test_random_bytes_are_a_stored_part_or_refused(stored: bytes) -> None:
     refused_or_read(read_stored_part, stored)
 
 
-def test_the_checksum_covers_metadata_and_payload_with_the_metadatas_size() -> None:
+def test_checksum_covers_metadata_size_metadata_and_payload() -> None:
     assert b"\x0e\x01" == STORED[:2]
     assert crc32c(STORED[6:]).to_bytes(4, "big") == STORED[2:6]
     assert len(METADATA).to_bytes(4, "big") == STORED[6:10]
 
 
 @pytest.mark.parametrize(
-    ("stored", "what"),
+    ("stored", "message"),
     [
         (b"", "without metadata"),
         (b"\x00\x00\x00", "without metadata"),
@@ -94,8 +94,8 @@ def test_the_checksum_covers_metadata_and_payload_with_the_metadatas_size() -> N
         (STORED[:6] + b"\xff\xff\xff\xff" + STORED[10:], "metadata of 4294967295 bytes"),
     ],
 )
-def test_lies_about_the_metadata_are_refused(stored: bytes, what: str) -> None:
-    with pytest.raises(ProtocolError, match=what):
+def test_lies_about_the_metadata_are_refused(stored: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         read_send(write_send(CommandSend(producer_id=1, sequence_id=1), stored))
 
 
@@ -111,7 +111,7 @@ def test_a_send_is_no_simple_command() -> None:
         read_command(write_send(CommandSend(producer_id=1, sequence_id=1), STORED))
 
 
-def test_the_frame_of_a_c_plus_plus_client_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpp_client_frame_takes_the_short_path(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = write_send(CommandSend(producer_id=3, sequence_id=1 << 40, num_messages=1000, is_chunk=False), STORED)
     monkeypatch.setattr("protocol.pulsar.sends._read_any_send", None)
     assert isinstance(read_send(frame), Send)

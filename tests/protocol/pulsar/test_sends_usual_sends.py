@@ -44,7 +44,7 @@ frames = st.one_of(
 
 
 def read_in_the_other_way(usual: UsualSends, frame: memoryview) -> UsualSend | None:
-    """None: it is refused, or not for this."""
+    """None: it is refused, or unusual."""
     try:
         send = read_send(frame)
         if not crc_matches(frame, send):
@@ -70,10 +70,10 @@ def test_it_reads_what_the_others_read(many: list[bytes]) -> None:
     usual = UsualSends(1)
     for data in many:
         frame = memoryview(data)
-        found = usual.read(frame, 0, len(frame))
+        send = usual.read(frame, 0, len(frame))
         expected = read_in_the_other_way(usual, frame)
-        assert found is None or expected == found
-        if found is not None:
+        assert send is None or expected == send
+        if send is not None:
             meta = read_metadata(frame[read_send(frame).metadata : read_send(frame).payload])
             assert not (
                 meta.encryption_keys or meta.deliver_at_time or meta.marker_type or meta.num_chunks_from_msg > 1
@@ -82,7 +82,7 @@ def test_it_reads_what_the_others_read(many: list[bytes]) -> None:
 
 @st.composite
 def hostile(draw: st.DrawFn) -> bytes:
-    """What is right but for some bytes of its command or metadata, with the checksum of that."""
+    """A valid frame with some bytes of its command or metadata changed, and the right checksum."""
     meta = draw(usual_metadata)
     command = draw(usual_sends)
     if draw(st.booleans()):
@@ -92,13 +92,13 @@ def hostile(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(st.one_of(frames, hostile()), max_size=12))
-def test_metadata_of_any_bytes_is_read_as_the_others_read_it(many: list[bytes]) -> None:
+def test_random_metadata_is_read_as_by_read_send(many: list[bytes]) -> None:
     usual = UsualSends(1)
     for data in many:
         frame = memoryview(data)
-        found = usual.read(frame, 0, len(frame))
+        send = usual.read(frame, 0, len(frame))
         expected = read_in_the_other_way(usual, frame)
-        assert found is None or expected == found
+        assert send is None or expected == send
 
 
 def plain(sequence_id: int, payload: bytes = b"x" * 100, **fields: object) -> memoryview:
@@ -128,17 +128,17 @@ def test_messages_like_one_before_are_read_here(fields: dict[str, object]) -> No
     usual = learned(plain(1, **fields))
     for sequence_id in (2, 127, 128, 2**40):
         frame = plain(sequence_id, **fields)
-        found = usual.read(frame, 0, len(frame))
-        assert found is not None
-        assert read_in_the_other_way(usual, frame) == found
+        send = usual.read(frame, 0, len(frame))
+        assert send is not None
+        assert read_in_the_other_way(usual, frame) == send
 
 
 def test_a_frame_may_stand_between_others() -> None:
     usual = learned(plain(1))
     data = b"other" + bytes(plain(2)) + b"other"
-    found = usual.read(memoryview(data), 5, len(data) - 5)
-    assert found is not None
-    assert data[found.start : found.end] == plain(2)[-(found.end - found.start) :]
+    send = usual.read(memoryview(data), 5, len(data) - 5)
+    assert send is not None
+    assert data[send.start : send.end] == plain(2)[-(send.end - send.start) :]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_frame_may_stand_between_others() -> None:
         memoryview(bytes(plain(2))[:-1] + b"y"),  # its checksum
     ],
 )
-def test_what_is_not_usual_is_left_to_the_others(wrong: memoryview) -> None:
+def test_unusual_sends_are_left_to_read_send(wrong: memoryview) -> None:
     usual = learned(plain(1, num_messages_in_batch=3))
     assert usual.read(wrong, 0, len(wrong)) is None
 
@@ -166,7 +166,7 @@ def test_it_gives_up_where_nothing_is_usual() -> None:
     assert usual.read(frame, 0, len(frame)) is None
 
 
-def test_metadata_that_ends_before_its_time_is_left_to_the_others() -> None:
+def test_metadata_without_time_is_left_to_read_send() -> None:
     usual = learned(plain(1))
     metadata = MessageMetadata(producer_name="p", sequence_id=2, publish_time=NOW).SerializeToString()
     command = CommandSend(producer_id=300, sequence_id=2)

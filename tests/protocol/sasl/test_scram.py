@@ -20,17 +20,17 @@ def client(mechanism: str = "SCRAM-SHA-256", user: str = "user") -> ScramClient:
 
 
 def test_the_exchange_of_the_rfc() -> None:
-    one = client()
-    assert FIRST == one.first()
-    assert FINAL == one.final(SERVER_FIRST)
-    one.verify(SERVER_FINAL)
+    exchange = client()
+    assert FIRST == exchange.first()
+    assert FINAL == exchange.final(SERVER_FIRST)
+    exchange.verify(SERVER_FINAL)
 
 
 def test_a_server_with_another_proof_is_refused() -> None:
-    one = client()
-    one.final(SERVER_FIRST)
+    exchange = client()
+    exchange.final(SERVER_FIRST)
     with pytest.raises(ProtocolError, match="does not know the password either"):
-        one.verify(b"v=" + base64.b64encode(bytes(32)))
+        exchange.verify(b"v=" + base64.b64encode(bytes(32)))
 
 
 def test_a_proof_before_the_exchange_is_none() -> None:
@@ -56,7 +56,7 @@ def test_what_the_server_says_is_passed_on() -> None:
         b"",
     ],
 )
-def test_a_first_message_that_cannot_be_trusted_is_refused(message: bytes) -> None:
+def test_untrustworthy_first_message_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         client().final(message)
 

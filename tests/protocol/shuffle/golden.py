@@ -1,4 +1,4 @@
-"""What Flink 2.3.0's own encoders wrote: golden/flink-2.3.0.json."""
+"""The output of Flink 2.3.0's own encoders: golden/flink-2.3.0.json."""
 
 import json
 from pathlib import Path

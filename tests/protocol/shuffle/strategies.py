@@ -69,7 +69,7 @@ def for_generation(message: m.Message, generation: Generation) -> m.Message:
 
 @st.composite
 def buffers(draw: st.DrawFn, generation: Generation, max_size: int = 60) -> tuple[BufferHeader, bytes]:
-    """A header and the payload that it is for."""
+    """A header and its payload."""
     data_type = DataType(draw(st.integers(0, generation.last_data_type)))
     payload = draw(st.binary(min_size=1 if data_type.is_event else 0, max_size=max_size))
     sizes: tuple[int, ...] = ()
@@ -199,6 +199,6 @@ def mutated(draw: st.DrawFn, data: bytes, start: int = 0) -> bytearray:
 
 @st.composite
 def in_pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """``data`` as a network may deliver it: cut anywhere, also into nothings."""
+    """``data`` as a network may deliver it: cut anywhere, also into empty pieces."""
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
     return [data[before:after] for before, after in zip([0, *cuts], [*cuts, len(data)], strict=True)]

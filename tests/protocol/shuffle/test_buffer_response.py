@@ -36,24 +36,24 @@ V2_0 = Generation.V2_0
 
 @st.composite
 def streams(draw: st.DrawFn, generation: Generation) -> tuple[list[ServerMessage], list[bytes]]:
-    """What a server sends, and the frame of each."""
-    found: list[ServerMessage] = []
+    """A server's messages, and the frame of each."""
+    expected: list[ServerMessage] = []
     frames: list[bytes] = []
     for _ in range(draw(st.integers(0, 6))):
-        what = draw(st.sampled_from(["buffer", "buffer", "message", "writer"]))
-        if what == "buffer":
+        kind = draw(st.sampled_from(["buffer", "buffer", "message", "writer"]))
+        if kind == "buffer":
             head, payload = draw(buffers(generation))
-            found.append(BufferResponse(*head, payload))
+            expected.append(BufferResponse(*head, payload))
             frames.append(packed(head, generation) + payload)
-        elif what == "message":
+        elif kind == "message":
             message = draw(SERVER_MESSAGES)
-            found.append(message)
+            expected.append(message)
             frames.append(m.encode(message, generation))
         else:
             frame = draw(SERVER_FRAMES)
-            found.append(frame)
+            expected.append(frame)
             frames.append(w.encode(frame))
-    return found, frames
+    return expected, frames
 
 
 @given(GENERATIONS, st.data())
@@ -72,30 +72,28 @@ def test_a_header_is_read_back(generation: Generation, data: st.DataObject) -> N
     raw = packed(head, generation)
     assert len(raw) + len(payload) == frame_size(raw)
     assert len(raw) == 9 + generation.buffer_header_bytes + 4 * len(head.partial_sizes)
-    found = parse_header(memoryview(b"ab" + raw), generation, 2)
-    assert head == found
-    assert type(found) is BufferHeader
+    parsed = parse_header(memoryview(b"ab" + raw), generation, 2)
+    assert head == parsed
+    assert type(parsed) is BufferHeader
 
 
 @given(GENERATIONS, st.data())
-def test_the_stream_is_the_same_however_it_is_cut(generation: Generation, data: st.DataObject) -> None:
+def test_stream_is_the_same_however_it_is_split(generation: Generation, data: st.DataObject) -> None:
     expected, frames = data.draw(streams(generation))
     decoder = ClientDecoder(generation)
-    found: list[ServerMessage] = []
+    decoded: list[ServerMessage] = []
     for piece in data.draw(in_pieces(b"".join(frames))):
-        found += decoder.feed(piece)
-    assert expected == found
-    assert [type(one) for one in expected] == [type(one) for one in found]
+        decoded += decoder.feed(piece)
+    assert expected == decoded
+    assert [type(message) for message in expected] == [type(message) for message in decoded]
     assert decoder.pending == 0
 
 
 @given(GENERATIONS, st.data())
-def test_the_stream_is_the_same_if_payloads_are_received_into_their_place(
-    generation: Generation, data: st.DataObject
-) -> None:
+def test_stream_is_the_same_with_payloads_received_directly(generation: Generation, data: st.DataObject) -> None:
     expected, frames = data.draw(streams(generation))
     decoder = ClientDecoder(generation)
-    found: list[ServerMessage] = []
+    decoded: list[ServerMessage] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffer_response, "_DIRECT_BYTES", 3)
         patch.setattr(buffer_response, "_BELIEVED_BYTES", data.draw(st.integers(1, 20)))
@@ -103,12 +101,12 @@ def test_the_stream_is_the_same_if_payloads_are_received_into_their_place(
             while piece:
                 space = decoder.space
                 if space is None:
-                    found += decoder.feed(piece)
+                    decoded += decoder.feed(piece)
                     break
                 size = min(len(space), len(piece))
                 space[:size], piece = piece[:size], piece[size:]
-                found += decoder.filled(size)
-    assert expected == found
+                decoded += decoder.filled(size)
+    assert expected == decoded
     assert decoder.pending == 0
 
 
@@ -119,8 +117,8 @@ def test_a_stream_may_come_byte_by_byte(generation: Generation, data: st.DataObj
     held = 0
     for message, frame in zip(expected, frames, strict=True):
         for number, byte in enumerate(frame, 1):
-            found = decoder.feed(bytes((byte,)))
-            assert ([message] if number == len(frame) else []) == found
+            decoded = decoder.feed(bytes((byte,)))
+            assert ([message] if number == len(frame) else []) == decoded
             held = decoder.pending
             assert held == (0 if number == len(frame) else number)
 
@@ -157,7 +155,7 @@ def test_any_bytes_raise_nothing_but_protocol_errors(data: bytes, generation: Ge
             pass
 
 
-def test_a_payload_is_not_touched_when_the_receive_buffer_is_used_again() -> None:
+def test_payload_survives_reuse_of_the_receive_buffer() -> None:
     received = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 4) + b"data")
     (response,) = ClientDecoder(V2_0).feed(received)
     received[:] = bytes(len(received))
@@ -167,14 +165,14 @@ def test_a_payload_is_not_touched_when_the_receive_buffer_is_used_again() -> Non
 
 def test_two_payloads_that_came_in_pieces_are_two() -> None:
     decoder = ClientDecoder(V2_0)
-    found: list[ServerMessage] = []
+    decoded: list[ServerMessage] = []
     for payload in (b"first", b"other"):
         stream = header(V2_0, RECEIVER, 0, 0, 0, 1, False, 5) + payload
-        found += decoder.feed(stream[:-2]) + decoder.feed(stream[-2:])
-    assert [b"first", b"other"] == [one.payload for one in found if isinstance(one, BufferResponse)]
+        decoded += decoder.feed(stream[:-2]) + decoder.feed(stream[-2:])
+    assert [b"first", b"other"] == [response.payload for response in decoded if isinstance(response, BufferResponse)]
 
 
-def test_the_frames_length_is_not_believed_for_a_buffer() -> None:
+def test_frame_length_is_ignored_for_a_buffer() -> None:
     frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 4) + b"data")
     frame[:4] = (9).to_bytes(4, "big")
     (response,) = ClientDecoder(V2_0).feed(frame)
@@ -252,7 +250,7 @@ def test_a_size_is_not_believed(size: int) -> None:
     tracemalloc.stop()
 
 
-def test_a_large_size_within_the_bound_allocates_little_more_than_what_came() -> None:
+def test_large_size_allocates_little_more_than_received_bytes() -> None:
     decoder = ClientDecoder(V2_0, max_payload=1 << 30)
     tracemalloc.start()
     try:
@@ -268,7 +266,7 @@ def test_a_large_size_within_the_bound_allocates_little_more_than_what_came() ->
 
 @pytest.mark.parametrize("length", [10_001, 2**31 - 1, -1, 8])
 @pytest.mark.parametrize("cut", [4, 8, 9])
-def test_a_frame_above_the_limit_is_refused_at_its_beginning(length: int, cut: int) -> None:
+def test_frame_above_the_limit_is_refused_at_once(length: int, cut: int) -> None:
     with pytest.raises(ProtocolError, match="bytes"):
         ClientDecoder(V2_0, max_frame=10_000).feed(HEADER.pack(length, MAGIC, 1)[:cut])
 
@@ -286,7 +284,7 @@ def test_data_of_no_bytes_is_a_buffer() -> None:
 
 
 @pytest.mark.parametrize(("generation", "first"), [(Generation.V1_16, 8), (Generation.V1_19, 12), (V2_0, 14)])
-def test_a_type_that_a_generation_does_not_know_is_refused(generation: Generation, first: int) -> None:
+def test_type_unknown_to_a_generation_is_refused(generation: Generation, first: int) -> None:
     with pytest.raises(ProtocolError, match="type"):
         ClientDecoder(generation).feed(header(generation, RECEIVER, 0, 0, 0, first, False, 1) + b"x")
     assert ClientDecoder(generation).feed(header(generation, RECEIVER, 0, 0, 0, first - 1, False, 1) + b"x")

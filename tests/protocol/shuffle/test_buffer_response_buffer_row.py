@@ -1,4 +1,4 @@
-"""Rows of received buffers are what their frames are one by one."""
+"""Rows of received buffers equal their frames decoded one by one."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def stream(frames: list[Any]) -> bytes:
 
 
 def singles(message: Any) -> list[Any]:
-    """Of a row, the message that each of its frames is; the backlog is that of the last one only."""
+    """The messages of a row's frames; only the last has the row's backlog."""
     if not isinstance(message, BufferRow):
         return [message]
     assert len(message) > 0
@@ -67,16 +67,16 @@ def singles(message: Any) -> list[Any]:
 
 def by_receiver(messages: list[Any]) -> dict[bytes | None, list[Any]]:
     """The order matters only within a receiver."""
-    found: dict[bytes | None, list[Any]] = {}
+    groups: dict[bytes | None, list[Any]] = {}
     for message in messages:
         if isinstance(message, BufferResponse):
             message = message._replace(backlog=-1, payload=bytes(message.payload))
-        found.setdefault(message.receiver, []).append(message)
-    return found
+        groups.setdefault(message.receiver, []).append(message)
+    return groups
 
 
 @given(FRAMES, st.lists(st.integers(1, 200), max_size=20))
-def test_rows_are_the_same_buffers_however_the_stream_is_cut(frames: list[Any], cuts: list[int]) -> None:
+def test_rows_are_the_same_however_stream_is_split(frames: list[Any], cuts: list[int]) -> None:
     data = stream(frames)
     plain = ClientDecoder(V2_0).feed(data)
     decoder, came = ClientDecoder(V2_0, rows=True), []
@@ -84,14 +84,14 @@ def test_rows_are_the_same_buffers_however_the_stream_is_cut(frames: list[Any], 
     for cut in [*cuts, len(data)]:
         for message in decoder.feed(rest[:cut]):
             if isinstance(message, BufferRow):
-                assert message.backlog == message.sequence + len(message) - 1  # of the last one
+                assert message.backlog == message.sequence + len(message) - 1  # of the last buffer
             came += singles(message)
         rest = rest[cut:]
     assert by_receiver(came) == by_receiver(plain)
 
 
 @given(FRAMES.map(stream), st.data())
-def test_mutations_are_the_same_messages_or_the_same_error(data: bytes, chooser: st.DataObject) -> None:
+def test_mutations_give_the_same_messages_or_error(data: bytes, chooser: st.DataObject) -> None:
     changed = bytearray(data)
     for _ in range(chooser.draw(st.integers(0, 3)) if data else 0):
         changed[chooser.draw(st.integers(0, len(data) - 1))] = chooser.draw(st.integers(0, 255))
@@ -107,12 +107,12 @@ def test_mutations_are_the_same_messages_or_the_same_error(data: bytes, chooser:
 
 
 def by_receiver_or_text(messages: list[Any]) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     for message in messages:
         if isinstance(message, BufferResponse):
             message = message._replace(backlog=-1, payload=bytes(message.payload))
-        found.setdefault(getattr(message, "receiver", type(message)), []).append(message)
-    return found
+        groups.setdefault(getattr(message, "receiver", type(message)), []).append(message)
+    return groups
 
 
 def test_receivers_that_alternate_have_a_row_each() -> None:
@@ -138,7 +138,7 @@ def test_receivers_that_alternate_have_a_row_each() -> None:
         frame(0, 2, b"data")[:-1],
     ],
 )
-def test_a_row_ends_before_what_is_no_plain_buffer_in_order(other: bytes) -> None:
+def test_row_ends_before_anything_but_consecutive_plain_buffers(other: bytes) -> None:
     first = frame(0, 0, b"data") + frame(0, 1, b"data")
     rows, size = take_rows(memoryview(first + other), 10)
     assert ([len(row) for row in rows], size) == ([2], len(first))

@@ -19,7 +19,7 @@ SHRINKS = st.builds(lambda piece, times: piece * times, st.binary(min_size=1, ma
 
 @every_codec
 @given(DATA)
-def test_what_goes_in_comes_out_of_a_smaller_buffer(codec: Codec, data: bytes) -> None:
+def test_compressed_buffer_is_smaller_and_restored(codec: Codec, data: bytes) -> None:
     packed = compress(codec, memoryview(data))
     if packed is not None:
         assert len(packed) < len(data)
@@ -65,7 +65,7 @@ def test_truncated_data_is_refused(codec: Codec, data: bytes, draw: st.DataObjec
 
 @every_codec
 @given(SHRINKS, st.data())
-def test_mutated_data_is_refused_or_stays_within_the_bound(codec: Codec, data: bytes, draw: st.DataObject) -> None:
+def test_mutated_data_is_refused_or_within_bound(codec: Codec, data: bytes, draw: st.DataObject) -> None:
     packed = compress(codec, data)
     assert packed is not None
     try:
@@ -88,7 +88,7 @@ def test_an_original_size_that_lies_is_refused(codec: Codec, size: int) -> None:
 
 
 @every_codec
-def test_a_block_of_much_more_than_it_says_stays_within_what_it_says(codec: Codec) -> None:
+def test_block_larger_than_stated_stays_within_stated_size(codec: Codec) -> None:
     packed = compress(codec, bytes(50_000_000))
     assert packed is not None
     lying = packed[:4] + struct.pack("<i", 1000) + packed[8:]
@@ -103,8 +103,8 @@ def zstd(frame: bytes, size: int) -> bytes:
     return struct.pack("<ii", len(frame), size) + frame
 
 
-def test_a_zstd_window_that_flink_would_not_take_is_refused() -> None:
-    # Magic number, a descriptor that says nothing, the window, one last raw block of three bytes.
+def test_zstd_window_too_large_for_flink_is_refused() -> None:
+    # Magic number, an empty descriptor, the window, a last raw block of three bytes.
     for window, taken in ((0x68, True), (0x69, False), (0xFF, False)):
         frame = bytes.fromhex("28b52ffd00") + bytes((window,)) + bytes.fromhex("190000") + b"abc"
         if taken:

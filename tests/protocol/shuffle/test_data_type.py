@@ -5,7 +5,7 @@ from protocol.shuffle.ids import Generation
 
 
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_receiver_gets_only_types_that_it_knows_and_data_stays_data(generation: Generation) -> None:
+def test_receiver_gets_known_types_and_data_stays_data(generation: Generation) -> None:
     for data_type in DATA_TYPES[1:]:
         sent = AS_KNOWN_BY[generation][data_type]
         assert sent <= generation.last_data_type
@@ -13,7 +13,7 @@ def test_a_receiver_gets_only_types_that_it_knows_and_data_stays_data(generation
         assert data_type.is_event == sent.is_event
 
 
-def test_the_end_of_a_partition_is_an_event_like_others_before_1_19() -> None:
+def test_older_generation_gets_plain_end_of_partition_event() -> None:
     assert DataType.EVENT_BUFFER == AS_KNOWN_BY[Generation.V1_16][DataType.END_OF_PARTITION]
     assert DataType.END_OF_PARTITION == AS_KNOWN_BY[Generation.V1_19][DataType.END_OF_PARTITION]
     assert DataType.DATA_BUFFER == AS_KNOWN_BY[Generation.V1_16][DataType.DATA_BUFFER_WITH_CLEAR_END]

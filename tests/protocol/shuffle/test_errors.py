@@ -1,4 +1,4 @@
-"""Both what we write and what Java writes; tests/compat/flink holds it against Java itself."""
+"""Errors written here and by Java; tests/compat/flink compares them with Java itself."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from tests.protocol.shuffle.golden import vectors
 from tests.protocol.shuffle.strategies import ERROR_CLASSES, ID, TEXT, mutated
 
 KINDS = st.sampled_from(ERROR_CLASSES)
-# With stack trace, suppressed exceptions and a partition id: 1.9 KB of Java's own.
+# With stack trace, suppressed exceptions and a partition id: 1.9 KB written by Java.
 FLINKS = next(bytes.fromhex(v["hex"]) for v in vectors("messages") if v["length"] == 1945)
 
 
@@ -32,7 +32,7 @@ def test_each_truncation_is_a_protocol_error(
         errors.parse_error(body[: data.draw(st.integers(0, len(body) - 1))])
 
 
-def test_each_truncation_of_flinks_own_is_a_protocol_error() -> None:
+def test_truncations_of_flinks_error_raise_protocol_error() -> None:
     for end in range(9, len(FLINKS)):
         with pytest.raises(ProtocolError):
             errors.parse_error(memoryview(FLINKS)[9:end])
@@ -42,11 +42,11 @@ def test_each_truncation_of_flinks_own_is_a_protocol_error() -> None:
 def test_mutations_are_errors_or_protocol_errors(data: st.DataObject) -> None:
     frame = data.draw(st.sampled_from([FLINKS, errors.encode_error(errors.PRODUCER_FAILED_EXCEPTION, "x", bytes(16))]))
     try:
-        found = errors.parse_error(data.draw(mutated(frame[9:])))
+        error = errors.parse_error(data.draw(mutated(frame[9:])))
     except ProtocolError:
         return
-    assert isinstance(found.class_name, str)
-    assert found.message is None or isinstance(found.message, str)
+    assert isinstance(error.class_name, str)
+    assert error.message is None or isinstance(error.message, str)
 
 
 @given(st.binary(max_size=60))
@@ -56,17 +56,17 @@ def test_any_bytes_are_a_protocol_error(data: bytes) -> None:
             errors.parse_error(body)
 
 
-def test_a_class_that_the_other_side_may_not_have_is_not_sent() -> None:
+def test_class_unknown_to_the_peer_is_not_sent() -> None:
     with pytest.raises(ValueError, match=r"com\.example\.Unheard"):
         errors.encode_error("com.example.Unheard", "x", None)
 
 
-def test_a_message_that_is_too_long_for_java_is_cut() -> None:
+def test_message_too_long_for_java_is_cut() -> None:
     error = errors.parse_error(errors.encode_error(errors.IO_EXCEPTION, "ä" * 50_000, None)[9:])
     assert "ä" * 32_767 == error.message
 
 
-def test_a_partition_that_is_not_there_in_flinks_words() -> None:
+def test_missing_partition_has_flinks_message() -> None:
     error = errors.parse_error(errors.partition_not_found("p", bytes(16))[9:])
     assert (errors.PARTITION_NOT_FOUND_EXCEPTION, "Partition p not found.", bytes(16)) == error
     assert not error.is_fatal
@@ -93,7 +93,7 @@ def test_a_throwable_without_any_field_is_read() -> None:
         b"\x74\x00\x01a",  # a string
         b"\x73" + desc(b"My"),  # no Throwable
         b"\x73\x70",  # an object of no class
-        b"\x73\x71\x00\x7e\x00\x00",  # refers to what is not there
+        b"\x73\x71\x00\x7e\x00\x00",  # a reference to nothing
         b"\x73" + desc(b"My", 0, above=THROWABLE) + b"\x78",  # not serializable
         b"\x73" + desc(b"My", 4, above=THROWABLE) + b"\x78",  # externalizable as Java 1.1 wrote it
         b"\x73" + desc(b"My", fields=b"\0\1X\0\1x", above=THROWABLE) + b"\x78",  # no such type

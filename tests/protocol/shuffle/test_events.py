@@ -23,7 +23,7 @@ def test_what_follows_an_event_is_passed_over(event: ev.Event, padding: bytes) -
 def test_each_truncation_is_a_protocol_error(event: ev.Event, data: st.DataObject) -> None:
     whole = ev.encode(event)
     if isinstance(event, ev.OtherEvent):
-        whole = ev.encode(ev.OtherEvent(event.class_name))  # what its class wrote has no end
+        whole = ev.encode(ev.OtherEvent(event.class_name))  # its class's bytes have no end mark
     with pytest.raises(ProtocolError):
         ev.parse(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
@@ -31,15 +31,15 @@ def test_each_truncation_is_a_protocol_error(event: ev.Event, data: st.DataObjec
 @given(EVENTS, GENERATIONS, st.data())
 def test_mutations_are_events_or_protocol_errors(event: ev.Event, generation: Generation, data: st.DataObject) -> None:
     try:
-        found = ev.parse(data.draw(mutated(ev.encode(event))), generation)
+        parsed = ev.parse(data.draw(mutated(ev.encode(event))), generation)
     except ProtocolError:
         return
-    assert ev.exists_in(found, generation)
-    assert found == ev.parse(ev.encode(found))
+    assert ev.exists_in(parsed, generation)
+    assert parsed == ev.parse(ev.encode(parsed))
 
 
 @given(EVENTS, GENERATIONS)
-def test_an_event_that_a_generation_does_not_know_is_refused(event: ev.Event, generation: Generation) -> None:
+def test_event_unknown_to_a_generation_is_refused(event: ev.Event, generation: Generation) -> None:
     if ev.exists_in(event, generation):
         assert event == ev.parse(ev.encode(event), generation)
     else:
@@ -61,9 +61,9 @@ def test_the_events_that_came_later() -> None:
 
 @given(TEXT, st.booleans(), st.booleans())
 def test_a_boolean_watermark_stays_boolean(name: str, value: bool, aligned: bool) -> None:
-    found = ev.parse(ev.encode(ev.Watermark(name, value, aligned)))
-    assert isinstance(found, ev.Watermark)
-    assert found.value is value
+    watermark = ev.parse(ev.encode(ev.Watermark(name, value, aligned)))
+    assert isinstance(watermark, ev.Watermark)
+    assert watermark.value is value
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_types_of_barriers(barrier: ev.CheckpointBarrier, data_type: DataTyp
         "0000000b000161000000000200",  # no such kind of watermark
         "00000001" + "00" * 16 + "05",  # no such snapshot
         "00000001" + "00" * 16 + "0102",  # no such savepoint format
-        "00000001" + "00" * 17 + "7fffffff",  # a location that is not there
+        "00000001" + "00" * 17 + "7fffffff",  # a missing location
         "00000001" + "00" * 17 + "ffffffff04" + "00" * 8,  # no such alignment
         "0000000600000001" * 9 + "00000000",
         "000000030002ffff",  # not a text

@@ -8,14 +8,14 @@ from tests.loops import loop_over
 
 
 @given(st.integers(9, 1000), st.integers(0, 255), st.binary(max_size=30))
-def test_the_size_is_known_as_soon_as_length_and_magic_are_there(size: int, message_id: int, rest: bytes) -> None:
+def test_size_is_known_after_length_and_magic(size: int, message_id: int, rest: bytes) -> None:
     data = HEADER.pack(size, MAGIC, message_id) + rest
     for end in range(len(data) + 1):
         assert frame_size(memoryview(data)[:end], 1000) == (size if end >= 8 else 0)
 
 
 @given(st.binary(max_size=12), st.integers(9, 2**31 - 1))
-def test_what_cannot_begin_a_frame_is_refused_at_its_first_wrong_byte(data: bytes, limit: int) -> None:
+def test_invalid_beginning_is_refused_at_first_wrong_byte(data: bytes, limit: int) -> None:
     length = int.from_bytes(data[:4], "big", signed=True)
     wrong = len(data) >= 4 and not 9 <= length <= limit
     wrong |= data[4:8] != MAGIC.to_bytes(4, "big")[: len(data[4:8])]

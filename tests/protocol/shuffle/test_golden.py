@@ -1,4 +1,4 @@
-"""Every vector of Flink 2.3.0 is parsed to what it means and written again to the same bytes."""
+"""Every vector of Flink 2.3.0 is parsed to its meaning and encoded to the same bytes."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ def test_an_error_response(vector: dict[str, Any]) -> None:
     assert errors.ErrorResponse(class_name, message, receiver) == error
     assert isinstance(error, errors.ErrorResponse)
     assert vector["fatal"] == error.is_fatal
-    # Ours says the same in fewer bytes.
+    # Our encoding has fewer bytes.
     ours = errors.encode_error(class_name, message, receiver)
     assert len(ours) < vector["length"]
     assert [error] == ClientDecoder(V2_0).feed(ours)
@@ -144,14 +144,14 @@ def test_an_event(vector: dict[str, Any]) -> None:
     event = events.parse(serialized)
     assert vector["data_type"] == events.data_type_of(event).name
     assert serialized == events.encode(event)
-    # "CheckpointBarrier", "EndOfPartitionEvent", ...; an event that has no class here says its own.
+    # "CheckpointBarrier", "EndOfPartitionEvent", ...; an event without a class here names its own.
     flinks_name = vector["event"] if isinstance(event, events.OtherEvent) else vector["event"].rsplit(".", 1)[-1]
     ours = event.class_name if isinstance(event, events.OtherEvent) else type(event).__name__
     assert ours in (flinks_name, flinks_name.removesuffix("Event"))
 
 
 @loop_over("vector", vectors("events"))
-def test_an_event_with_the_padding_of_a_pipelined_producer(vector: dict[str, Any]) -> None:
+def test_event_with_padding_of_pipelined_producer(vector: dict[str, Any]) -> None:
     serialized = bytes.fromhex(vector["hex"])
     event = events.parse(serialized.ljust(vector["pipelined_wire_size"], b"\0"))
     if isinstance(event, events.OtherEvent):  # only its class could tell where it ends
@@ -168,7 +168,7 @@ PLAIN = "".join(f"{number:010d}\n" for number in range(100)).encode()[:1024]
 def test_a_compressed_buffer(vector: dict[str, Any]) -> None:
     codec, block = Codec(vector["codec"]), bytes.fromhex(vector["hex"])
     assert decompress(codec, block) == PLAIN
-    # Compressors may differ in what they find; what they wrote has to be read.
+    # Compressors may differ in their output, which must be readable.
     ours = compress(codec, PLAIN)
     assert ours is not None
     assert decompress(codec, ours) == PLAIN

@@ -20,9 +20,9 @@ def test_what_is_written_is_read_back(message: m.Message, generation: Generation
     message = for_generation(message, generation)
     frame = m.encode(message, generation)
     assert len(frame) == frame_size(frame)
-    found = m.parse(memoryview(frame), generation)
-    assert message == found
-    assert type(message) is type(found)
+    parsed = m.parse(memoryview(frame), generation)
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
 @given(ANY, GENERATIONS, st.binary(min_size=1, max_size=20))
@@ -47,10 +47,10 @@ def test_mutations_are_messages_or_protocol_errors(
 ) -> None:
     frame = data.draw(mutated(m.encode(for_generation(message, written), written), start=8))
     try:
-        found = m.parse(memoryview(frame), read)
+        parsed = m.parse(memoryview(frame), read)
     except ProtocolError:
         return
-    m.parse(memoryview(m.encode(found, read) if not isinstance(found, m.ErrorResponse) else frame), read)
+    m.parse(memoryview(m.encode(parsed, read) if not isinstance(parsed, m.ErrorResponse) else frame), read)
 
 
 @given(st.binary(max_size=120), st.integers(0, 255), GENERATIONS)
@@ -87,7 +87,7 @@ def test_numbers_that_flink_refuses_are_refused(message: m.Message) -> None:
 
 
 @pytest.mark.parametrize("at", [52, 56])
-def test_a_producer_with_a_number_below_0_is_refused(at: int) -> None:
+def test_producer_with_negative_number_is_refused(at: int) -> None:
     partition = bytearray(PARTITION)
     partition[at] = 0x80
     request = m.encode_partition_request(Generation.V2_0, bytes(partition), IndexSet(0, 0), RECEIVER, 0)
@@ -104,7 +104,7 @@ def test_1_16_requests_one_subpartition() -> None:
         m.encode_partition_request(Generation.V1_16, PARTITION, IndexSet(0, 7), RECEIVER, 2)
 
 
-def test_a_task_event_that_lies_about_its_size_allocates_nothing() -> None:
+def test_task_event_with_false_size_allocates_nothing() -> None:
     frame = bytearray(m.encode_task_event_request(b"event", PARTITION, RECEIVER))
     frame[9:13] = (2**31 - 1).to_bytes(4, "big")
     tracemalloc.start()
@@ -114,7 +114,7 @@ def test_a_task_event_that_lies_about_its_size_allocates_nothing() -> None:
     tracemalloc.stop()
 
 
-def test_a_parsed_message_holds_on_to_nothing_of_the_frame() -> None:
+def test_parsed_message_keeps_no_reference_to_frame() -> None:
     frame = bytearray(m.encode_task_event_request(b"event", PARTITION, RECEIVER))
     message = m.parse(memoryview(frame), Generation.V2_0)
     frame[9:] = bytes(len(frame) - 9)
@@ -126,9 +126,7 @@ def test_a_parsed_message_holds_on_to_nothing_of_the_frame() -> None:
     st.binary(max_size=40) | CLIENT_MESSAGES.map(lambda message: m.encode(message, Generation.V2_0)),
     st.integers(1, 4),
 )
-def test_a_row_of_credits_ends_where_something_else_begins(
-    credits: list[tuple[int, bytes]], behind: bytes, most: int
-) -> None:
+def test_row_of_credits_ends_at_another_message(credits: list[tuple[int, bytes]], behind: bytes, most: int) -> None:
     row = b"".join(m.encode_add_credit(receiver, credit) for credit, receiver in credits)
     size = m.add_credits_size(memoryview(row + behind), most)
     if len(credits) >= most or m.add_credits_size(memoryview(behind), 1) == 0:
@@ -136,7 +134,7 @@ def test_a_row_of_credits_ends_where_something_else_begins(
     assert credits[:most] == list(m.parse_add_credits(memoryview(row + behind)[:size]))[: len(credits)]
 
 
-def test_what_looks_like_an_add_credit_inside_of_another_one_is_none() -> None:
+def test_add_credit_inside_another_is_not_counted() -> None:
     head = m.encode_add_credit(RECEIVER, 1)[:9]
     of_heads = m.encode_add_credit(head + RECEIVER[:7], 1)
     plain = m.encode_add_credit(RECEIVER, 1)

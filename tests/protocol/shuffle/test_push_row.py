@@ -1,4 +1,4 @@
-"""Rows of pushes are what their frames are one by one."""
+"""Rows of pushes equal their frames parsed one by one."""
 
 import struct
 
@@ -23,7 +23,7 @@ PUSHES = st.builds(
     st.booleans(),
     st.sampled_from([b"x", b"y" * 20, b"z" * 20, b"long" * 50]),
 )
-# With the fields of a frame, but not always those of a right one.
+# With the fields of a frame, which may be invalid.
 WRONG = st.builds(
     lambda sequence, subpartition, size, payload: (
         struct.pack(">iIBiiiBBi", 27 + len(payload), 0xBADC0FFE, 65, 1, subpartition, sequence, DATA, 0, size) + payload
@@ -37,7 +37,7 @@ OTHERS = st.builds(encode_finish_partition, st.integers(1, 2))
 
 
 def one_by_one(data: bytes) -> list[object]:
-    """What the frames are, up to the first wrong one."""
+    """The pushes of the frames, up to the first invalid frame."""
     view, came = memoryview(data), []
     while view:
         size = frame_size(view)
@@ -74,7 +74,7 @@ def plain(push: PushBuffer) -> PushBuffer:
 
 
 @given(st.lists(st.one_of(PUSHES, PUSHES, WRONG, OTHERS), max_size=20).map(b"".join), st.integers(2, 9))
-def test_rows_are_the_same_pushes_and_end_with_the_same_error(data: bytes, pushes_max: int) -> None:
+def test_rows_give_the_same_pushes_and_error(data: bytes, pushes_max: int) -> None:
     assert by_rows(data, pushes_max) == one_by_one(data)
 
 
@@ -111,7 +111,7 @@ def row_of(*frames: bytes, pushes_max: int = 100, bytes_max: int = 1000) -> tupl
     return take_row(memoryview(b"".join(frames)), pushes_max, bytes_max)
 
 
-def test_a_row_ends_before_an_event_another_writer_and_an_incomplete_frame() -> None:
+def test_row_ends_before_event_other_writer_incomplete_frame() -> None:
     push = encode_push_buffer(1, 0, 0, DATA, False, b"data")
     for other in (
         encode_push_buffer(1, 0, 2, EVENT, False, b"data"),
@@ -128,7 +128,7 @@ def test_a_row_ends_before_an_event_another_writer_and_an_incomplete_frame() -> 
         assert row_of(other, push) == (None, 0)
 
 
-def test_a_row_has_no_more_pushes_and_bytes_than_it_may() -> None:
+def test_row_is_bounded_in_pushes_and_bytes() -> None:
     short, long = (encode_push_buffer(1, 0, 0, DATA, False, payload) for payload in (b"data", b"more data"))
     for frames in ([short] * 10, [short, long] * 5):
         row, size = row_of(*frames, pushes_max=5)
@@ -139,7 +139,7 @@ def test_a_row_has_no_more_pushes_and_bytes_than_it_may() -> None:
         assert (len(row), size) == (3, sum(map(len, frames[:3])))
 
 
-def test_a_payload_that_looks_like_a_frame_is_a_payload() -> None:
+def test_payload_that_looks_like_a_frame_stays_payload() -> None:
     inner = encode_push_buffer(1, 0, 7, DATA, False, b"")
     frames = [encode_push_buffer(1, 0, number, DATA, False, inner) for number in range(3)]
     row, _ = row_of(*frames)
@@ -147,7 +147,7 @@ def test_a_payload_that_looks_like_a_frame_is_a_payload() -> None:
     assert [bytes(push.payload) for push in row.pushes()] == [inner] * 3
 
 
-def test_a_size_that_is_not_that_of_the_payload_is_an_error_after_the_pushes_before_it() -> None:
+def test_wrong_size_raises_after_the_earlier_pushes() -> None:
     right = encode_push_buffer(1, 0, 0, DATA, False, b"data")
     wrong = push_header(1, 0, 1, DATA, False, 4) + b"data"
     wrong = wrong[:23] + (5).to_bytes(4, "big") + wrong[27:]
@@ -166,9 +166,7 @@ def test_a_size_that_is_not_that_of_the_payload_is_an_error_after_the_pushes_bef
     st.integers(0, 2**31 - 50),
     st.lists(st.tuples(st.sampled_from([DATA, CLEAR_END, EVENT]), st.booleans(), st.binary(min_size=1, max_size=20))),
 )
-def test_frames_that_are_made_together_are_those_made_one_by_one(
-    sequence: int, pushes: list[tuple[int, bool, bytes]]
-) -> None:
+def test_frames_made_together_equal_single_frames(sequence: int, pushes: list[tuple[int, bool, bytes]]) -> None:
     columns = [[push[place] for push in pushes] for place in range(3)]
     made = push_frames(7, 3, sequence, columns[0], columns[1], columns[2])
     assert b"".join(made) == b"".join(

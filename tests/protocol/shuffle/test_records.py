@@ -12,7 +12,7 @@ RECORDS = st.lists(st.binary(max_size=40), max_size=20)
 
 
 @given(RECORDS, st.integers(1, 50), st.booleans())
-def test_records_come_out_of_buffers_as_they_went_in(records: list[bytes], size: int, at_once: bool) -> None:
+def test_records_are_restored_from_buffers(records: list[bytes], size: int, at_once: bool) -> None:
     encoder = RecordEncoder(size)
     buffers = encoder.add_all(records) if at_once else [buffer for record in records for buffer in encoder.add(record)]
     assert all(len(buffer) == size for buffer in buffers)
@@ -29,13 +29,13 @@ def test_records_come_out_of_buffers_as_they_went_in(records: list[bytes], size:
 @given(RECORDS, st.data())
 def test_records_come_out_however_the_stream_is_cut(records: list[bytes], data: st.DataObject) -> None:
     decoder = RecordDecoder()
-    found: list[bytes] = []
+    decoded: list[bytes] = []
     fed = b""
     for piece in data.draw(in_pieces(b"".join(map(encode_record, records)))):
-        found += decoder.feed(piece)
+        decoded += decoder.feed(piece)
         fed += piece
-        assert b"".join(map(encode_record, found)) == fed[: len(fed) - decoder.pending]
-    assert records == found
+        assert b"".join(map(encode_record, decoded)) == fed[: len(fed) - decoder.pending]
+    assert records == decoded
 
 
 @given(RECORDS.filter(bool), st.data())

@@ -25,21 +25,21 @@ ROOT = Path(__file__).parents[3]
 def test_what_a_writer_sends_is_read_back(message: w.WriterFrame) -> None:
     frame = w.encode(message)
     assert len(frame) == frame_size(frame)
-    found = w.parse(memoryview(frame))
-    assert message == found
-    assert type(message) is type(found)
+    parsed = w.parse(memoryview(frame))
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
 @given(SERVER_FRAMES)
 def test_what_a_broker_sends_is_read_back(message: w.ServerFrame) -> None:
     frame = w.encode(message)
     assert len(frame) == frame_size(frame)
-    found = w.parse_server(memoryview(frame))
-    assert message == found
-    assert type(message) is type(found)
+    parsed = w.parse_server(memoryview(frame))
+    assert message == parsed
+    assert type(message) is type(parsed)
 
 
-def test_an_opening_without_an_incarnation_is_the_frame_that_older_writers_send() -> None:
+def test_opening_without_incarnation_is_the_older_frame() -> None:
     old = w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice")
     assert old.hex().endswith("0005616c696365")
     opened = w.parse(memoryview(old))
@@ -54,7 +54,7 @@ def test_each_truncation_is_a_protocol_error(message: Any, data: st.DataObject) 
     frame = w.encode(message)
     length = data.draw(st.integers(0, len(frame) - 1))
     if isinstance(message, w.OpenPartition) and (message.incarnation or message.resumes or message.attempt):
-        assume(length != len(frame) - 13)  # without an incarnation, as writers sent it before there was one
+        assume(length != len(frame) - 13)  # without an incarnation, as older writers sent it
     cut = memoryview(frame)[:length]
     for parse in (w.parse, w.parse_server):
         with pytest.raises(ProtocolError):
@@ -72,12 +72,12 @@ def test_mutations_are_messages_or_protocol_errors(message: Any, data: st.DataOb
 
 
 @given(pushes(), st.binary(min_size=1, max_size=3))
-def test_a_push_is_exactly_as_long_as_it_says(push: w.PushBuffer, more: bytes) -> None:
+def test_push_has_exactly_its_stated_length(push: w.PushBuffer, more: bytes) -> None:
     with pytest.raises(ProtocolError, match="bytes"):
         w.parse_push(memoryview(w.encode(push) + more))
 
 
-def test_the_payload_of_a_push_stays_where_it_lies() -> None:
+def test_payload_of_a_push_is_not_copied() -> None:
     frame = bytearray(w.encode_push_buffer(1, 2, 3, DataType.DATA_BUFFER, False, b"payload"))
     push = w.parse(memoryview(frame))
     assert isinstance(push, w.PushBuffer)
@@ -122,7 +122,7 @@ def test_a_frame_of_the_other_direction_is_refused(direction: Any) -> None:
         direction(memoryview(other))
 
 
-def test_a_long_text_is_cut_after_a_whole_character() -> None:
+def test_long_text_is_cut_after_whole_character() -> None:
     message = w.parse(memoryview(w.encode_fail_partition(1, "ä" * 40_000)))
     assert w.FailPartition(1, "ä" * 32_767) == message
 
@@ -154,13 +154,13 @@ CONVERSATION = [
 ]
 
 
-def test_the_conversation_in_the_documentation_is_the_one_on_the_wire() -> None:
+def test_documented_conversation_is_the_one_on_the_wire() -> None:
     listing = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("An example of a conversation")[1].split("```")[1]
     told = re.split("[<>]", re.sub(r"#.*|\s", "", listing))[1:]
     assert [frame.hex() for frame in CONVERSATION] == told
 
 
-def test_the_tables_in_the_documentation_have_every_message_type_and_code() -> None:
+def test_documented_tables_have_every_type_and_code() -> None:
     chapter = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("\n## Shuffle")[1]
     rows = set(re.findall(r"^\| (\d+) \| ([^|]*?) \|", chapter, re.MULTILINE))
     names = {(number, name.replace("_", "").lower()) for number, name in rows}

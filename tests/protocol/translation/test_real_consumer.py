@@ -1,4 +1,4 @@
-"""Pulsar's own client reads what a Kafka client has written, through the codecs alone."""
+"""Pulsar's own client reads a Kafka client's batches, through the codecs alone."""
 
 from collections.abc import Sequence
 
@@ -36,11 +36,11 @@ def delivered(entries: Sequence[Translated]) -> list[tuple[int, bytes]]:
 
 
 def entries_of(ack: Ack) -> list[int]:
-    return [*ack.whole, *(found.entry_id for found in ack.ids)]
+    return [*ack.whole, *(acked.entry_id for acked in ack.ids)]
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_the_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
+def test_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     records = [
         (b"a", b"one", [("h", b"1"), ("bin", b"\x00\xff")], NOW),
         (None, b"two", [], NOW + 1),
@@ -57,12 +57,12 @@ def test_the_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
     assert [NOW, NOW + 1, NOW + 2] == [message.event_timestamp() for message in (one, two, three)]
     assert [NOW + 2] * 3 == [message.publish_timestamp() for message in (one, two, three)]
     ids = [message.message_id() for message in (one, two, three)]
-    assert [(40, 0), (40, 1), (40, 2)] == [(found.entry_id(), found.batch_index()) for found in ids]
+    assert [(40, 0), (40, 1), (40, 2)] == [(message_id.entry_id(), message_id.batch_index()) for message_id in ids]
     assert [40] == entries_of(ack)
 
 
 def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
-    """It would acknowledge none of an entry with a message that it is never given."""
+    """It would never acknowledge an entry with a message that it does not get."""
     records = [(b"k", b"%d" % i, [], NOW) for i in range(4)]
     batch = build_batch(records, base_offset=40, offsets=[41, 42, 45, 47], last_offset_delta=9)
     with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
@@ -70,11 +70,13 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
         acked = {entry for frame in broker.of_type(BaseCommand.Type.ACK) for entry in entries_of(read_ack(frame))}
     assert [b"0", b"1", b"2", b"3"] == [message.data() for message in messages]
     ids = [message.message_id() for message in messages]
-    assert [(41, 0), (41, 1), (45, -1), (47, -1)] == [(found.entry_id(), found.batch_index()) for found in ids]
+    assert [(41, 0), (41, 1), (45, -1), (47, -1)] == [
+        (message_id.entry_id(), message_id.batch_index()) for message_id in ids
+    ]
     assert {41, 45, 47} == acked
 
 
-def test_the_client_takes_a_record_that_is_larger_than_a_message_may_be() -> None:
+def test_client_takes_record_larger_than_the_message_limit() -> None:
     value = b"0123456789" * (1 << 20)
     batch = build_batch([(None, value, [], NOW)], base_offset=1, compression=4)
     with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:

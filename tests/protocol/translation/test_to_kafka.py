@@ -69,7 +69,7 @@ def test_a_single_message_becomes_a_record(single: tuple, publish: int, codec: i
 
 
 @given(st.lists(st.tuples(singles, st.booleans()), min_size=1, max_size=6), times, codecs)
-def test_each_message_of_a_batch_becomes_the_record_at_its_offset(
+def test_batched_message_becomes_record_at_its_offset(
     messages: list[tuple[tuple, bool]], publish: int, codec: int
 ) -> None:
     payload = batch_of(
@@ -113,7 +113,7 @@ def test_a_key_in_base64_becomes_its_bytes() -> None:
     assert [b"\x00\xff"] == [record.key for record in translated(stored_of(metadata, b""), 0, 1)]
 
 
-def test_an_encrypted_batch_is_one_record_with_what_is_needed_to_read_it() -> None:
+def test_encrypted_batch_is_one_record_with_decryption_headers() -> None:
     metadata = metadata_of(
         num_messages_in_batch=3,
         compression=LZ4,
@@ -136,7 +136,7 @@ def test_an_encrypted_batch_is_one_record_with_what_is_needed_to_read_it() -> No
     ]
 
 
-def test_each_chunk_is_a_record_that_says_which_part_it_is() -> None:
+def test_chunk_is_a_record_that_names_its_part() -> None:
     metadata = metadata_of(
         partition_key="k", uuid="u-1", chunk_id=1, num_chunks_from_msg=3, total_chunk_msg_size=900, compression=ZSTD
     )
@@ -162,45 +162,45 @@ def test_each_chunk_is_a_record_that_says_which_part_it_is() -> None:
         ({"num_messages_in_batch": 3}, b"data" * 9, b"3 messages at 2 offsets"),
     ],
 )
-def test_what_cannot_be_read_is_one_record_that_says_why(fields: dict[str, int], payload: bytes, why: bytes) -> None:
+def test_unreadable_entry_is_one_record_with_the_reason(fields: dict[str, int], payload: bytes, why: bytes) -> None:
     messages = 2 if "num_messages_in_batch" in fields else 1
     (record,) = translated(stored_of(metadata_of(**fields), payload), 10, messages)
     assert (10, payload) == (record.offset, record.value)
-    (said,) = [value for name, value in record.headers if name == "pulsar.unreadable"]
-    assert said is not None and said.startswith(why)
+    (reason,) = [value for name, value in record.headers if name == "pulsar.unreadable"]
+    assert reason is not None and reason.startswith(why)
 
 
-def test_a_batch_that_is_cut_off_in_the_middle_leaves_no_record_of_its_beginning() -> None:
+def test_truncated_batch_leaves_no_record_of_its_beginning() -> None:
     payload = batch_of([SingleMessageMetadata(), SingleMessageMetadata()], [b"12345", b"12345"])
     (record,) = translated(stored_of(metadata_of(num_messages_in_batch=2), payload[:-1]), 10, 2)
     assert payload[:-1] == record.value
 
 
-def test_a_bomb_becomes_a_record_of_its_compressed_bytes() -> None:
+def test_bomb_becomes_a_record_of_its_compressed_bytes() -> None:
     bomb = stored_of(metadata_of(), bytes(10 << 20), LZ4)
     (record,) = translated(bomb, 0, 1, max_size=1 << 20)
     assert record.value == compress(LZ4, bytes(10 << 20))
 
 
-def test_a_batch_of_too_many_messages_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_of_too_many_messages_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RECORDS", 2)
     payload = batch_of([SingleMessageMetadata() for _ in range(3)], [b""] * 3)
     (record,) = translated(stored_of(metadata_of(num_messages_in_batch=3), payload), 10, 3)
     assert payload == record.value
 
 
-def test_a_batch_of_which_nothing_is_left_has_its_offsets_and_no_record() -> None:
+def test_fully_compacted_batch_keeps_offsets_without_records() -> None:
     payload = batch_of([SingleMessageMetadata(compacted_out=True) for _ in range(3)], [b""] * 3)
     assert [] == translated(stored_of(metadata_of(num_messages_in_batch=3), payload), 10, 3)
 
 
 @given(st.binary(max_size=80), st.integers(1, 5))
-def test_bytes_that_are_nothing_stored_are_translated_or_refused(stored: bytes, messages: int) -> None:
+def test_random_bytes_are_translated_or_refused(stored: bytes, messages: int) -> None:
     refused_or_read(lambda data: to_kafka(data, 0, messages), stored)
 
 
 @given(singles, codecs, st.data())
-def test_any_change_of_the_bytes_is_translated_or_refused(single: tuple, codec: int, data: st.DataObject) -> None:
+def test_changed_bytes_are_translated_or_refused(single: tuple, codec: int, data: st.DataObject) -> None:
     key, value, headers, _ = single
     payload = batch_of([SingleMessageMetadata(partition_key=key, properties=properties(headers))], [value or b""])
     stored = bytearray(stored_of(metadata_of(num_messages_in_batch=1), payload, codec))

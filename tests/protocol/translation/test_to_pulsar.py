@@ -42,11 +42,11 @@ def payload_of(entry: Translated) -> bytes:
     return bytes(decompressed(metadata_of(entry), entry.stored[part.payload : part.end]))
 
 
-def back(found: list[Translated]) -> list[Record]:
-    """The records that a Kafka consumer would get of the entries, with their headers as Kafka's again."""
+def back(translated: list[Translated]) -> list[Record]:
+    """The records that a Kafka consumer would get from the entries, with Kafka's headers again."""
     return [
         record._replace(headers=[(name, header_of((value or b"").decode())) for name, value in record.headers])
-        for entry in found
+        for entry in translated
         for record in records(to_kafka(entry.stored, entry.offset, entry.messages))
     ]
 
@@ -60,10 +60,10 @@ def test_what_becomes_of_a_batch_holds_its_records(
     batch_records: list[Kept], codec: int, offset: int, by_key: bool
 ) -> None:
     batch = build_batch(batch_records, base_offset=offset, compression=codec)
-    found = entries(batch, by_key=by_key)
-    assert [properly_named(record) for record in records(batch)] == back(found)
+    translated = entries(batch, by_key=by_key)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
     if not by_key:
-        assert [(offset, len(batch_records))] == [(entry.offset, entry.messages) for entry in found]
+        assert [(offset, len(batch_records))] == [(entry.offset, entry.messages) for entry in translated]
 
 
 @given(st.lists(kept, min_size=1, max_size=6), st.data())
@@ -72,20 +72,20 @@ def test_offsets_stay_where_compaction_has_removed_records(batch_records: list[K
         data.draw(st.sets(st.integers(100, 110), min_size=len(batch_records), max_size=len(batch_records)))
     )
     batch = build_batch(batch_records, base_offset=100, offsets=offsets, last_offset_delta=15)
-    found = entries(batch)
-    assert [properly_named(record) for record in records(batch)] == back(found)
-    # No entry has a gap, and none begins right after the one before it.
-    assert offsets == [entry.offset + index for entry in found for index in range(entry.messages)]
-    assert all(a.offset + a.messages < b.offset for a, b in pairwise(found))
+    translated = entries(batch)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
+    # No entry has a gap, and none begins immediately after the previous entry.
+    assert offsets == [entry.offset + index for entry in translated for index in range(entry.messages)]
+    assert all(a.offset + a.messages < b.offset for a, b in pairwise(translated))
 
 
 @given(st.lists(kept, min_size=1, max_size=4))
-def test_a_time_that_the_broker_set_is_the_publish_time_and_no_event_time(batch_records: list[Kept]) -> None:
+def test_log_append_time_is_publish_time_only(batch_records: list[Kept]) -> None:
     batch = build_batch(batch_records)
     set_log_append_time(batch, 0, read_header(batch), NOW)
-    found = entries(batch)
-    assert [NOW] * len(batch_records) == [record.timestamp for record in back(found)]
-    assert [(NOW, 0)] == [(metadata_of(entry).publish_time, metadata_of(entry).event_time) for entry in found]
+    translated = entries(batch)
+    assert [NOW] * len(batch_records) == [record.timestamp for record in back(translated)]
+    assert [(NOW, 0)] == [(metadata_of(entry).publish_time, metadata_of(entry).event_time) for entry in translated]
 
 
 def test_a_record_alone_is_no_batch() -> None:
@@ -104,14 +104,14 @@ def test_a_record_alone_is_no_batch() -> None:
     assert b"v" == payload_of(entry)
 
 
-def test_the_publish_time_of_a_batch_is_its_largest_timestamp() -> None:
+def test_publish_time_of_batch_is_largest_timestamp() -> None:
     (entry,) = entries(build_batch([(None, b"", [], NOW), (None, b"", [], NOW + 5), (None, b"", [], NOW + 1)]))
     assert NOW + 5 == metadata_of(entry).publish_time
     singles = [single for single, _ in split_batch(payload_of(entry), 3)]
     assert [NOW, NOW + 5, NOW + 1] == [single.event_time for single in singles]
 
 
-def test_times_that_pulsar_cannot_tell_become_the_publish_time() -> None:
+def test_inexpressible_times_become_the_publish_time() -> None:
     (entry,) = entries(build_batch([(None, b"", [], -1), (None, b"", [], 0), (None, b"", [], 5)]))
     assert [5, 5, 5] == [record.timestamp for record in back([entry])]
     (entry,) = entries(build_batch([(None, b"", [], -1)]))
@@ -149,32 +149,32 @@ def test_headers_that_are_not_text_are_still_there(value: bytes | None, text: st
     assert value == header_of(text)
 
 
-def test_a_header_that_repeats_is_a_property_that_repeats() -> None:
+def test_repeated_header_is_a_repeated_property() -> None:
     (entry,) = entries(build_batch([(None, b"", [("a", b"1"), ("b", b"2"), ("a", b"3")], NOW)]))
     assert [("a", "1"), ("b", "2"), ("a", "3")] == [(pair.key, pair.value) for pair in metadata_of(entry).properties]
 
 
-def test_by_key_each_entry_has_one_key_that_orders_it() -> None:
+def test_by_key_gives_each_entry_one_key() -> None:
     batch = build_batch([(key, b"", [], NOW) for key in (b"a", b"a", b"b", None, None, b"\xff")], base_offset=50)
-    found = entries(batch, by_key=True)
-    assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in found]
-    assert [b"a", b"b", b"kafka-53", b"\xff"] == [sticky_key(metadata_of(entry)) for entry in found]
-    # A whole batch of one key has that key anyway.
+    translated = entries(batch, by_key=True)
+    assert [(50, 2), (52, 1), (53, 2), (55, 1)] == [entry[:2] for entry in translated]
+    assert [b"a", b"b", b"kafka-53", b"\xff"] == [sticky_key(metadata_of(entry)) for entry in translated]
+    # A whole batch with a single key has that key anyway.
     (entry,) = entries(build_batch([(b"a", b"", [], NOW)] * 3))
     assert b"a" == sticky_key(metadata_of(entry))
     (entry,) = entries(build_batch([(b"a", b"", [], NOW), (b"b", b"", [], NOW)], base_offset=9))
     assert b"kafka-9" == sticky_key(metadata_of(entry))
 
 
-def test_a_batch_is_cut_before_an_entry_becomes_larger_than_a_message_may_be() -> None:
+def test_batch_is_cut_before_entries_exceed_message_size() -> None:
     batch = build_batch([(b"key", bytes([i]) * 3000, [("h", b"v" * 100)], NOW) for i in range(10)])
-    found = entries(batch, max_message_size=10_000)
-    assert len(found) > 1
-    assert all(len(entry.stored) - 10 <= 10_000 for entry in found)
-    assert [properly_named(record) for record in records(batch)] == back(found)
+    translated = entries(batch, max_message_size=10_000)
+    assert len(translated) > 1
+    assert all(len(entry.stored) - 10 <= 10_000 for entry in translated)
+    assert [properly_named(record) for record in records(batch)] == back(translated)
 
 
-def test_a_record_that_is_larger_than_a_message_may_be_is_compressed() -> None:
+def test_too_large_record_is_compressed() -> None:
     batch = build_batch([(None, bytes(50_000), [], NOW), (None, b"small", [], NOW)], compression=4)
     large, small = entries(batch, max_message_size=10_000)
     assert (50_000, 5) == (len(payload_of(large)), len(payload_of(small)))
@@ -182,10 +182,10 @@ def test_a_record_that_is_larger_than_a_message_may_be_is_compressed() -> None:
     assert metadata_of(large).compression and not metadata_of(small).compression
 
 
-def test_an_entry_has_no_more_messages_than_a_consumers_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_has_no_more_messages_than_consumer_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MESSAGES", 3)
-    found = entries(build_batch([(None, b"", [], NOW)] * 7, base_offset=10))
-    assert [(10, 3), (13, 3), (16, 1)] == [entry[:2] for entry in found]
+    translated = entries(build_batch([(None, b"", [], NOW)] * 7, base_offset=10))
+    assert [(10, 3), (13, 3), (16, 1)] == [entry[:2] for entry in translated]
 
 
 def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "what"),
+    ("offsets", "message"),
     [
         ([5, 5], "the offset 5 after 5"),
         ([6, 5], "the offset 5 after 6"),
@@ -207,9 +207,9 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([5, 8], "the offset 8 after 5, in a batch up to 7"),
     ],
 )
-def test_offsets_that_are_not_the_batchs_or_do_not_ascend_are_refused(offsets: list[int], what: str) -> None:
+def test_offsets_outside_batch_or_not_ascending_are_refused(offsets: list[int], message: str) -> None:
     batch = build_batch([(None, b"", [], NOW)] * 2, offsets=offsets, base_offset=5, last_offset_delta=2)
-    with pytest.raises(ProtocolError, match=what):
+    with pytest.raises(ProtocolError, match=message):
         entries(batch)
 
 
@@ -218,9 +218,7 @@ def test_a_batch_without_records_becomes_nothing() -> None:
 
 
 @given(st.lists(kept, min_size=1, max_size=3), st.integers(0, 4), st.data())
-def test_any_change_of_the_bytes_is_translated_or_refused(
-    batch_records: list[Kept], codec: int, data: st.DataObject
-) -> None:
+def test_changed_bytes_are_translated_or_refused(batch_records: list[Kept], codec: int, data: st.DataObject) -> None:
     batch = build_batch(batch_records, compression=codec)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(12, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -239,7 +237,7 @@ def test_any_change_of_the_bytes_is_translated_or_refused(
         max_size=5,
     )
 )
-def test_messages_of_pulsars_are_the_same_after_both_ways(
+def test_pulsar_messages_survive_both_translations(
     messages: list[tuple[str | None, bytes | None, list[tuple[str, str]], int]],
 ) -> None:
     payload = build_payload(

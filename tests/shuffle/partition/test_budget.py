@@ -1,4 +1,4 @@
-"""What there is room for, and that everybody who was told to wait is called: any order of taking, giving back and looking."""
+"""Room, and the calls to everybody who was told to wait: any order of taking, giving back and checking."""
 
 from contextlib import suppress
 
@@ -14,13 +14,13 @@ def called(budget: Budget) -> list[bool]:
     return calls
 
 
-def test_who_found_it_full_is_called_although_another_one_found_room_meanwhile() -> None:
+def test_refused_writer_is_called_although_another_got_room() -> None:
     budget = Budget(100, -1, -1)
     calls = called(budget)
     budget.take("", 100)
     assert budget.full(to_disk=False)
     budget.give_back("", 10, 0)
-    assert not budget.full(to_disk=False)  # somebody else, between the two marks
+    assert not budget.full(to_disk=False)  # another writer, between the two marks
     assert calls == []
     budget.give_back("", 90, 0)
     assert calls == [True]
@@ -54,19 +54,19 @@ def test_an_owner_has_a_share_of_its_own() -> None:
     st.lists(st.tuples(st.sampled_from(["take", "back", "spill", "drop", "look"]), st.integers(1, 60), st.booleans()))
 )
 def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> None:
-    """Whatever happened, when everything has been given back all who wait have been called."""
+    """After everything has been given back, all who wait have been called."""
     budget = Budget(100, 100, -1)
     waiting: set[int] = set()
     budget.on_room_freed = waiting.clear
-    for number, (what, size, to_disk) in enumerate(steps):
-        if what == "take":
+    for number, (action, size, to_disk) in enumerate(steps):
+        if action == "take":
             with suppress(NoRoom):
                 budget.take("", size)
-        elif what == "back":
+        elif action == "back":
             budget.give_back("", min(size, budget.memory), 0)
-        elif what == "spill":
+        elif action == "spill":
             budget.spilled(min(size, budget.memory))
-        elif what == "drop":
+        elif action == "drop":
             budget.give_back("", 0, min(size, budget.disk))
         elif budget.full(to_disk):
             waiting.add(number)
@@ -74,7 +74,7 @@ def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> N
     assert waiting == set()
 
 
-def test_what_the_index_takes_is_not_there_for_payloads() -> None:
+def test_index_memory_is_not_available_for_payloads() -> None:
     budget = Budget(100, -1, -1)
     calls = called(budget)
     budget.take("", 26, index=48)
@@ -94,7 +94,7 @@ def test_what_the_index_takes_is_not_there_for_payloads() -> None:
     assert calls == [True, True]
 
 
-def test_who_waits_is_told_when_a_writer_goes_that_was_promised_room() -> None:
+def test_waiting_writer_is_told_when_promised_room_returns() -> None:
     budget = Budget(1000, -1, -1)
     calls = []
     budget.on_room_freed = lambda: calls.append("room")

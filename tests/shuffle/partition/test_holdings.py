@@ -1,4 +1,4 @@
-"""The accounts of one partition: whatever is kept, sent, spilled and dropped, the budget says the same."""
+"""The accounts of a partition: whatever is kept, sent, spilled and dropped, the budget agrees."""
 
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ class Setup:
         self.holdings.piece_written(FILE, self.holdings.file_end, [(self.part, start, payloads)])
 
     def send(self, count: int) -> None:
-        """Take the first that are kept."""
+        """Take the first kept buffers."""
         part, start = self.part, self.part.dropped_before
         end = start + count
         in_file = min(count, max(0, part.memory_from - start))
@@ -57,14 +57,14 @@ class Setup:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["keep", "spill", "send"]), st.integers(0, 300)), max_size=30))
-def test_the_budget_has_what_is_held_after_any_order_of_coming_spilling_and_going(steps: list[tuple[str, int]]) -> None:
+def test_budget_matches_holdings_after_any_order_of_events(steps: list[tuple[str, int]]) -> None:
     setup = Setup()
-    for what, size in steps:
-        if what == "keep":
+    for action, size in steps:
+        if action == "keep":
             setup.keep(size)
-        elif what == "spill" and setup.part.oldest_in_memory(1)[1]:
+        elif action == "spill" and setup.part.oldest_in_memory(1)[1]:
             setup.spill(size + 1)
-        elif what == "send" and setup.part.kept:
+        elif action == "send" and setup.part.kept:
             setup.send(1 + size % len(setup.part.kept))
         setup.holdings.settle()
         assert setup.counted == setup.held
@@ -74,7 +74,7 @@ def test_the_budget_has_what_is_held_after_any_order_of_coming_spilling_and_goin
     assert setup.counted == setup.held == (0, 0, 0)
 
 
-def test_what_was_sent_is_given_back_when_it_is_settled() -> None:
+def test_sent_buffers_are_given_back_on_settling() -> None:
     setup = Setup()
     setup.keep(100, 200)
     assert setup.holdings.unsent == 300 + 2 * BUFFER_OVERHEAD
@@ -85,7 +85,7 @@ def test_what_was_sent_is_given_back_when_it_is_settled() -> None:
     assert setup.holdings.unsent == 200 + BUFFER_OVERHEAD
 
 
-def test_with_a_retention_what_was_sent_is_kept_and_may_be_sent_again() -> None:
+def test_retention_keeps_sent_buffers_for_resending() -> None:
     setup = Setup(retains=True)
     setup.keep(100, 200)
     setup.send(2)
@@ -96,7 +96,7 @@ def test_with_a_retention_what_was_sent_is_kept_and_may_be_sent_again() -> None:
     assert setup.holdings.unsent == 300 + 2 * BUFFER_OVERHEAD
 
 
-def test_the_file_is_closed_when_the_last_of_it_is_dropped_and_another_one_begins_at_0() -> None:
+def test_file_closes_with_last_buffer_next_begins_empty() -> None:
     setup = Setup()
     setup.keep(100, 200)
     setup.spill()
@@ -106,7 +106,7 @@ def test_the_file_is_closed_when_the_last_of_it_is_dropped_and_another_one_begin
     assert (setup.holdings.file, setup.holdings.file_end) == (None, 0)
 
 
-def test_garbage_is_announced_at_each_drop_until_the_file_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_is_announced_until_the_file_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.shuffle.partition.holdings._GARBAGE_BYTES", 100)
     setup = Setup()
     announced: list[int] = []

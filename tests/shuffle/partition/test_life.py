@@ -1,4 +1,4 @@
-"""The table of a partition's life against what was said of it: pushed, stored, failed, and how it was released."""
+"""The table of a partition's life against the facts: pushed, stored, failed, and how it was released."""
 
 import hypothesis.strategies as st
 import pytest
@@ -31,14 +31,14 @@ def test_every_pair_does_what_the_event_means() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_every_state_has_a_name_in_the_writer_protocol() -> None:
+def test_every_state_has_a_writer_protocol_name() -> None:
     assert [PartitionState.OPEN, PartitionState.OPEN, PartitionState.FINISHED, PartitionState.FAILED] == WIRE_STATE[:4]
     assert [PartitionState.RELEASED] * 3 == WIRE_STATE[4:]
     assert len(LifeState) == len(WIRE_STATE)
 
 
 class LifeMachine(RuleBasedStateMachine):
-    """Any order of what a writer, the disk and the readers do, against the facts that follow from it."""
+    """Any order of actions of a writer, the disk and the readers, against the facts that follow."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who has a partition: the newest opening, unless it comes from a writer that another one has replaced."""
+"""The holder of a partition: the newest opening, unless its writer has been replaced."""
 
 import hypothesis.strategies as st
 import pytest
@@ -9,7 +9,7 @@ from protocol.shuffle.writer_frames import NO_INCARNATION
 
 
 class Listener:
-    """A writer's connection that is told nothing here."""
+    """A writer's connection, which gets no calls here."""
 
     def room_freed(self) -> None: ...
     def partition_ended(self) -> None: ...
@@ -26,7 +26,7 @@ def opened(lease: WriterLease, incarnation: int = NO_INCARNATION, resumes: bool 
     return listener
 
 
-def test_each_opening_has_the_next_epoch_and_takes_the_place_of_the_one_before() -> None:
+def test_each_opening_gets_next_epoch_and_replaces_previous() -> None:
     lease = WriterLease()
     first = opened(lease)
     assert (lease.epoch, lease.listener) == (1, first)
@@ -36,7 +36,7 @@ def test_each_opening_has_the_next_epoch_and_takes_the_place_of_the_one_before()
     assert (lease.epoch, lease.listener) == (2, second)
 
 
-def test_a_writer_that_leaves_after_it_was_replaced_changes_nothing() -> None:
+def test_replaced_writer_changes_nothing_when_it_leaves() -> None:
     lease = WriterLease()
     opened(lease)
     second = opened(lease)
@@ -46,18 +46,18 @@ def test_a_writer_that_leaves_after_it_was_replaced_changes_nothing() -> None:
     assert lease.listener is None
 
 
-def test_a_writer_that_resumes_is_fenced_by_another_one_and_not_by_itself() -> None:
+def test_resuming_writer_is_fenced_only_by_another_writer() -> None:
     lease = WriterLease()
-    opened(lease, incarnation=7, resumes=True)  # nobody has opened it before, whatever it believes
+    opened(lease, incarnation=7, resumes=True)  # nobody has opened it before, whatever the writer assumes
     opened(lease, incarnation=7, resumes=True, attempt=1)
     opened(lease, incarnation=8)
     with pytest.raises(Fenced):
         lease.check(7, True, 2)
-    lease.check(7, False, 2)  # one that begins anew may take it over
+    lease.check(7, False, 2)  # a writer that starts over may take it over
 
 
 @given(attempts=st.lists(st.integers(0, 5), min_size=1))
-def test_of_one_writer_s_openings_no_earlier_attempt_is_taken(attempts: list[int]) -> None:
+def test_earlier_attempt_of_a_writer_is_fenced(attempts: list[int]) -> None:
     lease = WriterLease()
     taken: list[int] = []
     for attempt in attempts:
@@ -71,7 +71,7 @@ def test_of_one_writer_s_openings_no_earlier_attempt_is_taken(attempts: list[int
     assert lease.epoch == len(taken)
 
 
-def test_the_next_writer_inherits_the_size_of_buffers_and_that_the_last_one_was_cut_off_once() -> None:
+def test_next_writer_inherits_buffer_size_and_cut_off() -> None:
     lease = WriterLease()
     lease.remember_buffers(100_000)
     lease.note_cut_off()
@@ -86,7 +86,7 @@ def test_a_subpartition_s_records_are_processed_once() -> None:
     assert lease.newly_processed(range(4)) == []
 
 
-def test_only_the_last_opener_waits_for_the_end_of_finishing() -> None:
+def test_only_the_last_opener_waits_for_finishing() -> None:
     lease = WriterLease()
     told: list[str] = []
     assert lease.set_opener(lambda fenced: told.append("first")) is None

@@ -24,7 +24,7 @@ def expected(state: ReadingState, event: ReadingEvent) -> ReadingState | None:
             return S.CONSUMING if state is S.READING else None
         case E.READER_LEFT:
             return None if state is S.ABANDONED else S.ABANDONED
-        case E.READER_LOST:  # nothing is dropped where readers may begin again
+        case E.READER_LOST:  # nothing is dropped where readers may start over
             return None if state in (S.CONSUMING, S.ABANDONED) else S.LOST
         case E.READER_LOST_AT_END:
             return S.LOST_AT_END if state is S.READING else None
@@ -70,7 +70,7 @@ class ReadingMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.abandoned)
     @rule()
     def the_reader_leaves(self) -> None:
-        """It has it, or was going to claim it."""
+        """It has claimed it, or was going to."""
         self.part.note(E.READER_LEFT)
         self.has_reader, self.lost, self.abandoned = False, False, True
 

@@ -1,4 +1,4 @@
-"""Buffers by their numbers, wherever they are: against a plain list, in any order of coming, spilling and dropping."""
+"""Buffers by their numbers, in memory or file, against a plain list: any order of adding, spilling and dropping."""
 
 import hypothesis.strategies as st
 import pytest
@@ -11,13 +11,13 @@ TYPES = [kind for kind in DataType if kind is not DataType.NONE]
 
 
 class SubpartitionModel(RuleBasedStateMachine):
-    """``all``: everything that ever came, and where the file has it."""
+    """``all``: every buffer ever added, with its offset in the file."""
 
     def __init__(self) -> None:
         super().__init__()
         self.part = Subpartition()
         self.all: list[tuple[DataType, bool, bytes, int]] = []  # -1: in memory
-        self.dropped = 0  # before it, all was let go
+        self.dropped = 0  # earlier buffers were dropped
         self.file = b""
         self.writing: tuple[int, list[bytes]] | None = None
 

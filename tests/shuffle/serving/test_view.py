@@ -1,4 +1,4 @@
-"""Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
+"""Views and the request queue in isolation: turns, runs, spilled buffers, the water mark."""
 
 import gc
 import sys
@@ -23,7 +23,7 @@ from protocol.shuffle.writer_frames import PartitionType
 
 
 class FakeFile:
-    """A file, and where it comes from, in memory."""
+    """A file and its source, in memory."""
 
     path = "fake"
 
@@ -50,7 +50,7 @@ def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> Non
 
 
 class Bench:
-    """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
+    """A connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class Bench:
         """(receiver's number, frame) of each buffer, in order."""
         parts, self.parts = self.parts, []
         data = b"".join(p.file.pread(p.size, p.offset) if type(p) is FileRegion else bytes(p) for p in parts)
-        found, pos = [], 0
+        frames, pos = [], 0
         while pos < len(data):
             length = int.from_bytes(data[pos : pos + 4], "big")
-            found.append((data[pos + 9], data[pos : pos + length]))
+            frames.append((data[pos + 9], data[pos : pos + length]))
             pos += length
-        return found
+        return frames
 
     def sent(self) -> list[tuple[int, int]]:
         """(receiver's number, size) of each buffer, in order."""
@@ -120,7 +120,7 @@ def waiting_for_the_connection(bench: Bench, counts: list[int], size: int = 10) 
     bench.connection.writable, bench.connection.outgoing_bytes = True, 0
 
 
-def test_those_who_have_something_take_turns_of_a_few_buffers() -> None:
+def test_receivers_with_data_take_turns_of_few_buffers() -> None:
     bench = Bench(3)
     waiting_for_the_connection(bench, [33, 2, 65])
     bench.queue.send()
@@ -134,7 +134,7 @@ def test_a_turn_of_large_buffers_is_shorter() -> None:
     assert [number for number, _ in bench.sent()] == [0, 0, 0, 1, 0]
 
 
-def test_sending_stops_at_the_high_water_mark_and_goes_on_where_it_stopped() -> None:
+def test_sending_stops_at_high_water_mark_and_continues() -> None:
     bench = Bench(1, high_water=1000)
     bench.push(0, *[b"x" * 200] * 10)
     bench.request(0, 100)
@@ -148,7 +148,7 @@ def test_sending_stops_at_the_high_water_mark_and_goes_on_where_it_stopped() -> 
 
 
 def test_the_last_buffer_leaves_the_connection_writable() -> None:
-    """The queue is not told otherwise that it is writable again."""
+    """Otherwise the queue is not told that the connection is writable again."""
     bench = Bench(1, high_water=1000)
     bench.push(0, *[b"x" * 200] * 4)
     bench.request(0, 100)
@@ -157,7 +157,7 @@ def test_the_last_buffer_leaves_the_connection_writable() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 8191])
-def test_small_spilled_buffers_that_lie_together_are_read_together(size: int) -> None:
+def test_adjacent_small_spilled_buffers_are_read_together(size: int) -> None:
     bench = Bench(1)
     payloads = [bytes([n]) * size for n in range(5)]
     bench.push(0, *payloads)
@@ -171,8 +171,8 @@ def test_small_spilled_buffers_that_lie_together_are_read_together(size: int) ->
 
 
 @pytest.mark.parametrize("receivers", [1, 2])
-def test_small_buffers_of_a_finished_partition_are_read_ahead(receivers: int) -> None:
-    """A receiver with one credit, and two that take turns, get one at a time."""
+def test_small_buffers_of_finished_partition_are_read_ahead(receivers: int) -> None:
+    """A receiver with one credit, and two that take turns, get a buffer at a time."""
     bench = Bench(2, kind=PartitionType.BLOCKING)
     payloads = [bytes([n]) * 1000 for n in range(40)]
     for subpartition in range(2):
@@ -207,7 +207,7 @@ def test_nothing_is_read_ahead_when_memory_is_scarce() -> None:
     assert bench.sent() == [(0, 100), (0, 100)]
 
 
-def test_empty_spilled_buffers_of_a_pipelined_partition_are_counted_as_such() -> None:
+def test_empty_spilled_buffers_of_pipelined_partition_are_counted() -> None:
     bench = Bench(2)
     for subpartition in range(2):
         bench.push(subpartition, b"", b"x")
@@ -222,7 +222,7 @@ def test_empty_spilled_buffers_of_a_pipelined_partition_are_counted_as_such() ->
     assert bench.budget.index == bench.partition.holdings.structure
 
 
-def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:
+def test_large_spilled_buffers_are_sent_as_file_regions() -> None:
     bench = Bench(1)
     bench.push(0, b"a" * 8192, b"b" * 10, b"c" * 30_000)
     file = FakeFile()
@@ -233,7 +233,7 @@ def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:
     assert file.reads == [(10, 8192)]
 
 
-def test_a_file_that_is_too_short_is_the_error_of_that_receiver() -> None:
+def test_too_short_file_is_an_error_of_receiver() -> None:
     bench = Bench(2)
     bench.push(0, b"x" * 100)
     bench.push(1, b"")
@@ -250,7 +250,7 @@ def test_a_file_that_is_too_short_is_the_error_of_that_receiver() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
-def test_a_file_that_goes_with_its_partition_while_it_is_read_is_no_error_of_the_broker(size: int) -> None:
+def test_file_released_while_read_is_no_broker_error(size: int) -> None:
     class Gone(FakeFile):
         def get(self) -> Any:
             bench.partition.release()
@@ -266,8 +266,8 @@ def test_a_file_that_goes_with_its_partition_while_it_is_read_is_no_error_of_the
     assert len(bench.queue) == 0
 
 
-def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn() -> None:
-    """A released partition's receivers tell each other; what one has been sent must leave first."""
+def test_ended_receiver_may_start_another_in_its_turn() -> None:
+    """The end of a receiver calls the queue again; frames already gathered must leave first."""
     bench = Bench(2)
     bench.push(0, b"x" * 10)
     first = bench.request(0, 1)
@@ -283,8 +283,8 @@ def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn(
 
 
 @pytest.mark.parametrize("end", ["fail", "release"])
-def test_a_receiver_that_never_gave_credit_hears_of_the_end_and_its_connection_goes_on(end: str) -> None:
-    """Its place is behind what has been forgotten, and it is asked for its backlog all the same."""
+def test_receiver_without_credit_hears_of_end_connection_continues(end: str) -> None:
+    """Its position is past the dropped buffers, but its backlog is still requested."""
     bench = Bench(1)
     bench.push(0, b"x")
     receiver = bench.request(0, 0)
@@ -294,8 +294,8 @@ def test_a_receiver_that_never_gave_credit_hears_of_the_end_and_its_connection_g
     assert len(bench.parts) == 1
 
 
-def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> None:
-    """A union takes nothing of the others before; were its writer held back for those, both would wait for ever."""
+def test_rest_of_a_record_comes_despite_other_data() -> None:
+    """A union takes nothing else before; if its writer were blocked for the others' data, both would wait for ever."""
     told: list[Any] = []
     partition = ResultPartition(
         ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, 2, Budget(2**30, -1, -1), unsent_max=1
@@ -333,15 +333,15 @@ STEPS = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_s
     credit=st.integers(0, 5),
     steps=STEPS,
 )
-def test_runs_of_data_say_the_same_as_buffers_that_are_taken_one_by_one(
+def test_runs_give_the_same_as_single_buffers(
     generation: Generation, kind: PartitionType, before: Any, after: Any, credit: int, steps: Any
 ) -> None:
-    """``take_frames`` does for most buffers what ``take`` does for any."""
+    """``take_frames`` gives the same for most buffers as ``take`` for any."""
 
     def run() -> tuple[list[list[bytes]], object]:
         bench = Bench(3, kind=kind, generation=generation)
         file = FakeFile()
-        # A blocking partition is read when all of it is in its file.
+        # A blocking partition is read after all of it is in its file.
         for pushes, spills in ((before, True), (after, kind is PartitionType.BLOCKING)):
             for subpartition, data_type, compressed, size in pushes:
                 is_data = IS_BUFFER[data_type]
@@ -374,7 +374,7 @@ def test_runs_of_data_say_the_same_as_buffers_that_are_taken_one_by_one(
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """The number of function calls."""
     count = 0
 
     def profile(frame: object, event: str, argument: object) -> None:
@@ -397,9 +397,7 @@ def union(bench: Bench, subpartitions: int, credit: int = 0) -> View:
 
 @pytest.mark.parametrize("kind", PartitionType)
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are(
-    kind: PartitionType, partial: bool
-) -> None:
+def test_buffer_cost_is_independent_of_subpartition_count(kind: PartitionType, partial: bool) -> None:
     def cost(subpartitions: int) -> int:
         bench = Bench(subpartitions, kind=kind)
         bench.partition.unsent_max = 1
@@ -420,18 +418,18 @@ def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are
     assert cost(10) == cost(2000)
 
 
-def test_a_view_of_a_finished_partition_makes_a_cursor_when_its_turn_comes() -> None:
+def test_view_of_finished_partition_creates_cursors_in_turn() -> None:
     bench = Bench(1000, kind=PartitionType.BLOCKING)
     assert not bench.partition.end_subpartitions()
     union(bench, 2)  # the first counts the buffers of each, once for the partition
     few, many = calls(lambda: union(bench, 10)), calls(lambda: union(bench, 1000))
     assert many == few
     view = union(bench, 1000)
-    assert [found[0] for found in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
+    assert [taken[0] for taken in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
     assert calls(lambda: view.close(True)) < 30
 
 
-def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_of_many_pipelined_subpartitions_opens_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(25)
     for index in (3, 24):
@@ -441,7 +439,7 @@ def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(mo
     def claimed() -> int:
         return sum(part is not None and part.cursor is not None for part in bench.partition.subpartitions)
 
-    assert (claimed(), view.backlog(), [found[0] for found in view.take(9, 1000)]) == (10, 1, [3])
+    assert (claimed(), view.backlog(), [taken[0] for taken in view.take(9, 1000)]) == (10, 1, [3])
     with pytest.raises(PartitionReleased):
         union(bench, 1)
     assert view.idle
@@ -452,7 +450,7 @@ def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(mo
     assert view.open_further()
     assert not view.open_further()
     assert claimed() == 25
-    assert [found[0] for found in view.take(9, 1000)] == [5, 15, 24]
+    assert [taken[0] for taken in view.take(9, 1000)] == [5, 15, 24]
     bench.push(0, b"lost")
     assert [view.close(True) for _ in range(3)] == [False, False, True]
     assert claimed() == 0
@@ -460,9 +458,7 @@ def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(mo
     assert bench.budget.memory == 0
 
 
-def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_view_closed_while_opening_leaves_all_requested_subpartitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(25)
     bench.push(24, b"x")
@@ -473,8 +469,8 @@ def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_
     assert bench.budget.memory == 0
 
 
-def test_a_view_that_is_closed_inside_a_record_leaves_the_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The rest of the record may come between two steps of closing. It must not be counted as if another reader had got it.
+def test_view_closed_inside_a_record_leaves_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The rest of the record may come between two steps of closing. It must not count as received by another reader.
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(26)
     view = union(bench, 25, 100)
@@ -493,7 +489,7 @@ def test_a_view_that_is_closed_inside_a_record_leaves_the_record_once(monkeypatc
     assert bench.partition.readers.inside_record
 
 
-def test_of_two_views_that_are_opened_at_once_only_one_gets_a_subpartition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_opening_views_gets_subpartition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(25)
     first = union(bench, 25)

@@ -1,4 +1,4 @@
-"""The credit of one receiver, row by row of its table."""
+"""The credit of a receiver, for each row of its table."""
 
 import pytest
 
@@ -10,7 +10,7 @@ BARRIER = DataType.ALIGNED_CHECKPOINT_BARRIER
 
 
 @pytest.mark.parametrize("data_type", TYPES)
-def test_a_data_buffer_takes_a_credit_and_an_event_none(data_type: DataType) -> None:
+def test_data_buffer_takes_a_credit_event_takes_none(data_type: DataType) -> None:
     credit = Credit(1)
     assert credit.may_send(data_type)
     assert credit.take(data_type)
@@ -26,7 +26,7 @@ def test_without_credit_only_events_are_sent(data_type: DataType) -> None:
 
 
 @pytest.mark.parametrize("data_type", TYPES)
-def test_while_it_is_blocked_nothing_is_sent_and_credit_is_added(data_type: DataType) -> None:
+def test_blocked_credit_grows_and_nothing_is_sent(data_type: DataType) -> None:
     credit = Credit(1)
     assert credit.take(BARRIER)
     credit.add(2)
@@ -38,7 +38,7 @@ def test_while_it_is_blocked_nothing_is_sent_and_credit_is_added(data_type: Data
 
 
 @pytest.mark.parametrize(("initial", "left"), [(0, 0), (2, 5)])
-def test_who_began_with_a_credit_of_0_drops_it_when_it_resumes(initial: int, left: int) -> None:
+def test_initial_credit_of_0_drops_credit_on_resuming(initial: int, left: int) -> None:
     credit = Credit(initial)
     credit.add(5 - initial)
     credit.take(BARRIER)
@@ -46,7 +46,7 @@ def test_who_began_with_a_credit_of_0_drops_it_when_it_resumes(initial: int, lef
     assert (credit.blocked, credit.credits) == (False, left)
 
 
-def test_a_backlog_is_announced_only_to_those_who_began_with_0_and_have_none() -> None:
+def test_backlog_is_announced_only_without_initial_credit() -> None:
     credit = Credit(0)
     assert credit.announces_backlog
     credit.take(BARRIER)

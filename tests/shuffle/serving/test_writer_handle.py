@@ -1,4 +1,4 @@
-"""A writer's credit: how large its window is for buffers of a size, and what the budget reserves for it."""
+"""A writer's credit: its window for buffers of a size, and the budget's reservation for it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def push(handle: WriterHandle, size: int, count: int) -> None:
         handle.largest = max(handle.largest, size)
 
 
-def test_the_first_credit_is_a_window_of_flinks_buffers_and_room_for_them_is_reserved() -> None:
+def test_first_credit_is_window_of_reserved_flink_buffers() -> None:
     handle = opened()
     assert handle.promise() == 64
     assert (handle.window, handle.left) == (64, 64)
@@ -34,7 +34,7 @@ def test_the_first_credit_is_a_window_of_flinks_buffers_and_room_for_them_is_res
 @pytest.mark.parametrize(
     ("size", "window"), [(1, 512), (KIB, 512), (2 * KIB, 256), (8 * KIB, 64), (16 * KIB, 64), (64 * KIB, 32)]
 )
-def test_a_window_fits_the_size_of_the_last_pushes(size: int, window: int) -> None:
+def test_window_fits_the_size_of_last_pushes(size: int, window: int) -> None:
     handle = opened()
     handle.promise()
     for _ in range(5):  # until the first size is forgotten
@@ -52,7 +52,7 @@ def test_a_window_of_very_large_buffers_has_four() -> None:
     assert again.promise() == 4
 
 
-def test_a_few_pushes_say_nothing_of_the_next_ones() -> None:
+def test_few_pushes_do_not_change_the_window() -> None:
     handle = opened()
     handle.promise()
     push(handle, 1, 15)
@@ -61,7 +61,7 @@ def test_a_few_pushes_say_nothing_of_the_next_ones() -> None:
     assert handle.left == 64
 
 
-def test_without_room_a_writer_with_credit_gets_none_and_one_without_gets_one() -> None:
+def test_writer_without_room_gets_one_credit_at_most() -> None:
     handle = opened(memory_max=100 * KIB)
     first = handle.promise()
     assert 0 < first < 64
@@ -79,7 +79,7 @@ def test_a_writer_that_gets_nothing_waits_for_room() -> None:
     assert handle.partition.writer_waits
 
 
-def test_giving_up_credit_gives_back_all_that_was_reserved() -> None:
+def test_giving_up_credit_returns_all_reserved_bytes() -> None:
     handle = opened()
     handle.promise()
     push(handle, KIB, 20)

@@ -1,4 +1,4 @@
-"""A writer's window and the broker's acknowledgements: whatever both have chosen, neither waits for the other for ever."""
+"""A writer's window and the broker's acknowledgements: with any settings, neither waits for the other for ever."""
 
 from collections import deque
 from typing import Any
@@ -18,7 +18,7 @@ from tests.shuffle.harness import BLOCKING, CLEAR_END, Served, new_id
 MIB = 1024 * 1024
 
 
-def test_bytes_make_an_acknowledgement_due_whatever_the_number_of_pushes() -> None:
+def test_bytes_make_acknowledgement_due_regardless_of_push_count() -> None:
     pending = Unacknowledged()
     assert not pending
     assert [] == list(pending.take(0.0))
@@ -30,8 +30,8 @@ def test_bytes_make_an_acknowledgement_due_whatever_the_number_of_pushes() -> No
     assert {3: 2} == dict(pending.take(0.0))
 
 
-def test_a_push_after_a_pause_is_acknowledged_at_once() -> None:
-    """The first one ever, too; those that follow it closely are not."""
+def test_push_after_pause_is_acknowledged_at_once() -> None:
+    """The first push, too; pushes soon after it are not."""
     pending = Unacknowledged()
     assert pending.add(0, 1, 10, 100.0)
     pending.take(100.0)
@@ -41,7 +41,7 @@ def test_a_push_after_a_pause_is_acknowledged_at_once() -> None:
     assert {0: 4} == dict(pending.take(101.0))
 
 
-def test_one_timer_serves_all_who_ask_while_it_runs() -> None:
+def test_one_timer_serves_all_callers_while_it_runs() -> None:
     clock = HandClock()
     timer = Timer(clock)
     soon = Soon(clock, timer)
@@ -92,18 +92,18 @@ class HandClock:
 
 @attrs.frozen
 class Policies:
-    """What the two sides do, and how much. ``due`` in place of AFTER_BYTES, so that small numbers show what large ones do."""
+    """The settings of the two sides. ``due`` replaces AFTER_BYTES, so that small numbers show the behaviour of large ones."""
 
     window_bytes: int
     subpartitions: int
     credit: int  # pushes that the broker grants
     due: int  # bytes; 0: it does not count bytes
-    idle: bool  # the broker acknowledges when nothing more comes
-    asks: bool  # the writer opens again when it hears nothing
+    idle: bool  # the broker acknowledges when no push follows
+    asks: bool  # the writer reopens when it gets no answer
 
 
 class Both:
-    """The writer's window, the broker's books, and what is on its way between them; no clock, and no thread."""
+    """The writer's window, the broker's accounts, and the frames between them; without a clock or threads."""
 
     def __init__(self, policies: Policies) -> None:
         self.policies = policies
@@ -126,7 +126,7 @@ class Both:
         self.to_broker.extend(self.window.take(1))
 
     def arrive(self) -> None:
-        push = self.to_broker.popleft()  # a run of one
+        push = self.to_broker.popleft()  # a run of one push
         assert push.sequence == self.stored[push.subpartition], "resent, or a gap"
         self.stored[push.subpartition] += 1
         self.used += 1
@@ -146,15 +146,15 @@ class Both:
             self.to_writer.append(("acknowledged", tuple(self.pending.take(0.0))))
 
     def hear(self) -> None:
-        what, value = self.to_writer.popleft()
-        if what == "credit":
+        kind, value = self.to_writer.popleft()
+        if kind == "credit":
             self.window.granted(value)
         else:
             for subpartition, sequence in value:
                 self.window.acknowledged(subpartition, sequence)
 
     def come_to_rest(self) -> None:
-        """Everything that is on its way arrives, and both sides send what they have to send."""
+        """All frames arrive, and both sides send all they have."""
         while True:
             if not self.window.all_sent and self.window.credit:
                 self.send()
@@ -182,25 +182,23 @@ _POLICIES = st.builds(
     idle=st.booleans(),
     asks=st.booleans(),
 )
-# What happens next, by number: a push of so many bytes to a subpartition, or one step of what is under way.
+# The next action, by number: a push of so many bytes to a subpartition, or a step of a frame in flight.
 _STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=200)
 
 
 @given(policies=_POLICIES, steps=_STEPS, size=st.integers(0, 300))
-def test_there_is_room_for_any_push_when_nothing_is_under_way(
-    policies: Policies, steps: list[tuple[int, int]], size: int
-) -> None:
-    """Either repair is enough: that of the broker for writers of any kind, that of the writer for older brokers."""
+def test_any_push_has_room_when_nothing_is_pending(policies: Policies, steps: list[tuple[int, int]], size: int) -> None:
+    """Either remedy is sufficient: the broker's for any writer, the writer's for older brokers."""
     assume(policies.idle or policies.asks)
     both = Both(policies)
-    for what, number in steps:
-        if what == 0:
+    for action, number in steps:
+        if action == 0:
             both.push(number % policies.subpartitions, number)
-        elif what == 1 and not both.window.all_sent and both.window.credit:
+        elif action == 1 and not both.window.all_sent and both.window.credit:
             both.send()
-        elif what == 2 and both.to_broker:
+        elif action == 2 and both.to_broker:
             both.arrive()
-        elif what == 3 and both.to_writer:
+        elif action == 3 and both.to_writer:
             both.hear()
     both.come_to_rest()
     assert both.window.lacks(size) is Lack.NOTHING
@@ -209,7 +207,7 @@ def test_there_is_room_for_any_push_when_nothing_is_under_way(
     assert both.window.all_sent
 
 
-def test_the_model_sees_two_sides_that_wait_for_each_other() -> None:
+def test_model_detects_a_mutual_wait() -> None:
     """The defaults of both, in MB: the broker acknowledges 16 pushes together, and the window is full with 12 or 13."""
     both = Both(Policies(window_bytes=64, subpartitions=1, credit=64, due=0, idle=False, asks=False))
     pushed = 0
@@ -241,7 +239,7 @@ def test_the_model_sees_two_sides_that_wait_for_each_other() -> None:
         (10 * MIB, 700 * 1024, 60),
     ],
 )
-def test_a_writer_gets_on_whatever_its_window_and_its_buffers_are(
+def test_writer_progresses_with_any_window_and_buffer_size(
     server: Served, kind: str, window_bytes: int, size: int, count: int
 ) -> None:
     partition = new_id()
@@ -261,7 +259,7 @@ def test_a_writer_gets_on_whatever_its_window_and_its_buffers_are(
                 assert size == len(item.data)
 
 
-def test_what_has_arrived_is_acknowledged_when_nothing_more_comes(server: Served) -> None:
+def test_last_pushes_are_acknowledged_when_none_follow(server: Served) -> None:
     """For writers in other languages, which may wait for each of their pushes."""
     client = server.connect()
     writer = client.open(new_id(), 3, BLOCKING)
@@ -274,7 +272,7 @@ def test_what_has_arrived_is_acknowledged_when_nothing_more_comes(server: Served
         last |= dict(client.next(w.PushAcknowledged).next_sequences)
 
 
-def test_a_busy_writer_does_not_keep_another_one_of_its_connection_waiting(server: Served) -> None:
+def test_busy_writer_does_not_delay_another_acknowledgement(server: Served) -> None:
     client = server.connect()
     first, second = client.open(new_id(), 1, BLOCKING), client.open(new_id(), 1, BLOCKING)
     first.push(b"waits")

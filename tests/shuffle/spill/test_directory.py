@@ -10,7 +10,7 @@ from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, serving
 from tests.shuffle.spill.test_spiller import Setup
 
 
-def test_they_go_as_others_grow_the_last_one_first(tmp_path: Path) -> None:
+def test_released_files_go_latest_first_as_others_grow(tmp_path: Path) -> None:
     setup = Setup(tmp_path, released_bytes=2000)
     first, second = setup.finished(b"x" * 300), setup.finished(b"x" * 500)
     setup.release(first)
@@ -18,14 +18,14 @@ def test_they_go_as_others_grow_the_last_one_first(tmp_path: Path) -> None:
     assert sorted(setup.files.values()) == [309, 509]
     setup.finished(b"y" * 400)
     assert setup.spiller.released.bytes == 309
-    # What was removed and is not written yet is enough for this one.
+    # The bytes removed in advance are enough for this write.
     setup.finished(b"y" * 91)
     assert setup.spiller.released.bytes == 309
     setup.finished(b"y")
     assert setup.spiller.released.bytes == 0
 
 
-def test_a_pipelined_partition_that_is_spilled_makes_them_go_too(tmp_path: Path) -> None:
+def test_spilling_a_pipelined_partition_removes_released_files(tmp_path: Path) -> None:
     setup = Setup(tmp_path, released_bytes=1000)
     setup.release(setup.finished(b"x" * 900))
     partition = setup.partition(PIPELINED, b"y" * 600)
@@ -98,7 +98,7 @@ def test_they_go_with_the_broker(tmp_path: Path) -> None:
     assert {} == setup.files
 
 
-def test_what_is_on_its_way_to_a_slow_reader_stays_as_it_is(tmp_path: Path) -> None:
+def test_file_being_sent_to_slow_reader_stays_unchanged(tmp_path: Path) -> None:
     size = 256 * 1024
     with serving(tmp_path, shuffle_memory_bytes=1 << 24) as server:
         first = server.store(*[bytes([number]) * size for number in range(32)])

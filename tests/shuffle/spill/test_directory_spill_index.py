@@ -1,4 +1,4 @@
-"""The index of a finished partition: what is written is read again, and nothing else is."""
+"""The index of a finished partition is read back, and invalid bytes are refused."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ def test_what_is_encoded_is_parsed(entries: list[Any], ttl_ms: int, owner: str) 
     assert list(parsed.entries) == entries
 
 
-def test_many_entries_are_encoded_piece_by_piece_with_one_checksum() -> None:
+def test_entries_are_encoded_in_pieces_with_one_checksum() -> None:
     entries = [(0, 1, False, number * 10, 10) for number in range(10_000)]
     index = SpillIndex(ID, -1, 0, 1, "", entries)
     assert len(list(index.pieces())) == 3
@@ -48,7 +48,7 @@ def test_an_index_that_was_cut_off_is_damage(size: int) -> None:
         SpillIndex.parse(SpillIndex(ID, -1, 0, 3, "owner", []).encode()[:size])
 
 
-def test_the_partition_has_its_buffers_where_the_index_says() -> None:
+def test_partition_has_its_buffers_at_indexed_places() -> None:
     budget = Budget(1 << 30, -1, -1)
     entries = [(0, 8, True, 0, 40), (0, 10, False, 70, 4), (1, 8, False, 40, 30), (1, 10, False, 74, 4)]
     file = cast(Any, "a file")
@@ -61,7 +61,7 @@ def test_the_partition_has_its_buffers_where_the_index_says() -> None:
     assert [partition.part(index).ended for index in range(2)] == [True, True]
 
 
-def test_data_that_is_shorter_than_its_index_says_is_refused() -> None:
+def test_data_shorter_than_its_index_is_refused() -> None:
     index = SpillIndex(ID, -1, 0, 1, "", [(0, 8, False, 0, 40)])
     with pytest.raises(ValueError, match="shorter"):
         index.partition(cast(Any, None), 39, Budget(1 << 30, -1, -1))

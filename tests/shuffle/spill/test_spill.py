@@ -1,4 +1,4 @@
-"""The table of a spill against what was asked of the spiller, and what it has done."""
+"""The table of a spill against the spiller's requests and actions."""
 
 import hypothesis.strategies as st
 import pytest
@@ -10,7 +10,7 @@ from tests.transitions import check_pairs
 
 S, E = SpillState, SpillEvent
 
-# What happens once, in one state, and where it leads.
+# Events that happen once, in one state, and their next state.
 _ONLY = {
     E.GARBAGE_FOUND: (S.IDLE, S.UNTIDY),
     E.FILE_REWRITTEN: (S.UNTIDY, S.IDLE),
@@ -36,7 +36,7 @@ def test_every_pair_does_what_the_event_means() -> None:
 
 
 class SpillMachine(RuleBasedStateMachine):
-    """Any order of what partitions ask for and what the spiller does about it, for one pipelined or blocking partition."""
+    """Any order of requests and of the spiller's actions, for a pipelined or blocking partition."""
 
     def __init__(self) -> None:
         super().__init__()

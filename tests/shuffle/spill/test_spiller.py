@@ -1,4 +1,4 @@
-"""Files: what a restart finds, what is damaged, what races with what."""
+"""Files of partitions: restarts, damage, races."""
 
 import contextlib
 import errno
@@ -54,9 +54,7 @@ def test_a_finished_blocking_partition_survives_a_restart(tmp_path: Path) -> Non
             assert (server.partitions.budget.memory, server.partitions.budget.disk) == (0, info.bytes)
 
 
-def test_after_a_restart_its_writer_hears_that_it_is_finished_and_other_attempts_that_it_has_won(
-    tmp_path: Path,
-) -> None:
+def test_restart_keeps_finished_partition_and_its_victory(tmp_path: Path) -> None:
     partition = stored_by_an_earlier_broker(tmp_path)
     with serving(tmp_path) as server:
         client = server.connect()
@@ -68,7 +66,7 @@ def test_after_a_restart_its_writer_hears_that_it_is_finished_and_other_attempts
             assert client.writer_error().code == code
 
 
-def test_what_was_not_finished_is_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_unfinished_partitions_are_removed_at_next_start(tmp_path: Path) -> None:
     with serving(tmp_path, leave=True, shuffle_memory_bytes=1 << 20) as server:
         for kind in (BLOCKING, PIPELINED):
             client = server.connect()
@@ -82,7 +80,7 @@ def test_what_was_not_finished_is_removed_at_the_next_start(tmp_path: Path) -> N
         assert server.partitions.list("") == []
 
 
-def test_other_people_s_files_are_left_alone_at_the_start(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone_at_start(tmp_path: Path) -> None:
     with serving(tmp_path, leave=True, shuffle_memory_bytes=1 << 20) as server:
         client = server.connect()
         client.open(new_id(), 1, BLOCKING).push(*[b"x" * 100_000] * 8)
@@ -97,7 +95,7 @@ def test_other_people_s_files_are_left_alone_at_the_start(tmp_path: Path) -> Non
         shutil.rmtree(tmp_path / "shuffle")
 
 
-def test_the_time_to_live_goes_on_over_a_restart(tmp_path: Path) -> None:
+def test_time_to_live_continues_over_a_restart(tmp_path: Path) -> None:
     stored_by_an_earlier_broker(tmp_path, ttl_ms=1)
     with serving(tmp_path) as server:
         wait_for(lambda: server.partitions.list("") == [])
@@ -124,7 +122,7 @@ def damage(path: Path, how: str) -> None:
     [(".index", how) for how in ("cut", "bit", "empty", "missing", "renamed")]
     + [(".data", how) for how in ("cut", "empty", "missing", "renamed")],
 )
-def test_a_damaged_partition_is_removed_at_the_start_and_others_are_not(tmp_path: Path, suffix: str, how: str) -> None:
+def test_only_damaged_partitions_are_removed_at_start(tmp_path: Path, suffix: str, how: str) -> None:
     with serving(tmp_path, leave=True) as server:
         victim, healthy = server.store(*BUFFERS), server.store(*BUFFERS)
     (path,) = (p for p in (tmp_path / "shuffle").iterdir() if p.name.startswith(victim.hex()) and p.suffix == suffix)
@@ -145,7 +143,7 @@ def test_a_damaged_partition_is_removed_at_the_start_and_others_are_not(tmp_path
     st.text(max_size=5),
     st.data(),
 )
-def test_an_index_is_read_as_it_was_written_and_nothing_else_is_taken_for_one(
+def test_index_is_read_back_and_others_are_refused(
     entries: list[Any], ttl_ms: int, owner: str, data: st.DataObject
 ) -> None:
     index = SpillIndex(ResultPartitionID.of(b"i" * 16), ttl_ms, 12345, 4, owner, entries)
@@ -236,7 +234,7 @@ class Interrupting(SystemDisk):
 
 @pytest.mark.parametrize("end", ["release", "fail"])
 @pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
-def test_a_partition_that_goes_while_it_is_spilled_leaves_nothing(tmp_path: Path, kind: Any, end: str) -> None:
+def test_partition_released_while_spilled_leaves_nothing(tmp_path: Path, kind: Any, end: str) -> None:
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
     partition = setup.partition(kind, b"x" * 600, b"y" * 300)
@@ -256,7 +254,7 @@ def test_a_partition_that_goes_while_it_is_spilled_leaves_nothing(tmp_path: Path
     assert os.listdir(setup.directory) == []
 
 
-def test_a_partition_that_goes_while_it_is_stored_leaves_nothing(tmp_path: Path) -> None:
+def test_partition_released_while_stored_leaves_nothing(tmp_path: Path) -> None:
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
     partition = setup.partition(BLOCKING, b"x" * 600)
@@ -278,7 +276,7 @@ def test_a_partition_that_goes_while_it_is_stored_leaves_nothing(tmp_path: Path)
     assert not partition.finish()
 
 
-def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> None:
+def test_buffer_sent_while_spilled_is_counted_once(tmp_path: Path) -> None:
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
     partition = setup.partition(PIPELINED, b"x" * 300, b"y" * 300, b"z" * 300)
@@ -303,7 +301,7 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
     assert partition.holdings.file is None
 
 
-def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothing(tmp_path: Path) -> None:
+def test_failing_disk_is_retried_later_without_loss(tmp_path: Path) -> None:
     disk = MoodyDisk()
     setup = Setup(tmp_path, disk)
     partition = setup.partition(BLOCKING, *[b"%d" % n * 220 for n in range(3)])
@@ -321,10 +319,17 @@ def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothin
     assert len(os.listdir(setup.directory)) == 2
 
 
-def test_readers_writers_and_the_spiller_at_once_lose_and_leave_nothing(tmp_path: Path) -> None:
+def test_concurrent_readers_writers_and_spiller_lose_nothing(tmp_path: Path) -> None:
     """Many small partitions, memory for a few, everything on its own thread; every reader gets its bytes."""
     errors: list[BaseException] = []
-    with serving(tmp_path, network_threads=3, shuffle_memory_bytes=1 << 20, shuffle_write_credit_buffers=8) as server:
+    with serving(
+        tmp_path,
+        network_threads=3,
+        shuffle_memory_bytes=1 << 20,
+        shuffle_write_credit_buffers=8,
+        # On a busy machine a blocking partition may take longer than the default of 10 s until it is stored.
+        shuffle_partition_request_timeout_ms=60_000,
+    ) as server:
 
         def work(number: int) -> None:
             try:
@@ -380,7 +385,7 @@ def test_readers_writers_and_the_spiller_at_once_lose_and_leave_nothing(tmp_path
 
 
 class Lagging:
-    """A pipelined partition whose readers take what is asked of them; all goes through the file."""
+    """A pipelined partition; the test says how many buffers its readers take, and all go through the file."""
 
     def __init__(self, setup: Setup, subpartitions: int) -> None:
         self.setup = setup
@@ -422,10 +427,8 @@ class Lagging:
             assert file.get().size() == partition.holdings.file_end
 
 
-def test_a_pipelined_partition_s_file_is_bounded_by_what_is_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its readers are always ten buffers behind, and one of them further; a hundred times that goes through the file."""
+def test_pipelined_file_is_bounded_by_unread_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its readers are always ten buffers behind, and one is further behind; a hundred times that goes through the file."""
     monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 5_000)
     setup = Setup(tmp_path, SystemDisk())
     setup.budget.memory_max = 1 << 20
@@ -454,9 +457,7 @@ def test_a_pipelined_partition_s_file_is_bounded_by_what_is_unread(
     assert setup.accounts == (0, 0)
 
 
-def test_what_is_read_while_the_file_is_written_anew_is_read_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_during_file_rewrite_is_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 0)
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
@@ -489,7 +490,7 @@ def test_what_is_read_while_the_file_is_written_anew_is_read_right(
     assert setup.accounts == (0, 0)
 
 
-def test_a_file_that_cannot_be_written_anew_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_stays_when_rewriting_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 0)
     disk = MoodyDisk()
     setup = Setup(tmp_path, disk)
@@ -512,8 +513,8 @@ def test_a_file_that_cannot_be_written_anew_stays_as_it_is(tmp_path: Path, monke
     assert lagging.taken == lagging.pushed
 
 
-def test_of_two_indexes_of_one_partition_the_newer_one_is_kept(tmp_path: Path) -> None:
-    """A broker that died when a partition of the same id had been finished, and the one before it, released, was there still."""
+def test_newer_of_two_indexes_is_kept(tmp_path: Path) -> None:
+    """The broker died after it finished a partition and before it removed the released partition of the same id."""
     partition = stored_by_an_earlier_broker(tmp_path)
     directory = tmp_path / "shuffle"
     older = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -535,7 +536,7 @@ def test_of_two_indexes_of_one_partition_the_newer_one_is_kept(tmp_path: Path) -
         assert server.files == []
 
 
-def test_without_a_setting_half_of_the_free_disk_is_for_partitions(tmp_path: Path) -> None:
+def test_half_of_free_disk_is_the_default(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         most, free = server.partitions.budget.disk_max, server.disk.free_bytes(str(tmp_path))
         assert 0.3 * free < most < 0.7 * free
@@ -544,7 +545,7 @@ def test_without_a_setting_half_of_the_free_disk_is_for_partitions(tmp_path: Pat
 
 
 class Recording(SystemDisk):
-    """Writes down what was done to it, in order."""
+    """Records its operations, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -576,7 +577,7 @@ class Recording(SystemDisk):
         super().sync_dir(path)
 
 
-def test_the_data_the_index_and_its_name_are_durable_before_the_writer_is_told(tmp_path: Path) -> None:
+def test_data_index_and_name_are_durable_before_answer(tmp_path: Path) -> None:
     disk = Recording()
     setup = Setup(tmp_path, disk)
     for _ in range(2):
@@ -588,7 +589,7 @@ def test_the_data_the_index_and_its_name_are_durable_before_the_writer_is_told(t
     assert disk.log == [step for step in steps for _ in range(2)] + [("sync", "directory")] * 2 + [("told", "None")] * 2
 
 
-def test_a_power_loss_leaves_a_whole_partition_or_none() -> None:
+def test_power_loss_leaves_a_whole_partition_or_none() -> None:
     left = set()
     for seed in range(80):
         world = World(seed)
@@ -617,8 +618,8 @@ def test_a_power_loss_leaves_a_whole_partition_or_none() -> None:
     assert {0, 1} == left
 
 
-def test_writers_wait_when_knowing_where_everything_is_takes_all_memory(tmp_path: Path) -> None:
-    """16 bytes for each spilled buffer; more memory than that is not used, however small the buffers are."""
+def test_writers_wait_when_index_takes_all_memory(tmp_path: Path) -> None:
+    """Each spilled buffer takes 16 bytes of memory and no more, however small the buffers are."""
     most = (1 << 20) // IN_FILE_BYTES
     with serving(tmp_path, shuffle_memory_bytes=1 << 20) as server:
         writers = [server.connect().open(new_id(), kind=BLOCKING) for _ in range(6)]

@@ -20,7 +20,7 @@ def test_without_a_shuffle_there_is_nothing() -> None:
         assert 404 == api.ask("/api/v1/shuffle")[0]
 
 
-def test_a_partition_shows_writer_readers_and_what_holds_them_back() -> None:
+def test_partition_shows_writer_readers_and_their_blockers() -> None:
     name = "map-1"
     with api_broker(listeners=LISTENERS, shuffle_pipelined_bytes=1 << 20) as api:
         assert [] == api.get("/shuffle")["partitions"]
@@ -49,7 +49,7 @@ def test_a_partition_shows_writer_readers_and_what_holds_them_back() -> None:
                     out.write(b"x" * 10_000)
 
 
-def test_a_writer_whose_readers_are_far_behind_is_blocked() -> None:
+def test_writer_with_slow_readers_is_blocked() -> None:
     with api_broker(listeners=LISTENERS, shuffle_pipelined_bytes=1 << 20) as api:
         writer = ShuffleWriter(api.broker.shuffle_address, "map-2", 1)
         writer.open(30)

@@ -42,23 +42,25 @@ def test_a_response_is_written_as_the_schema_says(
             {"api_key": key, "min_version": lowest, "max_version": highest} for key, (lowest, highest) in ranges.items()
         ],
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.API_VERSIONS, version, number, fields)
     written = api_versions.response(number, version, error, ranges, throttle_ms, features)
     if features is None or version < 3:
         assert expected == written
         return
     _, answer = control.parse_response(ApiKey.API_VERSIONS, version, written)
-    supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+    supported = {feature.name: (feature.min_version, feature.max_version) for feature in answer.supported_features}
     assert supported == {name: levels for name, levels in features.supported.items() if levels[0] or version >= 4}
-    finalized = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+    finalized = {
+        feature.name: (feature.min_version_level, feature.max_version_level) for feature in answer.finalized_features
+    }
     assert finalized == {name: (level, level) for name, level in features.finalized.items() if level}
     assert answer.finalized_features_epoch == features.epoch
-    # What stands before the tagged fields.
+    # The bytes before the tagged fields.
     assert written[4 : len(expected) - 1] == expected[4:-1]
 
 
-def test_the_answer_to_a_version_from_the_future_is_the_one_every_client_can_read() -> None:
+def test_answer_to_future_version_is_readable_by_all() -> None:
     frame = api_versions.response(7, 0, 35, {18: (0, 4)})
     assert frame == bytes.fromhex("00000010 00000007 0023 00000001 0012 0000 0004")
 
@@ -73,5 +75,5 @@ def test_a_request_says_who_the_client_is(version: int, name: str, software_vers
 
 
 @given(st.binary(max_size=30), st.integers(0, 100))
-def test_a_request_that_makes_no_sense_is_still_answered(body: bytes, version: int) -> None:
+def test_nonsensical_request_is_still_answered(body: bytes, version: int) -> None:
     assert isinstance(api_versions.parse_request(memoryview(body), version), ApiVersionsRequest)

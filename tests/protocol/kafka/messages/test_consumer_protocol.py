@@ -32,7 +32,7 @@ def written_by_kio(name: str, version: int, fields: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(st.lists(st.text(max_size=9), max_size=3), USER_DATA, PARTITIONS, INT32, st.none() | st.text(max_size=5))
-def test_a_subscription_is_written_and_read_as_kio_does(
+def test_subscription_is_encoded_and_parsed_as_by_kio(
     version: int,
     topics: list[str],
     user_data: bytes | None,
@@ -65,7 +65,7 @@ def test_a_subscription_is_written_and_read_as_kio_does(
 
 
 @given(st.lists(st.text(max_size=9), max_size=4), st.integers(0, 4), st.sampled_from(VERSIONS))
-def test_the_topics_of_a_subscription_are_read_by_themselves(topics: list[str], most: int, version: int) -> None:
+def test_subscribed_topics_are_parsed_alone(topics: list[str], most: int, version: int) -> None:
     data = consumer_protocol.encode_subscription(topics, version=version) + b"whatever comes"
     assert topics == consumer_protocol.parse_subscribed_topics(data)
     if len(topics) <= most:
@@ -77,7 +77,7 @@ def test_the_topics_of_a_subscription_are_read_by_themselves(topics: list[str], 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(PARTITIONS, USER_DATA)
-def test_an_assignment_is_written_and_read_as_kio_does(
+def test_assignment_is_encoded_and_parsed_as_by_kio(
     version: int, partitions: dict[str, list[int]], user_data: bytes | None
 ) -> None:
     data = consumer_protocol.encode_assignment(partitions, version=version, user_data=user_data)
@@ -93,7 +93,7 @@ def test_a_member_without_partitions_may_be_sent_nothing() -> None:
     assert consumer_protocol.parse_assignment(b"").partitions == {}
 
 
-def test_a_version_from_the_future_is_read_as_the_newest_we_know() -> None:
+def test_future_version_is_parsed_as_newest_known() -> None:
     data = b"\x00\x63" + consumer_protocol.encode_subscription(["a"], version=3, rack="r")[2:] + b"and more"
     assert consumer_protocol.parse_subscription(data)[:2] == (99, ["a"])
     with pytest.raises(ProtocolError):

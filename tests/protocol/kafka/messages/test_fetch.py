@@ -38,7 +38,7 @@ def id_of(name: str) -> UUID:
 
 
 def named(topic: Any) -> str | bytes:
-    """What a topic is called in a message of kio: its name, or its id."""
+    """A topic's identity in a message of kio: its name, or its id."""
     if hasattr(topic, "topic"):
         return str(topic.topic)
     return bytes(16) if topic.topic_id is None else bytes(topic.topic_id.bytes)
@@ -120,21 +120,21 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
 @every_version
 @few_examples
 @given(topic=st.text(max_size=200), rack=st.just("") | st.text(max_size=4))
-def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic: str, rack: str) -> None:
+def test_one_partition_request_is_parsed_as_by_kio(version: int, topic: str, rack: str) -> None:
     body = one_partition(version, topic, rack_id=rack)
     same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
 
 
 @loop_over("version", range(12, fetch.MAX_VERSION + 1))
 @loop_over("size", [0, 1, 33, 60])
-def test_a_partition_is_not_read_from_bytes_that_are_the_tags_of_another(version: int, size: int) -> None:
+def test_partition_is_not_parsed_from_tags_of_another(version: int, size: int) -> None:
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2}
     frame = control.encode_request(
         *(ApiKey.FETCH, version, 1, None),
         {"topics": [{"topic": "t", "topic_id": id_of("t"), "partitions": [partition] * 2}]},
     )
     body = frame[parse_request_header(frame).body_offset :]
-    # The first partition ends with its number of tags; a tag of `size` bytes comes instead of none.
+    # The first partition ends with its number of tags; a tag of `size` bytes replaces none.
     end = body.index((2).to_bytes(4, "big") + b"\0") + 4
     cut = body[:end] + bytes([1, 9, size]) + body[end + 1 :]
     if size == 0:
@@ -162,7 +162,7 @@ def test_each_truncation_is_a_protocol_error(version: int) -> None:
 @every_version
 @few_examples
 @given(st.data())
-def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
+def test_mutations_take_general_path_or_are_refused(version: int, data: st.DataObject) -> None:
     body = bytearray(one_partition(version, "topic"))
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(body) - 1))
@@ -250,7 +250,7 @@ def test_a_response_is_written_as_the_schema_says(
         "session_id": session_id,
         "responses": response_fields(topics),
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.FETCH, version, number, fields)
     assert expected == b"".join(fetch.response_parts(number, version, throttle_ms, error, session_id, topics))
 
@@ -286,7 +286,7 @@ TOPIC_ID = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
 @every_client_version
 @few_examples
 @given(st.data())
-def test_a_client_s_request_says_what_kafka_s_schema_reads(version: int, data: st.DataObject) -> None:
+def test_client_request_matches_kafka_schema(version: int, data: st.DataObject) -> None:
     topic: Any = data.draw(TOPIC_ID if version >= 13 else st.text(max_size=200))
     partition, offset = data.draw(INT32), data.draw(INT64)
     wait, least, most, level = data.draw(COUNT), data.draw(INT32), data.draw(INT32), data.draw(st.integers(0, 1))
@@ -314,7 +314,8 @@ def test_a_client_s_request_says_what_kafka_s_schema_reads(version: int, data: s
     )
     assert (0, -1) == (getattr(message, "session_id", 0), getattr(message, "session_epoch", -1))
     ((name, (wanted,)),) = [
-        (getattr(one, "topic_id" if version >= 13 else "topic"), one.partitions) for one in message.topics
+        (getattr(requested, "topic_id" if version >= 13 else "topic"), requested.partitions)
+        for requested in message.topics
     ]
     assert (topic, partition, offset, most) == (
         name,
@@ -359,25 +360,25 @@ def test_an_answer_reads_as_it_was_written(
     assert [
         (
             topic_id if version >= 13 else name,
-            one["partition_index"],
-            one["error_code"],
-            one["high_watermark"],
-            one["last_stable_offset"],
-            one["log_start_offset"] if version >= 5 else -1,
+            fetched["partition_index"],
+            fetched["error_code"],
+            fetched["high_watermark"],
+            fetched["last_stable_offset"],
+            fetched["log_start_offset"] if version >= 5 else -1,
             None
-            if one["aborted_transactions"] is None
-            else [(each["producer_id"], each["first_offset"]) for each in one["aborted_transactions"]],
-            one["records"],
+            if fetched["aborted_transactions"] is None
+            else [(each["producer_id"], each["first_offset"]) for each in fetched["aborted_transactions"]],
+            fetched["records"],
         )
         for name, topic_id, partitions in topics
-        for one in partitions
-    ] == [(*one[:7], bytes(one.records)) for one in parsed.partitions]
+        for fetched in partitions
+    ] == [(*fetched[:7], bytes(fetched.records)) for fetched in parsed.partitions]
 
 
 @every_client_version
 @few_examples
 @given(st.binary(max_size=64), st.lists(PARTITION, min_size=1, max_size=2), st.data())
-def test_bad_bytes_in_an_answer_are_a_protocol_error_and_nothing_else(
+def test_invalid_response_bytes_raise_only_protocol_error(
     version: int, noise: bytes, partitions: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     frame = bytearray(answer(version, [("t", UUID(int=1), partitions)]))

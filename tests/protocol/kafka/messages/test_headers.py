@@ -60,12 +60,12 @@ def test_tags_in_the_header_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("size", [b"\xff\xfe", b"\x80\x00", b"\x7f\xff"])
-def test_a_client_id_of_a_length_that_cannot_be_is_refused(size: bytes) -> None:
+def test_impossible_client_id_length_is_refused(size: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_request_header(framed(b"\x00\x00\x00\x07\x00\x00\x00\x01" + size + b"abc"))
 
 
-def test_a_client_id_that_is_no_text_is_refused() -> None:
+def test_client_id_that_is_not_text_is_refused() -> None:
     with pytest.raises(ProtocolError):
         parse_request_header(framed(b"\x00\x00\x00\x07\x00\x00\x00\x01\x00\x01\xff"))
 

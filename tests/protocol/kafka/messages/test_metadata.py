@@ -122,22 +122,22 @@ def test_a_response_is_written_as_the_schema_says(
                 "topic_authorized_operations": topic.authorized_operations,
                 "partitions": [
                     {
-                        "error_code": one.error,
-                        "partition_index": one.partition,
-                        "leader_id": one.leader,
-                        "leader_epoch": one.leader_epoch,
-                        "replica_nodes": one.replicas,
-                        "isr_nodes": one.isr,
-                        "offline_replicas": one.offline_replicas,
+                        "error_code": partition.error,
+                        "partition_index": partition.partition,
+                        "leader_id": partition.leader,
+                        "leader_epoch": partition.leader_epoch,
+                        "replica_nodes": partition.replicas,
+                        "isr_nodes": partition.isr,
+                        "offline_replicas": partition.offline_replicas,
                     }
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             }
             for topic in topics
         ],
         "cluster_authorized_operations": operations,
     }
-    # control's writer is the one that test_control.py holds against kio's.
+    # test_control.py compares control's writer with kio's.
     expected = control.encode_response(ApiKey.METADATA, version, 8, fields)
     frame = metadata.response(
         8,

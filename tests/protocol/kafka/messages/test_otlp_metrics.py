@@ -1,4 +1,4 @@
-"""What clients push: read as it was written, whatever else is in it, and never for longer than its size allows."""
+"""Pushed metrics are read as they were written, whatever else the message has, in a time bounded by its size."""
 
 import struct
 
@@ -55,7 +55,7 @@ def test_damaged_metrics_are_refused_or_read(data: st.DataObject) -> None:
         pass
 
 
-def test_other_kinds_of_metrics_and_unknown_fields_are_passed_over() -> None:
+def test_other_metrics_and_unknown_fields_are_skipped() -> None:
     unknown = field(99, b"?") + varint(98 << 3) + varint(1 << 40) + varint(97 << 3 | 5) + bytes(4)
     histogram = metric("h", field(9, b"") + varint(4 << 3 | 1) + struct.pack("<d", 1.0), kind=HISTOGRAM)
     data = metrics_data(histogram, unknown + metric("g", point(1, {"a": "b"}) + unknown) + unknown) + unknown
@@ -67,11 +67,11 @@ def test_other_kinds_of_metrics_and_unknown_fields_are_passed_over() -> None:
     "data",
     [
         b"\x0a",  # a length that is missing
-        b"\x0a\x02\x00",  # more than there is
-        b"\x0a\x05",  # five bytes of which there is none
+        b"\x0a\x02\x00",  # longer than the data
+        b"\x0a\x05",  # five bytes, but none follow
         b"\x0b",  # a group
         b"\x80" * 11,
-        b"\x09\x00",  # eight bytes of which there is one
+        b"\x09\x00",  # eight bytes, but one follows
         field(1, field(2, field(2, field(1, b"\xff") + field(5, field(1, point(1, {})))))),  # a name that is not UTF-8
     ],
 )

@@ -11,7 +11,7 @@ from protocol.kafka.messages.own_apis import EndTxnsRequest, EndTxnsResponse, Me
 INT16, INT32, INT64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
 MEMBERS = st.lists(st.builds(Member, st.text(max_size=200), INT64, INT16), max_size=50)
 
-# Two transactions, as docs/PROTOCOLS.md has them.
+# Two transactions, from docs/PROTOCOLS.md.
 REQUEST = bytes.fromhex(
     "0000002c 4e20 0000 00000007 0002 6d65 00"  # length, key, version, correlation id, client id "me", tags
     " 03 03 7830 0000000000000005 0001 00 03 7831 0000000000000006 0002 00 01 00"
@@ -64,7 +64,7 @@ def test_each_truncation_is_a_protocol_error() -> None:
             own_apis.parse_response(RESPONSE[:size])
 
 
-def test_a_count_that_promises_much_is_refused_before_anything_is_made_of_it() -> None:
+def test_false_count_is_refused_before_any_allocation() -> None:
     with pytest.raises(ProtocolError, match="an array of 268435454 elements in 0 bytes"):
         own_apis.parse_request(bytes.fromhex("ffffff7f"))
 

@@ -85,9 +85,7 @@ def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
 @every_version
 @few_examples
 @given(size=SIZES, topic=st.text(min_size=0, max_size=200), partition=INT32)
-def test_a_request_for_one_partition_is_read_as_kio_reads_it(
-    version: int, size: int, topic: str, partition: int
-) -> None:
+def test_one_partition_request_is_parsed_as_by_kio(version: int, size: int, topic: str, partition: int) -> None:
     body = one_partition(version, topic, bytes(size), partition)
     same_as_kio(produce.parse_request(memoryview(body), version), version, body)
 
@@ -130,7 +128,7 @@ def test_each_truncation_is_a_protocol_error(version: int, data: st.DataObject) 
 @every_version
 @few_examples
 @given(st.data())
-def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
+def test_mutations_take_general_path_or_are_refused(version: int, data: st.DataObject) -> None:
     body = bytearray(one_partition(version, "topic", bytes(data.draw(st.integers(0, 300)))))
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, min(len(body) - 1, 60)) | st.integers(0, len(body) - 1))
@@ -235,7 +233,7 @@ def test_a_response_is_written_as_the_schema_says(
 @every_version
 @few_examples
 @given(RESULTS)
-def test_a_response_for_one_partition_is_written_as_the_schema_says(version: int, result: PartitionResult) -> None:
+def test_response_for_one_partition_matches_the_schema(version: int, result: PartitionResult) -> None:
     (plain,) = of_version(version, [result._replace(error_message=None, record_errors=())])
     expected = control.encode_response(ApiKey.PRODUCE, version, 9, response_fields([plain], 0))
     assert expected == produce.response(9, version, [plain])
@@ -255,7 +253,7 @@ def test_a_client_reads_what_the_broker_wrote(version: int, results: list[Partit
 
 
 @pytest.mark.parametrize("version", [3, 8, 9])
-def test_each_truncation_of_a_response_is_a_protocol_error(version: int) -> None:
+def test_truncated_responses_raise_protocol_error(version: int) -> None:
     frame = produce.response(7, version, [PartitionResult("t", 1, error_message="no", record_errors=[(0, "bad")])])
     for size in range(len(frame)):
         # The throttle time at the end is nothing a client here looks at.
@@ -277,7 +275,7 @@ BATCHES = st.dictionaries(
 @every_client_version
 @few_examples
 @given(BATCHES, st.none() | st.text(max_size=20), st.sampled_from([-1, 0, 1]), st.integers(0, 2**31 - 1))
-def test_the_parts_of_a_client_s_request_say_what_kafka_s_schema_reads(
+def test_client_request_parts_match_kafka_schema(
     version: int, batches: dict[tuple[str, int], bytes], name: str | None, acks: int, timeout: int
 ) -> None:
     listed = [(topic, partition, data) for (topic, partition), data in batches.items()]
@@ -299,7 +297,7 @@ def test_batches_go_out_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("version", range(10, 13))
-def test_answers_with_the_tags_of_later_versions_are_read(version: int) -> None:
+def test_answers_with_tags_of_later_versions_are_parsed(version: int) -> None:
     partition = {
         "index": 3,
         "error_code": 6,

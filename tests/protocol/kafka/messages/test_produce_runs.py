@@ -70,7 +70,7 @@ def together(frames: bytes, templates: Templates, most: int = 100) -> list[tuple
 
 
 @given(VERSIONS, st.lists(RECORDS, min_size=1, max_size=6), TOPICS, st.sampled_from([1, -1]), st.booleans())
-def test_requests_of_one_partition_are_followed_as_each_is_parsed(
+def test_requests_of_one_partition_are_followed_as_parsed(
     version: int, batches: list[bytes], topic: str, acks: int, cut: bool
 ) -> None:
     frames = [request(version, batch, topic, n, acks=acks) for n, batch in enumerate(batches)]
@@ -82,23 +82,21 @@ def test_requests_of_one_partition_are_followed_as_each_is_parsed(
 
 
 @given(VERSIONS, st.lists(st.integers(0, 2), min_size=1, max_size=8))
-def test_requests_of_several_partitions_are_followed_in_their_order(version: int, partitions: list[int]) -> None:
+def test_requests_of_several_partitions_are_followed_in_order(version: int, partitions: list[int]) -> None:
     templates = learned(*(request(version, b"first", partition=number) for number in range(3)))
     frames = [request(version, b"x" * n, correlation_id=n, partition=p) for n, p in enumerate(partitions, 1)]
     assert [alone(frame) for frame in frames] == together(b"".join(frames), templates)
 
 
 @given(VERSIONS, st.lists(st.sampled_from(["a", "topic", "another-topic", "t" * 126]), min_size=1, max_size=8))
-def test_requests_of_topics_with_long_and_short_names_are_followed_together(version: int, topics: list[str]) -> None:
+def test_long_and_short_topic_names_are_followed_together(version: int, topics: list[str]) -> None:
     templates = learned(*(request(version, b"first", topic) for topic in dict.fromkeys(topics)))
     frames = [request(version, b"x" * n, topic, n) for n, topic in enumerate(topics, 1)]
     assert [alone(frame) for frame in frames] == together(b"".join(frames), templates)
 
 
 @given(VERSIONS, VERSIONS, st.sampled_from(["client", "another-client", None]))
-def test_a_client_that_changes_its_version_or_its_id_is_followed_again(
-    version: int, other: int, client: str | None
-) -> None:
+def test_client_with_new_version_or_id_is_followed(version: int, other: int, client: str | None) -> None:
     templates = learned(request(version, b"first"))
     frame = request(other, b"records", client=client)
     assert templates.learn(memoryview(frame))
@@ -106,7 +104,7 @@ def test_a_client_that_changes_its_version_or_its_id_is_followed_again(
 
 
 @pytest.mark.parametrize("version", range(FIRST_IN_RUNS, MAX_VERSION + 1))
-def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
+def test_run_ends_before_a_different_request(version: int) -> None:
     template = learned(request(version, b"records"))
     others = [
         request(version, b"records", acks=-1),
@@ -128,7 +126,7 @@ def test_a_run_ends_before_a_request_that_is_another(version: int) -> None:
         assert 0 == len(together(other, template)), other
 
 
-def test_a_run_has_one_version_one_kind_of_acks_and_one_timeout() -> None:
+def test_run_has_one_version_acks_and_timeout() -> None:
     known = learned(
         request(7, b"r"),
         request(8, b"r", partition=1),
@@ -153,7 +151,7 @@ def test_a_run_has_one_client_id(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 9, 13])
-def test_a_request_with_a_long_name_has_no_template(version: int) -> None:
+def test_request_with_long_name_has_no_template(version: int) -> None:
     assert learned(request(version, b"records", client="c" * 249))
     assert not Templates().learn(memoryview(request(version, b"records", client="c" * 1000)))
 
@@ -185,7 +183,7 @@ def test_whatever_is_followed_is_parsed_alike(version: int, draw: st.DataObject)
 
 
 @given(VERSIONS, st.binary(max_size=80))
-def test_a_request_with_bytes_after_its_end_has_no_template(version: int, after: bytes) -> None:
+def test_request_with_trailing_bytes_has_no_template(version: int, after: bytes) -> None:
     frame = bytearray(request(version, b"records") + after)
     frame[:4] = (len(frame) - 4).to_bytes(4, "big")
     assert Templates().learn(memoryview(bytes(frame))) is not bool(after)
@@ -234,7 +232,7 @@ def test_what_would_take_much_memory_has_no_template() -> None:
     assert not Templates().learn(memoryview(request(9, b"records", client="c" * 10_000)))
 
 
-def test_the_templates_of_a_client_share_what_packs_their_answers() -> None:
+def test_templates_of_a_client_share_response_packers() -> None:
     run = learned(*(request(8, b"r", partition=n) for n in range(64))).follow(
         memoryview(b"".join(request(8, b"r", partition=n) for n in range(64))), 64, MOST
     )

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge by hand are what Kafka's schemas say."""
+"""The handwritten codecs of ShareFetch and ShareAcknowledge agree with Kafka's schemas."""
 
 import uuid
 from typing import Any
@@ -60,8 +60,8 @@ def wanted(topics: list[Any]) -> list[Any]:
         (
             (topic["topic_id"].bytes, partition["partition_index"]),
             [
-                (one["first_offset"], one["last_offset"], bytes(one["acknowledge_types"]))
-                for one in partition["acknowledgement_batches"]
+                (batch["first_offset"], batch["last_offset"], bytes(batch["acknowledge_types"]))
+                for batch in partition["acknowledgement_batches"]
             ],
         )
         for topic in topics
@@ -91,7 +91,7 @@ def wanted(topics: list[Any]) -> list[Any]:
         }
     )
 )
-def test_a_fetch_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, Any]) -> None:
+def test_fetch_is_parsed_by_kafka_schema(version: int, fields: dict[str, Any]) -> None:
     view, at = body(ApiKey.SHARE_FETCH, version, fields)
     parsed = parse_fetch(view, version, at)
     assert (
@@ -108,13 +108,13 @@ def test_a_fetch_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, 
     ) == parsed[:10]
     assert wanted(fields["topics"]) == parsed.partitions
     assert [
-        (one["topic_id"].bytes, number) for one in fields["forgotten_topics_data"] for number in one["partitions"]
+        (topic["topic_id"].bytes, number) for topic in fields["forgotten_topics_data"] for number in topic["partitions"]
     ] == parsed.forgotten
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(fields=st.fixed_dictionaries(SESSION | {"is_renew_ack": st.booleans(), "topics": TOPICS}))
-def test_an_acknowledgement_is_read_as_kafka_s_schema_says(version: int, fields: dict[str, Any]) -> None:
+def test_acknowledgement_is_parsed_by_kafka_schema(version: int, fields: dict[str, Any]) -> None:
     view, at = body(ApiKey.SHARE_ACKNOWLEDGE, version, fields)
     parsed = parse_acknowledge(view, version, at)
     assert (fields["group_id"], fields["member_id"], fields["share_session_epoch"]) == parsed[:3]
@@ -146,7 +146,7 @@ INT16 = st.integers(0, 2**15 - 1)
 PARTITIONS = st.lists(
     st.builds(
         FetchedPartition,
-        st.tuples(st.sampled_from([one.bytes for one in IDS]), INT32),
+        st.tuples(st.sampled_from([topic_id.bytes for topic_id in IDS]), INT32),
         st.integers(0, 100),
         TEXT,
         st.integers(0, 100),
@@ -165,11 +165,12 @@ PARTITIONS = st.lists(
     records=st.lists(st.binary(max_size=300), min_size=5, max_size=5),
     error=st.sampled_from([0, 122]),
 )
-def test_what_was_fetched_is_written_as_kafka_s_schema_says(
+def test_fetched_partitions_are_encoded_by_kafka_schema(
     version: int, partitions: list[FetchedPartition], records: list[bytes], error: int
 ) -> None:
     partitions = [
-        one._replace(size=len(data), parts=[data[:3], data[3:]]) for one, data in zip(partitions, records, strict=False)
+        partition._replace(size=len(data), parts=[data[:3], data[3:]])
+        for partition, data in zip(partitions, records, strict=False)
     ]
     frame = b"".join(map(bytes, fetch_parts(7, error, "text", 30_000, partitions)))
     assert len(frame) - 4 == int.from_bytes(frame[:4], "big")
@@ -180,28 +181,28 @@ def test_what_was_fetched_is_written_as_kafka_s_schema_says(
         response.error_message,
         response.acquisition_lock_timeout.total_seconds(),
     )
-    found = {
-        (topic.topic_id.bytes, one.partition_index): (
-            one.error_code,
-            one.error_message,
-            one.acknowledge_error_code,
-            one.acknowledge_error_message,
-            [(each.first_offset, each.last_offset, each.delivery_count) for each in one.acquired_records],
-            one.records,
+    written = {
+        (topic.topic_id.bytes, data.partition_index): (
+            data.error_code,
+            data.error_message,
+            data.acknowledge_error_code,
+            data.acknowledge_error_message,
+            [(each.first_offset, each.last_offset, each.delivery_count) for each in data.acquired_records],
+            data.records,
         )
         for topic in response.responses
-        for one in topic.partitions
+        for data in topic.partitions
     }
-    assert found == {
-        one.partition: (
-            one.error,
-            one.message,
-            one.acknowledge_error,
-            one.acknowledge_message,
-            list(map(tuple, one.acquired)),
-            b"".join(one.parts),
+    assert written == {
+        partition.partition: (
+            partition.error,
+            partition.message,
+            partition.acknowledge_error,
+            partition.acknowledge_message,
+            list(map(tuple, partition.acquired)),
+            b"".join(partition.parts),
         )
-        for one in partitions
+        for partition in partitions
     }
 
 
@@ -210,23 +211,23 @@ def test_what_was_fetched_is_written_as_kafka_s_schema_says(
     partitions=st.lists(
         st.builds(
             AcknowledgedPartition,
-            st.tuples(st.sampled_from([one.bytes for one in IDS]), INT32),
+            st.tuples(st.sampled_from([topic_id.bytes for topic_id in IDS]), INT32),
             st.integers(0, 100),
             TEXT,
         ),
         max_size=5,
     )
 )
-def test_an_answer_to_acknowledgements_is_written_as_kafka_s_schema_says(
+def test_acknowledgement_response_is_encoded_by_kafka_schema(
     version: int, partitions: list[AcknowledgedPartition]
 ) -> None:
     frame = acknowledge_response(7, version, 0, None, 15_000, partitions)
     _, response = control.parse_response(ApiKey.SHARE_ACKNOWLEDGE, version, frame)
-    found = {
-        (topic.topic_id.bytes, one.partition_index): (one.error_code, one.error_message)
+    written = {
+        (topic.topic_id.bytes, data.partition_index): (data.error_code, data.error_message)
         for topic in response.responses
-        for one in topic.partitions
+        for data in topic.partitions
     }
-    assert found == {one.partition: (one.error, one.message) for one in partitions}
+    assert written == {partition.partition: (partition.error, partition.message) for partition in partitions}
     if version >= 2:
         assert 15.0 == response.acquisition_lock_timeout.total_seconds()

@@ -1,4 +1,4 @@
-"""A heartbeat that changes nothing, against Kafka's schema."""
+"""The heartbeat without changes agrees with Kafka's schema."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ def request(group_id: str, member_id: str, epoch: int, **more: Any) -> memoryvie
 
 @given(ids, ids, st.integers(-(2**31), 2**31 - 1))
 def test_what_the_schema_writes_is_read(group_id: str, member_id: str, epoch: int) -> None:
-    said = parse_unchanged(request(group_id, member_id, epoch), HEADER_BYTES)
+    heartbeat = parse_unchanged(request(group_id, member_id, epoch), HEADER_BYTES)
     if max(len(group_id.encode()), len(member_id.encode())) < 127:
-        assert said == (group_id, member_id, epoch)
+        assert heartbeat == (group_id, member_id, epoch)
     else:
-        assert said is None
+        assert heartbeat is None
 
 
 @pytest.mark.parametrize("more", [{"rack_id": "r"}, {"subscribed_topic_names": []}, {"subscribed_topic_names": ["t"]}])
@@ -38,9 +38,9 @@ def test_what_says_more_is_left_to_the_schema(more: dict[str, Any]) -> None:
 
 @given(st.binary(max_size=30))
 def test_anything_else_is_left_to_the_schema(body: bytes) -> None:
-    said = parse_unchanged(memoryview(body), 0)
-    if said is not None:
-        assert request(*said)[HEADER_BYTES:] == body
+    heartbeat = parse_unchanged(memoryview(body), 0)
+    if heartbeat is not None:
+        assert request(*heartbeat)[HEADER_BYTES:] == body
 
 
 @given(ids, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))

@@ -65,7 +65,7 @@ def test_offsets_are_stamped_outside_the_checksum() -> None:
     assert data == b"before" + ONE + b"after"
 
 
-def test_log_append_time_is_the_time_of_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     data = bytearray(b"before") + build_batch([(b"k", b"v", [], 1000), (b"k", b"v", [], 900)], compression=1)
     batch.set_log_append_time(memoryview(data), 6, read_header(data, 6), 5000)
     header = read_header(data, 6)
@@ -76,8 +76,8 @@ def test_log_append_time_is_the_time_of_every_record() -> None:
 
 def test_batches_follow_each_other() -> None:
     two = bytes(build_batch([(None, b"x" * 100, [], 1)], base_offset=6))
-    found = list(batches(memoryview(ONE + two)))
-    assert [(0, 5), (len(ONE), 6)] == [(pos, header.base_offset) for pos, header in found]
+    headers = list(batches(memoryview(ONE + two)))
+    assert [(0, 5), (len(ONE), 6)] == [(pos, header.base_offset) for pos, header in headers]
     assert list(batches(b"")) == []
     for size in range(1, len(two)):
         with pytest.raises(ProtocolError):
@@ -97,7 +97,7 @@ def test_a_length_that_cannot_be_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_sets_are_named_as_what_they_are(magic: int) -> None:
+def test_old_message_sets_raise_unsupported_magic(magic: int) -> None:
     # offset, size, CRC, magic, attributes, (timestamp), key and value: v0 and v1 are shorter than a batch's header.
     old = struct.pack(">qiIbb", 0, 14, 0, magic, 0) + (bytes(8) if magic else b"") + b"\xff" * 4 + bytes(4)
     for data in (old, old + bytes(100)):

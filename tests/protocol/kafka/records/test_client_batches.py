@@ -59,7 +59,7 @@ def as_records(given: list[Given]) -> list[Record]:
 
 @every_client
 @given(RECORDS)
-def test_an_uncompressed_batch_is_the_clients_byte_for_byte(client: str, given: list[Given]) -> None:
+def test_uncompressed_batch_equals_the_clients_bytes(client: str, given: list[Given]) -> None:
     theirs = bytearray(built_by(client, given, 0))
     theirs[12:16] = bytes(4)  # clients fill in different leader epochs; the broker overwrites it
     assert theirs == built_here(given, 0)
@@ -72,7 +72,7 @@ def test_a_clients_batch_is_read_here(client: str, codec: int, given: list[Given
     batch = built_by(client, given, codec)
     header = read_header(batch)
     check_crc(batch, 0, header)
-    assert header.compression in (0, codec)  # both leave out a compression that gains nothing
+    assert header.compression in (0, codec)  # both omit a compression without gain
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 40)
     assert (header.record_count, header.last_offset) == (len(given), len(given) - 1)
     assert as_records(given) == list(records(batch))
@@ -84,8 +84,8 @@ def test_a_clients_batch_is_read_here(client: str, codec: int, given: list[Given
 def test_our_batch_is_read_by_the_client(client: str, codec: int, given: list[Given]) -> None:
     batch = READERS[client](built_here(given, codec))
     assert batch.validate_crc()
-    found = [Record(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch]
-    assert as_records(given) == found
+    parsed = [Record(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch]
+    assert as_records(given) == parsed
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -108,13 +108,13 @@ def test_batches_of_librdkafka_are_read_here(codec: str) -> None:
         for key, value, headers, timestamp in sent:
             producer.produce("topic", key=key, value=value, headers=headers, timestamp=timestamp)
         assert producer.flush(20) == 0
-    found: list[Given] = []
+    received: list[Given] = []
     codecs = set()
     for data in broker.batches:
         for pos, header in batches(data):
             check_crc(data, pos, header)
             codecs.add(header.compression)
             assert header.max_timestamp >= header.base_timestamp
-            found += [(r.key, r.value, r.headers, r.timestamp) for r in records(data, pos)]
-    assert sent == found
+            received += [(r.key, r.value, r.headers, r.timestamp) for r in records(data, pos)]
+    assert sent == received
     assert CODECS[codec] in codecs

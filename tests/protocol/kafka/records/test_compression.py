@@ -41,17 +41,17 @@ def test_truncated_data_is_refused(codec: int, data: bytes, draw: st.DataObject)
     packed = compress(codec, data)
     cut = packed[: draw.draw(st.integers(0, len(packed) - 1))]
     try:
-        found = decompress(codec, cut, len(data))
+        decompressed = decompress(codec, cut, len(data))
     except ProtocolError:
         return
-    # xerial's framing of snappy has no end mark: between two blocks, a cut shows only in what comes out.
+    # xerial's framing of snappy has no end mark: a cut between two blocks shows only in the output.
     assert codec == SNAPPY
-    assert data.startswith(found)
+    assert data.startswith(decompressed)
 
 
 @every_codec
 @given(DATA, st.data())
-def test_mutated_data_is_refused_or_stays_within_the_bound(codec: int, data: bytes, draw: st.DataObject) -> None:
+def test_mutated_data_is_refused_or_within_bound(codec: int, data: bytes, draw: st.DataObject) -> None:
     packed = bytearray(compress(codec, data))
     for _ in range(draw.draw(st.integers(1, 3))):
         packed[draw.draw(st.integers(0, len(packed) - 1))] = draw.draw(st.integers(0, 255))
@@ -89,9 +89,9 @@ def test_a_bomb_is_refused_within_the_bound(codec: int) -> None:
 @pytest.mark.parametrize(
     ("codec", "packed"),
     [
-        (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20)),  # raw snappy that says it is 4 GiB
+        (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20)),  # raw snappy that claims 4 GiB
         (SNAPPY, b"\x80\x80\x40" + bytes(20)),  # 1 MiB
-        (ZSTD, bytes.fromhex("28b52ffd e0 ffffffffffffff7f 010000")),  # an empty block in a frame that says 8 EiB
+        (ZSTD, bytes.fromhex("28b52ffd e0 ffffffffffffff7f 010000")),  # an empty block in a frame that claims 8 EiB
         (ZSTD, bytes.fromhex("28b52ffd a0 00001000 010000")),  # 1 MiB
         (LZ4, bytes.fromhex("04224d18 6840 0000000000010000 b7 00000000 00000000")),  # 1 TiB
     ],
@@ -108,8 +108,8 @@ def test_a_size_that_lies_allocates_nothing(codec: int, packed: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_snappy_that_claims_more_than_it_could_hold_is_not_tried() -> None:
-    # What cramjam allocates for it shows in no Python tool.
+def test_snappy_with_impossible_size_is_not_decompressed() -> None:
+    # No Python tool shows cramjam's allocations.
     with pytest.raises(ProtocolError, match="claims to be 1048576"):
         decompress(SNAPPY, b"\x80\x80\x40" + bytes(20), 1 << 20)
 
@@ -118,7 +118,7 @@ def test_raw_snappy_is_taken_as_librdkafka_writes_it() -> None:
     assert decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw raw raw")), 100) == b"raw raw raw"
 
 
-def test_snappy_is_framed_in_blocks_as_java_writes_it() -> None:
+def test_snappy_is_framed_in_blocks_like_java() -> None:
     packed = compress(SNAPPY, bytes(32 * 1024) + b"x")
     assert packed[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     (size,) = struct.unpack_from(">i", packed, 16)
@@ -129,7 +129,7 @@ def test_lz4_blocks_do_not_depend_on_each_other() -> None:
     assert lz4.frame.get_frame_info(compress(LZ4, bytes(1 << 20)))["block_linked"] is False
 
 
-def test_streams_of_several_members_and_frames_are_read_whole() -> None:
+def test_multi_member_and_multi_frame_streams_are_read() -> None:
     assert decompress(GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), 7) == b"one two"
     two = (
         bytes(cramjam.zstd.compress(b"one "))
@@ -148,7 +148,7 @@ def test_a_higher_level_makes_it_smaller(codec: int, low: int, high: int) -> Non
     assert decompress(codec, compress(codec, text, high), len(text)) == text
 
 
-def test_a_codec_that_does_not_exist_cannot_be_written() -> None:
+def test_unknown_codec_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="5"):
         compress(5, b"")
 
@@ -157,7 +157,7 @@ def _xerial(block: bytes, count: int) -> bytes:
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * count
 
 
-# The smallest units that each codec has, repeated: each costs the same as one with many bytes in it.
+# Each codec's smallest units, repeated: a small unit costs as much as a large one.
 EMPTY_GZIP = gzip.compress(b"", mtime=0)
 ZSTD_FRAME = bytes.fromhex("28b52ffd 20 00")  # a single segment of no bytes, without its blocks
 UNITS = {
@@ -172,7 +172,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_smallest_unit_of_a_codec_repeated_is_refused(unit: str) -> None:
+def test_repeated_smallest_unit_of_a_codec_is_refused(unit: str) -> None:
     codec, repeated = UNITS[unit]
     few, many = repeated(500), repeated((1 << 20) // (len(repeated(2)) - len(repeated(1))))
     assert len(decompress(codec, few, 1 << 20)) <= 500
@@ -193,7 +193,7 @@ def test_what_is_flushed_often_is_read(codec: int) -> None:
         assert len(decompress(codec, _xerial(block, 2048), len(data))) == len(data)
 
 
-def test_a_gzip_member_that_ends_at_any_place_of_a_piece_is_followed_by_the_next() -> None:
+def test_gzip_member_ending_anywhere_in_piece_is_continued() -> None:
     for size in (0, 1, 65_000, 65_500, 65_517, 65_536, 131_072):
         first = bytes(Random(size).randbytes(size))
         assert decompress(GZIP, gzip.compress(first, 0) + gzip.compress(b"end"), 1 << 20) == first + b"end"

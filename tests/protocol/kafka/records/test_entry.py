@@ -35,7 +35,7 @@ def test_the_value_is_found_where_it_lies(value: bytes, messages: int, key: byte
     assert value == view[at : at + size]
     assert entry_head(value, messages, 5, key) + value + ENTRY_END == batch
     assert at - len(before) == len(entry_head(value, messages, 5, key))
-    # A reader that has only the beginning of a large batch finds it, too.
+    # The beginning of a large batch is sufficient, too.
     assert (at, size) == entry_value(view[:at], len(before), header)
 
 
@@ -51,7 +51,7 @@ def test_a_beginning_that_is_too_short_is_refused(
 
 
 @given(values, keys, st.data())
-def test_any_change_of_the_bytes_is_read_or_refused(value: bytes, key: bytes | None, data: st.DataObject) -> None:
+def test_changed_bytes_are_read_or_refused(value: bytes, key: bytes | None, data: st.DataObject) -> None:
     batch = build_entry(value, 3, 5, key)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -63,9 +63,7 @@ def test_any_change_of_the_bytes_is_read_or_refused(value: bytes, key: bytes | N
 
 
 @given(st.lists(st.tuples(keys, st.none() | values), min_size=1, max_size=4), st.integers(0, 4))
-def test_a_batch_of_kafkas_is_no_entry_even_with_the_mark(
-    kept: list[tuple[bytes | None, bytes | None]], codec: int
-) -> None:
+def test_kafka_batch_with_the_mark_is_not_entry(kept: list[tuple[bytes | None, bytes | None]], codec: int) -> None:
     batch = build_batch([(key, value, [("h", b"")], 5) for key, value in kept], compression=codec)
     header = read_header(batch)
     assert not header.is_entry
@@ -75,7 +73,7 @@ def test_a_batch_of_kafkas_is_no_entry_even_with_the_mark(
         entry_value(batch, 0, header._replace(attributes=header.attributes | ENTRY))
 
 
-def test_a_batch_of_a_transaction_or_with_a_codec_is_no_entry() -> None:
+def test_transactional_or_compressed_batch_is_not_entry() -> None:
     batch = build_entry(b"value", 1, 5)
     header = read_header(batch)
     for codec in range(1, COMPRESSION_MASK + 1):
@@ -93,7 +91,7 @@ def test_values_of_every_length_of_their_length(size: int) -> None:
     assert [bytes(size)] == [record.value for record in records(batch)]
 
 
-def test_a_reader_of_kafkas_sees_one_record_and_the_offsets_of_all_messages() -> None:
+def test_kafka_reader_sees_one_record_and_all_offsets() -> None:
     batch = build_entry(b"as it was sent", 100, 1_700_000_000_000, b"key")
     stamp(batch, 0, 500, 0)
     read = DefaultRecordBatch(bytes(batch))

@@ -1,4 +1,4 @@
-"""The answers of ``record_scan`` about a batch are those of a reader of its records."""
+"""``record_scan`` agrees about a batch with a reader of its records."""
 
 from typing import Any
 
@@ -61,10 +61,10 @@ def is_well_formed(data: bytes, count: int, dense: bool) -> bool:
 
 
 @given(RECORDS, st.data())
-def test_the_check_accepts_what_can_be_read_and_nothing_else(
+def test_check_accepts_exactly_readable_records(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], data: st.DataObject
 ) -> None:
-    """The two walks over the records agree, also on bytes that somebody has changed."""
+    """The two walks over the records agree, also on changed bytes."""
     batch = build_batch(records)
     header = read_header(batch)
     changed = bytearray(unpack(batch, 0, header))
@@ -73,15 +73,15 @@ def test_the_check_accepts_what_can_be_read_and_nothing_else(
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(changed[: data.draw(st.integers(0, len(changed)))])
     for body in (bytes(changed), cut):
-        found = read_all(header, body)
-        deltas = [] if found is None else [record.offset for record in found]
-        ascends = found is not None and deltas == sorted(set(deltas)) and all(delta >= 0 for delta in deltas)
+        readable = read_all(header, body)
+        deltas = [] if readable is None else [record.offset for record in readable]
+        ascends = readable is not None and deltas == sorted(set(deltas)) and all(delta >= 0 for delta in deltas)
         assert ascends == is_well_formed(body, len(records), dense=False)
         assert (ascends and deltas == list(range(len(records)))) == is_well_formed(body, len(records), dense=True)
 
 
 @given(RECORDS, st.integers(0, 6))
-def test_records_without_a_key_are_named_up_to_a_number(
+def test_records_without_key_are_named_up_to_limit(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], most: int
 ) -> None:
     batch = build_batch(records)
@@ -100,7 +100,7 @@ def test_times_are_those_of_the_records(timestamps: list[int], timestamp: int, s
     assert latest == latest_record(header, data, start, NOTHING_LIMITED)
 
 
-def test_log_append_time_is_the_time_of_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     header, data = batch_of(5, 9, 7, attributes=LOG_APPEND_TIME)
     assert (0, 9) == first_record(header, data, 8, 0, NOTHING_LIMITED)
     assert (1, 9) == latest_record(header, data, 1, NOTHING_LIMITED)
@@ -125,7 +125,7 @@ def has_shape(data: bytes, count: int, codec: int = 0) -> bool:
 
 
 def lengths_fit(data: bytes, count: int) -> bool:
-    """The same, record by record."""
+    """The same check, record by record."""
     pos = 0
     try:
         for _ in range(count):
@@ -138,12 +138,12 @@ def lengths_fit(data: bytes, count: int) -> bool:
     return pos == len(data)
 
 
-# Runs of one size, which are followed in strides, and what ends them.
+# Runs of one size, which are followed in strides, and the records that end them.
 SIZES = st.lists(st.tuples(st.sampled_from([0, 1, 55, 56, 57, 120, 121, 122, 9000]), st.integers(1, 40)), max_size=6)
 
 
 @given(SIZES.filter(bool), st.data())
-def test_the_shape_of_records_is_that_of_their_lengths(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_shape_of_records_follows_their_lengths(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
     records = [(None, b"v" * size, [], 0) for size, times in sizes for _ in range(times)]
     batch = build_batch(records)
     whole = unpack(batch, 0, read_header(batch))
@@ -161,7 +161,7 @@ def test_the_shape_of_records_is_that_of_their_lengths(sizes: list[tuple[int, in
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
-def test_any_bytes_have_the_shape_that_their_lengths_give_them(data: bytes, count: int) -> None:
+def test_any_bytes_have_the_shape_of_their_lengths(data: bytes, count: int) -> None:
     assert lengths_fit(data, count) == has_shape(data, count)
 
 
@@ -176,7 +176,7 @@ def test_compressed_records_begin_as_their_codec_does(records: list[Any], codec:
         assert not has_shape(wrong, len(records), other) or (other == SNAPPY and wrong is data)
 
 
-def test_zstd_may_begin_with_a_frame_that_holds_nothing() -> None:
+def test_zstd_may_begin_with_a_skippable_frame() -> None:
     assert has_shape(b"\x5f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
     assert not has_shape(b"\x4f\x2a\x4d\x18\0\0\0\0" + compress(4, bytes(7)), 1, 4)
 
@@ -186,7 +186,7 @@ def test_raw_snappy_tells_how_much_is_inside(count: int) -> None:
     packed = bytes(cramjam.snappy.compress_raw(bytes(count * SMALLEST_RECORD)))
     assert has_shape(packed, count, SNAPPY)
     assert not has_shape(packed, count + 1, SNAPPY)
-    if count < 100:  # otherwise the end is not looked at
+    if count < 100:  # otherwise the end is not checked
         assert not has_shape(packed[:-1], count, SNAPPY)
 
 
@@ -212,11 +212,11 @@ def test_plain_records_have_not_the_shape_of_snappy(values: list[bytes]) -> None
 )
 def test_no_more_headers_are_looked_at_than_allowed(records: int, headers: int, complaint: str | None) -> None:
     """The smallest header, of two bytes, repeated."""
-    one = build_batch([(None, None, [("", None)] * headers, 1)])
-    record = unpack(one, 0, read_header(one))
+    batch = build_batch([(None, None, [("", None)] * headers, 1)])
+    record = unpack(batch, 0, read_header(batch))
     offset = record.index(b"\0\0\0\x01\x01") + 2  # attributes, timestamp delta, offset delta, no key, no value
     data = b"".join(record[:offset] + bytes([2 * number]) + record[offset + 1 :] for number in range(records))
-    header = read_header(one)._replace(record_count=records)
+    header = read_header(batch)._replace(record_count=records)
     for look in (lambda: check_records(data, records), lambda: list(read_records(header, data))):
         if complaint is None:
             look()

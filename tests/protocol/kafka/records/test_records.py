@@ -68,7 +68,7 @@ def test_log_append_time_goes_before_the_records_own() -> None:
 
 
 def with_body(body: bytes, count: int, codec: int = 0) -> bytes:
-    """A batch of ``count`` records whose bytes are ``body``."""
+    """A batch of ``count`` records with the bytes ``body``."""
     header = read_header(build_batch([]))
     fields = header._replace(batch_length=49 + len(body), record_count=count, attributes=codec)
     return HEADER.pack(*fields) + body
@@ -90,8 +90,8 @@ ONE = bytes(build_batch([(b"k", b"v", [("h", b"x")], 0)]))[HEADER_SIZE:]
         (b"\xfe\xff\xff\xff\x0f" + ONE[1:], 1),  # of 2 GiB
         (bytes([ONE[0] + 2]) + ONE[1:] + b"\x00", 1),  # longer than its fields
         (bytes([ONE[0] + 2]) + ONE[1:] + ONE, 2),  # and into the next one
-        (ONE[:4] + b"\x7e" + ONE[5:], 1),  # a key that goes past the record
-        (ONE[:8] + b"\x7e" + ONE[9:], 1),  # as many headers as the record has no room for
+        (ONE[:4] + b"\x7e" + ONE[5:], 1),  # a key longer than the record
+        (ONE[:8] + b"\x7e" + ONE[9:], 1),  # more headers than the record has room for
         (ONE[:8] + b"\x01" + ONE[9:], 1),  # -1 headers
         (ONE[:9] + b"\x01" + ONE[10:], 1),  # a header without a name
         (b"\xff\xff\xff\xff\xff\x00" + ONE[1:], 1),  # a varint of six bytes
@@ -103,7 +103,7 @@ def test_records_that_lie_about_themselves_are_refused(body: bytes, count: int) 
         list(records(with_body(body, count)))
 
 
-def test_a_count_that_lies_is_refused_before_the_first_record() -> None:
+def test_false_count_is_refused_before_the_first_record() -> None:
     with pytest.raises(ProtocolError, match="2147483647 records"):
         records(with_body(ONE, 2**31 - 1))
 
@@ -130,7 +130,7 @@ def test_any_records_raise_only_protocol_errors_or_parse(body: bytes, count: int
         pass
 
 
-def test_a_batch_is_decompressed_to_the_bound_and_no_further() -> None:
+def test_batch_is_decompressed_only_to_the_bound() -> None:
     data = build_batch([(None, bytes(10_000_000), [], 0)], compression=compression.ZSTD)
     assert len(data) < 2000
     tracemalloc.start()
@@ -154,7 +154,7 @@ def test_a_batch_may_come_from_a_generator() -> None:
 
 @given(st.lists(st.integers(1, 300), max_size=700), st.integers(0, 100), st.integers(-5, 100_000))
 def test_records_before_an_offset_can_be_left_out(steps: list[int], base_offset: int, first_offset: int) -> None:
-    """Offsets ascend with gaps, and values have one byte or two for their size."""
+    """Offsets ascend with gaps, and the sizes of values take one or two bytes."""
     offsets, last = [], base_offset
     for step in steps:
         offsets.append(last)
@@ -167,7 +167,7 @@ def test_records_before_an_offset_can_be_left_out(steps: list[int], base_offset:
 
 
 @given(st.binary(max_size=2000), st.integers(0, 500), st.integers(1, 600))
-def test_records_that_are_left_out_are_bounded_by_their_bytes(data: bytes, count: int, first_offset: int) -> None:
+def test_skipped_records_are_bounded_by_their_bytes(data: bytes, count: int, first_offset: int) -> None:
     header = read_header(bytes(build_batch([])))._replace(record_count=count)
     with contextlib.suppress(ProtocolError):
         assert len(list(read_records(header, data, first_offset))) <= count

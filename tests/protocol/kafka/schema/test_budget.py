@@ -30,7 +30,7 @@ def arrays(cls: Message, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def smallest(cls: Message, path: tuple[str, ...], count: int) -> dict[str, Any]:
-    """A message whose array at ``path`` has ``count`` elements; the arrays around it have one each."""
+    """A message with ``count`` elements in the array at ``path``; the arrays around it have one each."""
     spec = next(spec for spec in field_specs(cls) if spec.name == path[0])
     if len(path) > 1:
         inner = smallest(spec.entity, path[1:], count)
@@ -59,15 +59,13 @@ def parse(key: ApiKey, version: int, frame: bytes, max_entries: int) -> Any:
 
 
 @loop_over(("key", "version", "path"), CASES)
-def test_more_entries_than_allowed_are_refused_wherever_they_stand(
-    key: ApiKey, version: int, path: tuple[str, ...]
-) -> None:
+def test_excess_entries_are_refused_in_every_position(key: ApiKey, version: int, path: tuple[str, ...]) -> None:
     cls = schema_of(REQUEST, key, version)
     allowed = 40
     frame = control.encode_request(key, version, 7, "me", smallest(cls, path, allowed + 1))
     with pytest.raises(TooManyEntries):
         parse(key, version, frame, allowed)
-    # Around it there are at most so many other entries; with them it fits.
+    # There are at most so many other entries around it; with them it fits.
     parse(key, version, frame, allowed + 10)
 
 
@@ -79,7 +77,7 @@ def test_the_transactions_that_end_together_are_counted() -> None:
         own_apis.parse_request(body, 10)
 
 
-def test_a_response_that_becomes_too_long_is_not_written_to_its_end() -> None:
+def test_too_long_response_is_not_written_completely() -> None:
     made = []
 
     def groups() -> Iterator[dict[str, Any]]:
@@ -92,7 +90,7 @@ def test_a_response_that_becomes_too_long_is_not_written_to_its_end() -> None:
     assert len(made) < 1000
 
 
-def test_an_array_that_is_made_while_it_is_written_reads_the_same() -> None:
+def test_lazily_written_array_reads_the_same() -> None:
     fields = [{"group_id": f"group {number}", "protocol_type": "consumer"} for number in range(300)]
     for version in SERVED[ApiKey.LIST_GROUPS]:
         at_once = control.encode_response(ApiKey.LIST_GROUPS, version, 7, {"groups": fields})

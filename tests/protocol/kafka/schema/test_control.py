@@ -57,7 +57,7 @@ def parse(kind: str, key: int, version: int, body: bytes | memoryview) -> Any:
 
 
 @every_message
-def test_every_message_is_written_and_read_as_kio_does(kind: str, key: ApiKey, version: int) -> None:
+def test_every_message_is_encoded_and_parsed_like_kio(kind: str, key: ApiKey, version: int) -> None:
     cls = schema_of(kind, key, version)
 
     @settings(max_examples=10)
@@ -99,30 +99,32 @@ def _bodies(kind: str, key: int, version: int) -> st.SearchStrategy[bytes]:
 
 @settings(max_examples=1000)
 @given(st.sampled_from(MESSAGES), st.data())
-def test_any_mutation_raises_only_protocol_errors_or_parses(what: tuple[str, ApiKey, int], data: st.DataObject) -> None:
-    body = bytearray(data.draw(_bodies(*what)))
+def test_any_mutation_raises_only_protocol_errors_or_parses(
+    kind_key_version: tuple[str, ApiKey, int], data: st.DataObject
+) -> None:
+    body = bytearray(data.draw(_bodies(*kind_key_version)))
     assume(body)
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(body) - 1))
         body[position] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
     try:
-        parse(*what, bytes(body))
+        parse(*kind_key_version, bytes(body))
     except ProtocolError:
         pass
 
 
 @settings(max_examples=500)
 @given(st.sampled_from(MESSAGES), st.binary(max_size=80))
-def test_any_bytes_raise_only_protocol_errors_or_parse(what: tuple[str, ApiKey, int], body: bytes) -> None:
+def test_any_bytes_raise_only_protocol_errors_or_parse(kind_key_version: tuple[str, ApiKey, int], body: bytes) -> None:
     try:
-        parse(*what, body)
+        parse(*kind_key_version, body)
     except ProtocolError:
         pass
 
 
 @pytest.mark.parametrize("version", SERVED[ApiKey.CREATE_TOPICS])
-def test_a_count_that_lies_is_refused_before_anything_is_allocated(version: int) -> None:
-    # kio's own reader asks for 200 GB here, and takes the process down when it does not get them.
+def test_false_count_is_refused_before_any_allocation(version: int) -> None:
+    # kio's own reader asks for 200 GB here, and aborts the process when it does not get them.
     count = b"\xff\xff\xff\xff\x07" if version >= 5 else b"\x7f\xff\xff\xff"
     tracemalloc.start()
     try:
@@ -140,20 +142,20 @@ def test_null_where_an_array_must_be_is_refused() -> None:
         control.parse_request(ApiKey.CREATE_TOPICS, 7, bytes(10))
 
 
-def test_a_boolean_other_than_0_and_1_is_true_as_in_kafka() -> None:
+def test_booleans_other_than_zero_are_true() -> None:
     request = control.parse_request(ApiKey.CREATE_TOPICS, 4, bytes(8) + b"\x02")
     assert request.validate_only is True
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.HEARTBEAT, 99), (ApiKey.HEARTBEAT, -1), (999, 0), (4, 0)])
-def test_a_version_nobody_has_is_a_protocol_error_to_read_and_a_mistake_to_write(key: int, version: int) -> None:
+def test_unknown_version_is_protocol_error_or_caller_mistake(key: int, version: int) -> None:
     with pytest.raises(ProtocolError):
         control.parse_request(key, version, b"")
     with pytest.raises(LookupError):
         control.encode_response(key, version, 1, {})
 
 
-def test_what_is_not_given_has_the_schemas_default_or_nothing() -> None:
+def test_missing_fields_get_schema_defaults() -> None:
     frame = control.encode_response(ApiKey.CREATE_TOPICS, 7, 1, {"topics": [{"name": "a"}]})
     _, response = control.parse_response(ApiKey.CREATE_TOPICS, 7, frame)
     assert response.throttle_time == timedelta(0)
@@ -163,20 +165,20 @@ def test_what_is_not_given_has_the_schemas_default_or_nothing() -> None:
     assert control.parse_response(ApiKey.CREATE_TOPICS, 7, control.encode_response(19, 7, 1, {}))[1].topics == ()
 
 
-def test_fields_that_a_version_does_not_have_are_left_out() -> None:
+def test_fields_missing_in_a_version_are_omitted() -> None:
     fields = {"topics": [{"name": "a", "num_partitions": 3, "configs": [{"name": "x", "value": "y"}]}]}
     _, response = control.parse_response(
         ApiKey.CREATE_TOPICS, 2, control.encode_response(ApiKey.CREATE_TOPICS, 2, 1, fields)
     )
     assert response.topics[0].name == "a"
-    # FindCoordinator changed its shape: one mapping with both shapes serves all versions.
+    # FindCoordinator changed its fields: a mapping with both sets of fields serves all versions.
     both = {"node_id": 1, "host": "h", "port": 9, "coordinators": [{"key": "k", "node_id": 1, "host": "h", "port": 9}]}
     for version in SERVED[ApiKey.FIND_COORDINATOR]:
         _, response = control.parse_response(10, version, control.encode_response(10, version, 1, both))
         assert (response if version < 4 else response.coordinators[0]).port == 9
 
 
-def test_a_field_that_no_version_has_is_a_mistake() -> None:
+def test_field_of_no_version_is_a_mistake() -> None:
     for _ in range(2):  # not only the first time
         with pytest.raises(KeyError, match=r"topics\.nam"):
             control.encode_response(ApiKey.CREATE_TOPICS, 7, 1, {"topics": [{"nam": "a"}]})
@@ -184,7 +186,7 @@ def test_a_field_that_no_version_has_is_a_mistake() -> None:
             control.encode_response(ApiKey.CREATE_TOPICS, 2, 1, {"partition_index": 1})
 
 
-def test_a_value_of_the_wrong_type_says_which_field_it_is_for() -> None:
+def test_value_of_wrong_type_names_its_field() -> None:
     with pytest.raises(TypeError) as caught:
         control.encode_response(ApiKey.CREATE_TOPICS, 7, 1, {"topics": [{"name": None}]})
     assert caught.value.__notes__ == [
@@ -202,12 +204,12 @@ def test_plain_numbers_do_for_codes_durations_and_times() -> None:
     assert control.milliseconds(response.throttle_time) == 1500
 
 
-def test_an_error_code_newer_than_ours_is_an_unknown_server_error() -> None:
+def test_unknown_error_code_becomes_unknown_server_error() -> None:
     _, response = control.parse_response(12, 0, control.encode_response(ApiKey.HEARTBEAT, 0, 1, {"error_code": 9999}))
     assert response.error_code is ErrorCode.unknown_server_error
 
 
-def test_a_tagged_field_must_be_as_long_as_it_says() -> None:
+def test_tagged_field_must_have_its_stated_length() -> None:
     fields = {"cluster_id": "c", "topics": []}
     frame = control.encode_request(ApiKey.FETCH, 12, 1, None, fields)
     assert frame.endswith(b"\x01\x00\x02\x02c")
@@ -217,7 +219,7 @@ def test_a_tagged_field_must_be_as_long_as_it_says() -> None:
         control.parse_request(ApiKey.FETCH, 12, body[:-3] + b"\x03\x02cd")
 
 
-def test_a_tagged_structure_that_is_not_there_is_an_empty_one() -> None:
+def test_missing_tagged_structure_is_empty() -> None:
     frame = control.encode_response(ApiKey.FETCH_SNAPSHOT, 1, 1, {"topics": [{"partitions": [{}]}]})
     cls = schema_of(RESPONSE, ApiKey.FETCH_SNAPSHOT, 1)
     _, message = control.parse_response(ApiKey.FETCH_SNAPSHOT, 1, frame)

@@ -24,14 +24,14 @@ def test_javas_own_forms(text: str, encoded: str) -> None:
 
 
 @given(st.sampled_from(["a", "ä", "€", "😀", "\0"]), st.integers(0, 6))
-def test_what_is_too_long_is_cut_after_a_whole_unit(letter: str, shift: int) -> None:
+def test_too_long_text_is_cut_after_whole_unit(letter: str, shift: int) -> None:
     text = "x" * shift + letter * 65535
     prefixed = java_stream.encode_prefixed(text)
     size = int.from_bytes(prefixed[:2], "big")
     assert len(prefixed) == 2 + size
     assert 65530 < size <= 65535
-    found = java_stream.read_prefixed(Reader(prefixed))
-    assert text.startswith(found.removesuffix("\ufffd"))
+    decoded = java_stream.read_prefixed(Reader(prefixed))
+    assert text.startswith(decoded.removesuffix("\ufffd"))
 
 
 @given(st.binary(max_size=20))
