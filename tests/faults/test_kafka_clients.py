@@ -183,7 +183,7 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     gone.set()
     wait_for(lambda: sum(handler.handled for handler in handlers) > handled)
     wait_for(lambda: not any(processor._inbox for processor in faults.broker.server.sockets.processors))
-    assert not kafka.logs.partitions[faults.topic, 0]._watchers.callbacks
+    assert not kafka.logs.partitions[faults.topic, 0].watchers.callbacks
     monkeypatch.undo()
 
 
