@@ -42,7 +42,7 @@ def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
         raise StorageError(f"The log of {topic}-{partition} could not be opened.")
     if log.offline is not None:
-        raise log.why_unavailable()
+        raise log.state.why_unavailable()
     return log
 
 

@@ -96,9 +96,9 @@ def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_on
                 else:
                     _extend(parts, region, position, taken)
     except ProtocolError as error:
-        raise log.go_offline(f"a record batch is damaged: {error}") from error
+        raise log.state.go_offline(f"a record batch is damaged: {error}") from error
     except OSError as error:
-        raise log.failed("entries could not be read", error) from error
+        raise log.state.failed("entries could not be read", error) from error
     return Translated(parts, size, True)
 
 
@@ -197,7 +197,7 @@ class Reading:
             if self.committed:
                 stable = target.last_stable_offset
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0, up_to=stable)
-                found = target.aborted_transactions(wanted.fetch_offset, read, stable)
+                found = target.transactions.aborted(wanted.fetch_offset, read, stable)
                 aborted = [(one.producer_id, one.first_offset) for one in found]
             else:
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)

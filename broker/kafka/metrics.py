@@ -265,7 +265,7 @@ class KafkaMetrics:
 
     def _holder(self, log: Log) -> tuple[str, int]:
         """The transactional id, or the producer id where it has none; and since when (ms) it holds the offset."""
-        found = log.oldest_open()
+        found = log.transactions.oldest_open()
         if found is None:  # it has ended
             return "", self._context.clock.time_ms()
         producer_id, last_ms = found

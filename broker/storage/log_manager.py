@@ -391,7 +391,7 @@ class LogManager:
             except UnknownOutcome as error:
                 # What is written to the topic from now on might be deleted with it at the next start.
                 for number in range(info.partitions):
-                    self.partitions[name, number].go_offline(f"it is not known whether it was deleted: {error}")
+                    self.partitions[name, number].state.go_offline(f"it is not known whether it was deleted: {error}")
                 raise
             topic_id = info.topic_id.bytes
             del self._topics[name]

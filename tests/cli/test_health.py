@@ -38,7 +38,7 @@ def test_offline_partitions_are_named_with_the_reason(own: Broker, run: Run) -> 
     for number in (1, 2):
         log = logs.get("orders", number)
         assert log is not None
-        log.go_offline("the disk is broken")
+        log.state.go_offline("the disk is broken")
     findings = look(own)
     assert ["orders-1", "orders-2"] == [problem.split()[0] for problem in findings.problems]
     assert all("the disk is broken" in problem for problem in findings.problems)
@@ -51,7 +51,7 @@ def test_all_partitions_offline_is_noticed(own: Broker) -> None:
     logs.create_topic("orders", 1)
     log = logs.get("orders", 0)
     assert log is not None
-    log.go_offline("the disk is broken")
+    log.state.go_offline("the disk is broken")
     assert ["orders-0"] == [problem.split()[0] for problem in look(own).problems]
 
 

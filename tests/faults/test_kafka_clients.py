@@ -177,7 +177,7 @@ def test_disk_fetch_of_gone_client_watches_nothing(faults: Faults, monkeypatch: 
     gone.set()
     wait_for(lambda: sum(handler.handled for handler in handlers) > handled)
     wait_for(lambda: not any(processor._inbox for processor in faults.broker.server.sockets.processors))
-    assert not kafka.logs.partitions[faults.topic, 0]._watchers.callbacks
+    assert not kafka.logs.partitions[faults.topic, 0].watchers.callbacks
     monkeypatch.undo()
 
 

@@ -526,9 +526,9 @@ def _log(world: World) -> Any:
     return log
 
 
-by(lambda world: _log(world).delete_records(1), names.PARTITION_OLDEST_OFFSET, first=World.produce)
-by(lambda world: _log(world).roll(SystemClock.time_ms()), names.LOG_SEGMENTS, first=World.produce)
-by(lambda world: _log(world).go_offline("a test"), names.OFFLINE_PARTITIONS, first=World.create)
+by(lambda world: _log(world).trimming.delete_records(1), names.PARTITION_OLDEST_OFFSET, first=World.produce)
+by(lambda world: _log(world).rolling.roll(SystemClock.time_ms()), names.LOG_SEGMENTS, first=World.produce)
+by(lambda world: _log(world).state.go_offline("a test"), names.OFFLINE_PARTITIONS, first=World.create)
 
 
 @itself(names.FLUSHER_QUEUE_SIZE)

@@ -82,5 +82,5 @@ def leftovers(server: Any) -> dict[str, Any]:
         "counted connections": sockets.quotas.total,
         "request memory": sockets.memory.in_use,
         "requests": sum(len(plane.channel) for plane in sockets.planes),
-        "watchers": sum(len(log._watchers.callbacks) for log in server.kafka.logs.partitions.values()),
+        "watchers": sum(len(log.watchers.callbacks) for log in server.kafka.logs.partitions.values()),
     }

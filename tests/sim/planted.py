@@ -49,6 +49,7 @@ from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.reading import LogReader
 from broker.storage.log.state import LogState, Watchers
+from broker.storage.log.transactions import Transactions
 from broker.storage.recovery import recovery, verification
 from broker.storage.recovery.leftovers import drop
 from broker.storage.segments.index_file import TransactionIndex
@@ -558,8 +559,8 @@ _ALL = [
     Bug(
         "aborted_untold",
         "readers are not told which records were aborted",
-        Log,
-        "aborted_transactions",
+        Transactions,
+        "aborted",
         lambda _: lambda *args: [],
         scene="transactions",
     ),

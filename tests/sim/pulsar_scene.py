@@ -80,7 +80,7 @@ class PulsarScene:
         logs = server.kafka.logs.partitions.values()
         return {
             # The end of a log that nobody waits for any more is watched until the next append.
-            "watchers": sum(len(log._watchers.callbacks) for log in logs) - sum(tail._watch >= 0 for tail in tails),
+            "watchers": sum(len(log.watchers.callbacks) for log in logs) - sum(tail._watch >= 0 for tail in tails),
             "producers": sum(len(topic.producers) for topic in topics),
             "consumers": sum(
                 subscription.consumer_count for topic in topics for subscription in topic.subscriptions.values()

@@ -32,18 +32,18 @@ def test_a_file_that_would_not_change_is_not_written(storage: Storage) -> None:
 def test_a_log_knows_what_is_saved_of_it(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 3)
-    log.checkpoint()
+    log.durability.checkpoint()
     assert (log.recovery_point, log.saved_point) == (3, 0)
     storage.manager.checkpoints.save_recovery_points()
     assert log.saved_point == 3
-    log.delete_records(2)
+    log.trimming.delete_records(2)
     assert (log.state.saved_start, on_disk(storage, LOG_STARTS)) == (2, {("t", 0): 2})
 
 
 def test_a_log_that_could_not_be_opened_keeps_its_lines(storage: Storage) -> None:
     append_many(storage.create("lost"), 3)
     append_many(storage.create("t"), 2)
-    storage.log("lost").delete_records(1)
+    storage.log("lost").trimming.delete_records(1)
     storage.manager.checkpoint()
     storage.kill()
     storage.path("lost").rename(Path(storage.directory).parent / "elsewhere")
@@ -57,7 +57,7 @@ def test_a_log_that_could_not_be_opened_keeps_its_lines(storage: Storage) -> Non
 
 def test_a_new_partition_inherits_nothing_from_a_deleted_one(storage: Storage) -> None:
     append_many(storage.create(), 3)
-    storage.log().delete_records(2)
+    storage.log().trimming.delete_records(2)
     storage.manager.checkpoint()
     storage.manager.delete_topic("t")
     assert on_disk(storage, RECOVERY_POINTS) == {("t", 0): 3}, "nobody has written the file since"
@@ -67,7 +67,7 @@ def test_a_new_partition_inherits_nothing_from_a_deleted_one(storage: Storage) -
 
 def test_a_log_that_may_have_gaps_is_named_even_at_offset_zero(storage: Storage) -> None:
     log = storage.create()
-    log.expect_gaps_before(5)
+    log.trimming.expect_gaps_before(5)
     storage.manager.checkpoints.save_cleaner_offsets()
     assert on_disk(storage, CLEANER_OFFSETS) == {("t", 0): 0}
 
@@ -75,7 +75,7 @@ def test_a_log_that_may_have_gaps_is_named_even_at_offset_zero(storage: Storage)
 def test_what_could_not_be_written_is_tried_again(storage: Storage) -> None:
     append(storage.create(), b"a")
     storage.disk.fail["rename", RECOVERY_POINTS] = errno.EIO
-    storage.log().checkpoint()
+    storage.log().durability.checkpoint()
     with pytest.raises(StorageError, match="recovery-point-offset-checkpoint could not be written"):
         storage.manager.checkpoints.save_recovery_points()
     assert storage.log().saved_point == 0

@@ -143,7 +143,7 @@ def test_a_new_topic_inherits_nothing_from_a_deleted_one_of_its_name(storage: St
     log = storage.create(cleanup_policy="compact,delete", segment_bytes=300)
     for _ in range(20):
         append(log, b"v", keys=[b"k"])
-    log.delete_records(15)
+    log.trimming.delete_records(15)
     storage.housekeep()
     storage.manager.delete_topic("t")
     storage.create()

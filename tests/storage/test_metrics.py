@@ -51,7 +51,7 @@ def test_each_partition_shows_its_offsets_size_and_segments(storage: Storage) ->
     log = storage.create("orders", 2, segment_bytes=1000)
     for _ in range(30):
         append(log, b"x" * 50)
-    log.delete_records(5)
+    log.trimming.delete_records(5)
     measured = Measured(storage)
     assert {("orders", "0"): 30, ("orders", "1"): 0} == measured(names.PARTITION_CURRENT_OFFSET)
     assert {("orders", "0"): 5, ("orders", "1"): 0} == measured(names.PARTITION_OLDEST_OFFSET)
@@ -76,7 +76,7 @@ def test_a_partition_that_is_offline_is_counted_and_has_no_series(storage: Stora
     storage.create("orders", 2)
     measured = Measured(storage)
     assert {(): 0} == measured(names.OFFLINE_PARTITIONS)
-    storage.log("orders", 1).go_offline("a test")
+    storage.log("orders", 1).state.go_offline("a test")
     assert {(): 1} == measured(names.OFFLINE_PARTITIONS)
     assert {("orders", "0")} == set(measured(names.LOG_SIZE))
 
@@ -86,7 +86,7 @@ def test_fsyncs_are_timed_and_what_is_not_durable_is_counted(storage: Storage) -
     before = measured.count(names.FSYNC_SECONDS)
     append(log, b"a")
     assert {(): 1} == measured(names.UNDURABLE_RECORDS)
-    log.flush_to(log.log_end_offset)
+    log.durability.flush_to(log.log_end_offset)
     assert {(): 0} == measured(names.UNDURABLE_RECORDS)
     assert before + 1 == measured.count(names.FSYNC_SECONDS)
 
@@ -106,12 +106,12 @@ def test_what_the_recovery_has_done_is_told(storage: Storage) -> None:
 
 def test_open_transactions_show_what_readers_do_not_get_yet(storage: Storage) -> None:
     log, measured = storage.create("orders"), Measured(storage)
-    log.allow_transaction(7, 0)
+    log.transactions.allow(7, 0)
     log.append(batch(b"a", producer=(7, 0, 0), attributes=TRANSACTIONAL), now_ms=storage.clock.time_ms())
     append(log, b"b")
     assert {("orders", "0"): 2} == measured(names.UNSTABLE_RECORDS)
     assert {(): 1} == measured(names.PRODUCER_IDS)
-    assert 7 == (log.oldest_open() or (0, 0))[0]
-    log.append_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=storage.clock.time_ms())
+    assert 7 == (log.transactions.oldest_open() or (0, 0))[0]
+    log.transactions.append_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=storage.clock.time_ms())
     assert {} == measured(names.UNSTABLE_RECORDS)
-    assert None is log.oldest_open()
+    assert None is log.transactions.oldest_open()

@@ -99,7 +99,7 @@ class Life:
             self.append(log)
         elif what == "flush":
             end = log.log_end_offset
-            log.flush_to(end)
+            log.durability.flush_to(end)
             if log.offline is None:
                 self.promised[name] = max(self.promised[name], end)
         elif what == "read":
@@ -111,7 +111,7 @@ class Life:
             self.housekeep(manager)
         elif what == "trim" and not log.config.compact:
             before = rng.randint(log.log_start_offset, log.high_watermark)
-            assert log.delete_records(before) >= before
+            assert log.trimming.delete_records(before) >= before
             self.starts[name] = max(self.starts[name], before)
         elif what == "delete" and len(names) > 1:
             self.gone.add(name)
@@ -220,7 +220,7 @@ def test_an_acknowledged_error_is_no_promise() -> None:
         except StorageError:
             assert life.medium.faults.full
     life.medium.faults.full = False
-    log.flush_to(log.log_end_offset)
+    log.durability.flush_to(log.log_end_offset)
     life.power_off()
     log = life.boot().get("t", 0)
     assert log is not None

@@ -73,7 +73,7 @@ class Lags:
         timestamp = self._timestamps.get(key)
         if timestamp is None:
             try:
-                timestamp = log.timestamp_at(offset)
+                timestamp = log.times.timestamp_at(offset)
             except (Refusal, StorageError):
                 return None
             if len(self._timestamps) >= _REMEMBERED_MAX:

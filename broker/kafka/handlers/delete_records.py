@@ -46,7 +46,7 @@ def _delete(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
             # Kafka's rule: a log that is only compacted keeps the last value of every key.
             raise RequestError(ErrorCode.policy_violation, f"cleanup.policy of {topic!r} does not include delete.")
         # -1 is the high watermark, here as in the request.
-        low = log.delete_records(wanted.offset)
+        low = log.trimming.delete_records(wanted.offset)
         return {"partition_index": partition, "low_watermark": low, "error_code": ErrorCode.none}
     except (Refusal, StorageError) as error:
         return {"partition_index": partition, "low_watermark": -1, "error_code": error_fields(error)[0]}

@@ -41,7 +41,7 @@ def _refused(index: int) -> dict[str, Any]:
 def _partition(context: KafkaContext, call: Call, topic: str, index: int) -> dict[str, Any]:
     call.work.checkpoint()  # a partition may have many producers
     try:
-        producers = online_log(context, topic, index).describe_producers()
+        producers = online_log(context, topic, index).transactions.describe_producers()
     except (Refusal, StorageError) as error:
         code, message = error_fields(error)
         return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}

@@ -94,9 +94,9 @@ def _answer(
         elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             found = (UNKNOWN, UNKNOWN)
         elif wanted.timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
+            found = log.times.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
         else:
-            found = log.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
+            found = log.times.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
         offset, timestamp = found
         if (
             committed

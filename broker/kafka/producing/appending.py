@@ -91,7 +91,7 @@ def produce(context: KafkaContext, request: KafkaRequest, outbox: Outbox, batche
     """Append the batches, but for those of partitions that are ``refused``, and answer: with ``acks=all`` when all is durable."""
     groups, acks, timeout_ms, _ = batches
     written: list[Written] = []
-    results: Any  # of a run the answers' bytes, else PartitionResults
+    results: Any  # a list of results, or of the responses of a run
     if type(request) is not RunRequest:
         results = [_store_one(context, request, batches, group, 0, refused, written) for group in groups]
     elif len(groups) == 1:
@@ -311,5 +311,5 @@ def _transaction_error(
         return ErrorCode.none  # the append refuses the batch and says why
     refused = context.transactions.may_write(transactional_id, header.producer_id)
     if not refused and header.base_sequence and request.api_version >= FIRST_VERSION:
-        return ErrorCode.none if log.knows_producer(header.producer_id) else ErrorCode.out_of_order_sequence_number
+        return ErrorCode.none if log.transactions.knows(header.producer_id) else ErrorCode.out_of_order_sequence_number
     return refused

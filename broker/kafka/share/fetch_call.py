@@ -336,7 +336,7 @@ class FetchCall:
                 self._refuse(session, link)
                 return
             if entry.log.offline is not None:
-                raise entry.log.why_unavailable()
+                raise entry.log.state.why_unavailable()
             self._asked[entry] = None
             taken = take(link, self._wanted, now, first=not self._taken, may_block=self._may_block)
             if taken is not None:

@@ -298,7 +298,7 @@ def _acquire(
         raise Cold
     aborted: Sequence[AbortedTransaction] = ()
     if partition.settings.reads_committed:
-        aborted = log.aborted_transactions(offset, read, entry.readable_end)
+        aborted = log.transactions.aborted(offset, read, entry.readable_end)
     acquisition = Acquisition(
         partition,
         wanted.member_id,
@@ -315,8 +315,8 @@ def _acquire(
     except (ProtocolError, OSError) as error:
         partition.undo(wanted.member_id, acquisition.finish())
         if isinstance(error, OSError):
-            raise log.failed("it could not be read", error) from error
-        raise log.go_offline(f"a record batch is damaged: {error}") from error
+            raise log.state.failed("it could not be read", error) from error
+        raise log.state.go_offline(f"a record batch is damaged: {error}") from error
     return acquisition.finish(), batches
 
 
@@ -360,7 +360,7 @@ def _warm(entry: PartitionEntry, wanted: Wanted) -> None:
     except OffsetOutOfRange:
         pass
     except OSError as error:
-        raise log.failed("it could not be read", error) from error
+        raise log.state.failed("it could not be read", error) from error
 
 
 def _translate(

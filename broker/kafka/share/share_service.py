@@ -219,7 +219,7 @@ class ShareService:
         if settings.auto_offset_reset == "earliest":
             return log.log_start_offset
         if settings.auto_offset_reset != "latest":
-            found = log.offset_for_timestamp(self._clock.time_ms() - settings.reset_duration_ms)
+            found = log.times.offset_for_timestamp(self._clock.time_ms() - settings.reset_duration_ms)
             if found is not None:
                 return found[0]
         return log.high_watermark

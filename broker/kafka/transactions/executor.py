@@ -185,7 +185,7 @@ class TransactionExecutor:
             target = self._logs.get(topic, partition)
             if target is not None:
                 try:
-                    target.allow_transaction(state.producer_id, state.epoch)
+                    target.transactions.allow(state.producer_id, state.epoch)
                 except (Refusal, StorageError) as error:  # the producer's appends will fail, too
                     log.warning("transaction_admission_failed", topic=topic, partition=partition, error=str(error))
 

@@ -64,7 +64,7 @@ class MarkerWriter(Worker["_Writing"]):
             if target is None:  # deleted together with its records
                 continue
             try:
-                end = target.append_marker(
+                end = target.transactions.append_marker(
                     markers.producer_id,
                     markers.epoch,
                     commit=markers.commit,

@@ -217,7 +217,7 @@ def missing(batches: Iterable[tuple[K, Log | None, memoryview | None]]) -> dict[
         if log is None or records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES] & TRANSACTIONAL:
             continue
         producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
-        if not log.allows_transaction(producer_id, epoch):
+        if not log.transactions.allows(producer_id, epoch):
             found[key] = Claim(producer_id, epoch), log
     return found
 

@@ -207,7 +207,7 @@ class RecordReader:
             return found.next_offset > offset
         if not read.size:
             return False
-        aborted = log.aborted_transactions(offset, read, log.last_stable_offset)
+        aborted = log.transactions.aborted(offset, read, log.last_stable_offset)
         try:
             for header, batch in self._batches(read.regions):
                 self._budget.stored_bytes -= header.size
@@ -216,7 +216,7 @@ class RecordReader:
                 if found.next_offset >= end or len(found.records) >= self._wanted.limit or self._budget.is_spent:
                     return True
         except OSError as error:
-            raise log.failed("records could not be read", error) from error
+            raise log.state.failed("records could not be read", error) from error
         return found.next_offset > offset
 
     def _batches(self, regions: list[FileRegion]) -> Iterator[tuple[BatchHeader, bytes | None]]:
@@ -231,7 +231,7 @@ class RecordReader:
                 try:
                     header = read_header(data, position)
                 except ProtocolError as error:
-                    raise self._log.go_offline(f"a record batch is damaged: {error}") from error
+                    raise self._log.state.go_offline(f"a record batch is damaged: {error}") from error
                 yield header, data[position : position + header.size]
                 position += header.size
 

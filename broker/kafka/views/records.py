@@ -114,7 +114,7 @@ class Records:
         call.work.checkpoint()
         log = self._log(info, partition)
         try:
-            found = log.offset_for_timestamp(time)
+            found = log.times.offset_for_timestamp(time)
         except (Refusal, StorageError) as error:
             raise HttpError(UNAVAILABLE, str(error)) from None
         return log.high_watermark if found is None else found[0]

@@ -137,7 +137,7 @@ class Transactions:
         call.work.checkpoint()
         log = self._logs.get(topic, partition)
         try:
-            described = [] if log is None else log.describe_producers()
+            described = [] if log is None else log.transactions.describe_producers()
         except (Refusal, StorageError):
             return
         for each in described:

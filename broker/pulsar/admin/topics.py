@@ -204,7 +204,7 @@ class Topics:
             for subscription in call.work.each(subscriptions):
                 assert isinstance(subscription, Subscription)
                 move(call, subscription, end)
-            topic.log.delete_records(end)
+            topic.log.trimming.delete_records(end)
         return NO_CONTENT
 
     def trim(self, call: Call) -> Answer:

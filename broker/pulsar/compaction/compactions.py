@@ -465,7 +465,7 @@ class Compactions:
                         writer.add(offset, messages, left)
                 yield
             # Were the log cut below the horizon by a power loss, messages that come then would be taken for compacted ones.
-            of.flush_to(horizon)
+            of.durability.flush_to(horizon)
             writer.finish(horizon)
         except BaseException:
             writer.abandon()

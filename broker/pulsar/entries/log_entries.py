@@ -110,7 +110,7 @@ class LogEntriesReader:
         read = log.read(offset, size, up_to=stable)
         if not read.size:  # compaction has left nothing up to the end
             return Found([], stable)
-        aborted = log.aborted_transactions(offset, read, stable)
+        aborted = log.transactions.aborted(offset, read, stable)
         entries: list[Entry] = []
         searched = offset
         try:
@@ -124,9 +124,9 @@ class LogEntriesReader:
                         continue
                     entries += [entry for entry in self._entries(header, batch, place) if entry.last >= offset]
         except ProtocolError as error:
-            raise log.go_offline(f"a record batch is damaged: {error}") from error
+            raise log.state.go_offline(f"a record batch is damaged: {error}") from error
         except OSError as error:
-            raise log.failed("entries could not be read", error) from error
+            raise log.state.failed("entries could not be read", error) from error
         return Found(entries, min(searched, stable))
 
     def _entries(self, header: BatchHeader, batch: memoryview, place: FileRegion | None) -> Sequence[Entry]:

@@ -242,7 +242,7 @@ class EntryReader:
         except (StorageError, Refusal) as error:
             result = error
         except OSError as error:
-            result = self._log.failed("entries could not be read", error)
+            result = self._log.state.failed("entries could not be read", error)
         except BaseException as error:
             # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
             done(StorageError(f"{self._log.topic}-{self._log.partition}: entries could not be read: {error!r}"))

@@ -118,9 +118,9 @@ class Deduplication:
                             self._note_entry(data, position, header)
                         offset = max(offset, header.next_offset)
             except ProtocolError as error:
-                raise store.go_offline(f"a record batch is damaged: {error}") from error
+                raise store.state.go_offline(f"a record batch is damaged: {error}") from error
             except OSError as error:
-                raise store.failed("entries could not be read", error) from error
+                raise store.state.failed("entries could not be read", error) from error
 
     def _note_entry(self, data: memoryview, position: int, header: BatchHeader) -> None:
         start, size = entry_value(data, position, header)

@@ -111,7 +111,7 @@ def _read(topic: Topic, offset: int, entries: int, done: Callable[[Sequence[Entr
 
 def offset_at(topic: Topic, time_ms: int) -> int:
     """The first offset whose message was published at this time or later; the end if there is none. Blocks."""
-    found = topic.log.offset_for_timestamp(max(0, min(time_ms, 2**62)))
+    found = topic.log.times.offset_for_timestamp(max(0, min(time_ms, 2**62)))
     return topic.reader.end if found is None else found[0]
 
 

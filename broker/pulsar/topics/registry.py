@@ -429,14 +429,14 @@ class TopicRegistry:
             record = self._documents.get(info.topic_id)
             if record is not None and record.terminated:
                 for log in self._logs_of(info.name):
-                    log.end()
+                    log.appender.end()
 
     def terminate(self, topic: Topic, done: Done) -> None:
         """Nothing more is written to the topic, by producers of either protocol. They are told when they send the next time.
         ``done`` is called when that is durable, on the writer's thread."""
 
         for log in self._logs_of(topic.log.topic):
-            log.end()
+            log.appender.end()
 
         def durable(error: StorageError | None) -> None:
             topic.tail.wake()  # who has read everything is told that this was the end

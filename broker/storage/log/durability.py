@@ -299,6 +299,19 @@ class Durability:
             aborted_checkpoint.write(self._state.disk, self._state.dir, sums)
             self._aborted_saved = sums
 
+    def distrust_from(self, offset: int) -> None:
+        """Put the recovery point back to ``offset``, where the scrub found damage, so that the next start verifies it. Background
+        thread."""
+        self._state.recovery_point = min(self._state.recovery_point, offset)
+
+    def note_saved_point(self, offset: int) -> None:
+        """The checkpoint file now has this recovery point."""
+        self._state.saved_point = offset
+
+    def note_saved_start(self, offset: int) -> None:
+        """The checkpoint file now has this log start offset: segments before it may be deleted."""
+        self._state.saved_start = offset
+
     def _remove_snapshots(self, newest: int) -> None:
         """Remove the snapshots before ``newest``, except the last of them, in case ``newest`` gets damaged. Raises OSError."""
         with self._state.lock:

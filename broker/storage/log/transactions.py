@@ -52,6 +52,14 @@ class Transactions:
                 raise state.why_unavailable()
             self.writers[producer_id] = epoch
 
+    def allows(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer may append to its transaction now. Takes no lock."""
+        return self.writers.get(producer_id) == epoch
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether the log has anything of this producer that it remembers. Takes no lock."""
+        return self._state.producers.get(producer_id) is not None
+
     def check(self, producer_id: int, epoch: int, transactional: bool) -> None:
         """May this batch be appended? ``lock`` is held. Raises InvalidTransactionState if not."""
         state = self._state

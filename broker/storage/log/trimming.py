@@ -118,6 +118,14 @@ class Trimming:
             state.set_segments((*segments[:first], new, *segments[first + len(old) :]))
         self._reader.forget_positions()
 
+    def expect_gaps_before(self, offset: int) -> None:
+        """Compaction is about to make gaps between offsets, all before this one. Background thread."""
+        self._state.dense_from = max(self._state.dense_from, offset)
+
+    def mark_cleaned(self, offset: int) -> None:
+        """Compaction has seen the records before this offset. Background thread."""
+        self._state.first_dirty_offset = offset
+
 
 class Rolling:
     __slots__ = ("_entropy", "_files", "_flush_soon", "_jitter_ms", "_state")

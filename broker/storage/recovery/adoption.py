@@ -208,7 +208,7 @@ def settle(
             continue
         try:
             if log.offline is None and log.recovery_point < log.log_end_offset:
-                log.checkpoint()
+                log.durability.checkpoint()
         except (StorageError, Refusal) as error:
             logger.error("checkpoint_failed", topic=topic, partition=number, error=str(error))
         if log.offline is not None or log.recovery_point < log.log_end_offset:

@@ -123,7 +123,7 @@ def _worth_cleaning(log: Log, now_ms: int, durable: int | None = None) -> Cleana
     try:
         found = cleanable(log, now_ms, durable)
     except OSError as error:
-        log.failed("an index could not be read", error)
+        log.state.failed("an index could not be read", error)
         return None
     if found is not None and (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
         return found
@@ -149,7 +149,7 @@ class Cleaning:
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < kept.end_offset]
             # Before the first gap: neither the scrub nor, after a crash, recovery must take it for damage.
-            log.expect_gaps_before(kept.end_offset)
+            log.trimming.expect_gaps_before(kept.end_offset)
             log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
                 with log.lock:
@@ -166,12 +166,12 @@ class Cleaning:
                     first_offset=min(kept.unread),
                 )
         except CorruptSegment as error:
-            raise log.go_offline(str(error)) from error
+            raise log.state.go_offline(str(error)) from error
         except OSError as error:
             if log.deleted:
                 return
-            raise log.failed("compaction could not read or write", error) from error
-        log.mark_cleaned(kept.end_offset)
+            raise log.state.failed("compaction could not read or write", error) from error
+        log.trimming.mark_cleaned(kept.end_offset)
 
     def _read_keys(self) -> Iterator[None]:
         """Learn the keys of the part that was not cleaned yet, as many as the memory allows."""
@@ -309,9 +309,9 @@ class Cleaning:
                 cleaned.log.path = final + SWAP
                 disk.sync_dir(log.dir)
                 # From here on the new segment is the valid one, after a crash too.
-                log.replace_segments(group, cleaned)
+                log.trimming.replace_segments(group, cleaned)
                 old = [path for segment in group for path in segment.paths() if path != final]
-                log.discard([path for path in old if not path.endswith(SNAPSHOT)])
+                log.trimming.discard([path for path in old if not path.endswith(SNAPSHOT)])
                 # A thread that still reads the old segment must not find the new file under its name.
                 group[0].log.path = final + DELETED
                 for cached in caches:
@@ -322,16 +322,19 @@ class Cleaning:
                         disk.sync_dir(log.dir)
                 disk.sync_dir(log.dir)
             except OSError as error:
-                raise log.go_offline(f"a compacted segment could not be put in its place: {error}") from error
+                raise log.state.go_offline(f"a compacted segment could not be put in its place: {error}") from error
             finally:
                 for cached in caches:
                     cached.pinned = False
             for segment in group:
                 segment.drop_files()
             # The whole index of the cleaned segment is durable; of the others, what was durable before.
-            known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
+            known = {
+                segment: log.durability.aborted_sums.get(segment.base_offset, (0, 0))[0]
+                for segment in log.view.segments
+            }
             known[cleaned] = len(cleaned.aborted)
-            log.save_aborted({segment: count for segment, count in known.items() if count})
+            log.durability.save_aborted({segment: count for segment, count in known.items() if count})
 
 
 def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:

@@ -38,7 +38,7 @@ class Closing:
             return False
         try:
             if not self._given_up:
-                log.checkpoint(closing=True)
+                log.durability.checkpoint(closing=True)
         except (StorageError, Refusal, OSError) as error:
             logger.error("partition_not_closed", topic=log.topic, partition=log.partition, error=str(error))
         finally:
@@ -75,7 +75,9 @@ class _Worker:
 def is_dirty(log: Log) -> bool:
     """True if a checkpoint at the end has something to write."""
     end = log.log_end_offset
-    return log.offline is None and (log.recovery_point != end or (len(log.producers) > 0 and end not in log.snapshots))
+    return log.offline is None and (
+        log.recovery_point != end or (len(log.producers) > 0 and end not in log.durability.snapshots)
+    )
 
 
 def close_logs(logs: Iterable[Log], clock: Clock, deadline: float | None, threads: Threads | None) -> bool:

@@ -79,7 +79,7 @@ def _is_append(offset: int, callback: Callback) -> bool:
 
 def _end_flush(log: Log, sync: Sync, error: OSError | None) -> StorageError | None:
     try:
-        log.end_flush(sync, error)
+        log.durability.end_flush(sync, error)
     except StorageError as failed:
         return failed
     return None
@@ -139,7 +139,7 @@ class Flusher:
 
     def wake_soon(self, log: Log) -> None:
         """Call the log's watchers on a flusher thread."""
-        self._add(log, 0, lambda _: log.wake())
+        self._add(log, 0, lambda _: log.watchers.wake())
 
     def begin_soon(self, log: Log) -> None:
         """Have the operating system begin to write what was appended to the log without waiting, if others wait for fsyncs.
@@ -147,7 +147,7 @@ class Flusher:
         Otherwise it writes nothing for up to half a minute and then hundreds of MB at once, and every fsync waits behind them.
         """
         if self._clock.monotonic() - self._last_wait < _WAITS_AGAIN_S:
-            self._add(log, 0, lambda _: log.begin_sync())
+            self._add(log, 0, lambda _: log.durability.begin_sync())
 
     def _add(self, log: Log, offset: int, callback: Callback) -> None:
         with self._lock:
@@ -211,7 +211,7 @@ class Flusher:
     def _flush_alone(self, log: Log, waiters: Waiters) -> None:
         error: StorageError | None = None
         try:
-            log.flush_to(max(offset for offset, _ in waiters))
+            log.durability.flush_to(max(offset for offset, _ in waiters))
         except StorageError as failed:
             error = failed
         except Refusal as deleted:  # the topic was deleted
@@ -272,7 +272,7 @@ class Flusher:
         """None if they need more than the fsync of one file, or have to wait before it begins."""
         offsets = [offset for offset, _ in waiters]
         # 0: a hint, which may wait for the disk, or watchers.
-        return log.begin_flush(max(offsets)) if min(offsets) else None
+        return log.durability.begin_flush(max(offsets)) if min(offsets) else None
 
     def end_sync(
         self, log: Log, waiters: Waiters, sync: Sync, error: OSError | None, queue: deque[Log] | None = None
@@ -327,8 +327,10 @@ class Flusher:
         self._next_check = self._clock.monotonic() + _FLUSH_MS_CHECK_S
         now_ms = self._clock.time_ms()
         for log in self._with_flush_ms():
-            due = log.durable_offset < log.log_end_offset and now_ms - log.last_flush_ms >= log.config.flush_ms
-            if due or now_ms < log.last_flush_ms:  # the clock was set back
+            due = (
+                log.durable_offset < log.log_end_offset and now_ms - log.durability.last_flush_ms >= log.config.flush_ms
+            )
+            if due or now_ms < log.durability.last_flush_ms:  # the clock was set back
                 self.flush_soon(log)
 
 

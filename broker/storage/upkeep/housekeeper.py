@@ -12,7 +12,7 @@ The format of the files is in ``checkpoints.py``.
 
 Which old segments of a log are removed: by age and by size. Kafka's rules.
 
-Housekeeper thread. This only moves the log start offset; when that is durable, ``Log.drop_old_segments`` removes the files.
+Housekeeper thread. This only moves the log start offset; when that is durable, ``Trimming.drop_old_segments`` removes the files.
 
 A service whose consumers keep their positions elsewhere may give a log a ``Rule``: nothing is removed that they still need,
 and the service may have an age and a size of its own.
@@ -62,7 +62,7 @@ class LogCheckpoints:
         while. Blocks. Raises StorageError."""
         for log in list(self._partitions.values()):
             try:
-                if log.checkpoint():
+                if log.durability.checkpoint():
                     yield
             except (StorageError, Refusal) as error:
                 if not log.deleted:  # a topic that was deleted meanwhile is no failure
@@ -73,13 +73,13 @@ class LogCheckpoints:
         """Raises StorageError."""
         self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
         for key, log in list(self._partitions.items()):
-            log.note_saved_point(self._saved[RECOVERY_POINTS].get(key, 0))
+            log.durability.note_saved_point(self._saved[RECOVERY_POINTS].get(key, 0))
 
     def save_log_starts(self) -> None:
         """No segment may be removed before this has said so: the next start would miss it. Raises StorageError."""
         self._save(LOG_STARTS, lambda log: log.log_start_offset)
         for key, log in list(self._partitions.items()):
-            log.note_saved_start(self._saved[LOG_STARTS].get(key, 0))
+            log.durability.note_saved_start(self._saved[LOG_STARTS].get(key, 0))
 
     def save_cleaner_offsets(self) -> None:
         """A line, even one that says 0, says that the log may have gaps below its recovery point. Raises StorageError."""
@@ -153,13 +153,13 @@ def advance_start(log: Log, now_ms: int, rule: Rule | None = None) -> bool:
         # Even the newest record is too old: close the active segment, so that it can be removed too.
         with log.lock:
             if log.offline is not None:
-                raise log.why_unavailable()
+                raise log.state.why_unavailable()
             if log.view.segments[-1] is not segments[-1] or _latest(segments[-1]) >= now_ms - retention_ms:
                 count -= 1  # a record was appended meanwhile
             else:
-                log.roll(now_ms)
+                log.rolling.roll(now_ms)
     start = segments[count].base_offset if count < len(segments) else log.view.bases[-1]
-    return log.advance_start(start)
+    return log.trimming.advance_start(start)
 
 
 def _latest(segment: Segment) -> int:
@@ -181,10 +181,10 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int, retention_ms:
     for segment in segments:
         if segment.size == 0 and segment is segments[-1]:
             break
-        if log.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
+        if log.reader.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
             break
         # What is deleted by mistake is lost, so the time index is checked first.
-        log.search(segment.check_largest)
+        log.reader.search(segment.check_largest)
         if _latest(segment) >= oldest_ms:
             break
         count += 1
@@ -358,7 +358,7 @@ class Housekeeper:
             try:
                 advance_start(log, self._clock.time_ms(), rule(log) if rule else None)
                 self._checkpoints.save_log_starts()
-                log.drop_old_segments()
+                log.trimming.drop_old_segments()
             except StorageError as error:
                 done(error)
             else:
@@ -415,7 +415,7 @@ class Housekeeper:
         for log in list(self._partitions.values()):
             dropped: list[int] = []
             if log.offline is None:
-                self._guarded("drop_old_segments", lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
+                self._guarded("drop_old_segments", lambda: dropped.append(log.trimming.drop_old_segments()))  # noqa: B023 (called here)
             if any(dropped):
                 yield
 
@@ -443,7 +443,7 @@ class Housekeeper:
         logs = list(self._partitions.values())
         waiting = cleaner.waiting(logs, now_ms)
         for log in waiting:
-            self._guarded("checkpoint", log.checkpoint)
+            self._guarded("checkpoint", log.durability.checkpoint)
         if waiting:
             self._guarded("save_recovery_points", self._checkpoints.save_recovery_points)
         with self._choosing:

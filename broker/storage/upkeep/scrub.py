@@ -49,7 +49,7 @@ class Scrub:
             try:
                 budget -= self._verify(log, budget)
             except OSError as error:
-                log.failed("it could not be verified", error)
+                log.state.failed("it could not be verified", error)
             except StorageError:
                 damaged.append(log)
         return damaged
@@ -74,7 +74,7 @@ class Scrub:
         damage."""
         _, active, active_end = log.tail
         with log.lock:
-            segment = log.segments_from(self._offset)[0]
+            segment = log.state.segments_from(self._offset)[0]
         if segment is not self._segment:  # the next one, or the one that compaction has put in its place
             self._segment, self._position, self._offset = segment, 0, segment.base_offset
         end = active_end if segment is active else segment.size
@@ -85,9 +85,11 @@ class Scrub:
             nonlocal batches
             batches += 1
 
-        if start == 0 and not state.agrees(segment, log.aborted_sums):
+        if start == 0 and not state.agrees(segment, log.durability.aborted_sums):
             if segment in log.view.segments:
-                raise log.go_offline(f"{segment.aborted.cached.path} is damaged; the next start will make it again")
+                raise log.state.go_offline(
+                    f"{segment.aborted.cached.path} is damaged; the next start will make it again"
+                )
             self._segment = None  # deleted meanwhile
             return 1
         try:
@@ -114,8 +116,8 @@ class Scrub:
         self._position, self._offset = found.position, found.offset
         if found.bad:
             where = f"no valid record batch at position {found.position} (offset {found.offset})"
-            log.distrust_from(found.offset)
-            raise log.go_offline(f"{segment.log.path} is damaged: {where}")
+            log.durability.distrust_from(found.offset)
+            raise log.state.go_offline(f"{segment.log.path} is damaged: {where}")
         if self._position >= end:
             self._offset = self._after(log, segment)
         return found.position - start + (batches + 1) * BATCH_COST_BYTES

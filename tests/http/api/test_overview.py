@@ -38,7 +38,7 @@ def test_rates_are_those_of_the_last_sample() -> None:
 def test_offline_partition_is_reason_for_bad_health() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 2)
-        api.kafka.logs.partitions["orders", 1].go_offline("the disk has failed")
+        api.kafka.logs.partitions["orders", 1].state.go_offline("the disk has failed")
         wait_for(lambda: api.get("/overview")["offline_partitions"] == 1)
         expected = {"status": "degraded", "reasons": ["1 partition is offline: orders-1."]}
         assert expected == api.get("/overview")["health"]
@@ -46,7 +46,7 @@ def test_offline_partition_is_reason_for_bad_health() -> None:
         assert (200, b"ok\n1 partition is offline: orders-1.\n") == api.raw("/readyz")
         assert (503, b"1 partition is offline: orders-1.\n") == api.raw("/readyz?strict=true")
         assert 400 == api.raw("/readyz?strict=perhaps")[0]
-        api.kafka.logs.partitions["orders", 0].go_offline("the disk has failed")
+        api.kafka.logs.partitions["orders", 0].state.go_offline("the disk has failed")
         wait_for(lambda: api.raw("/readyz") == (503, b"2 partitions are offline: orders-0, orders-1.\n"))
         assert (200, b"ok\n") == api.raw("/healthz")
 

@@ -113,7 +113,7 @@ class Kafka(KafkaConnection):
         """As if its disk had failed."""
         log = self.inside.logs.get(topic, partition)
         assert log is not None
-        log.go_offline("the disk is gone")
+        log.state.go_offline("the disk is gone")
 
 
 class Beside(Kafka):

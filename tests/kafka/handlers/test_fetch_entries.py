@@ -203,7 +203,7 @@ def test_a_committed_reader_sees_no_records_of_an_aborted_transaction_between_en
     topic = kafka.topic()
     log = log_of(kafka, topic)
     write_entry(log, message(b"a"))
-    log.allow_transaction(7, 0)
+    log.transactions.allow(7, 0)
     log.append(
         memoryview(
             build_batch(
@@ -215,7 +215,7 @@ def test_a_committed_reader_sees_no_records_of_an_aborted_transaction_between_en
     write_entry(log, message(b"b"))
     (result,) = results(ask(kafka, 11, topic, {}, isolation_level=1))
     assert [(0, b"a")] == seen(result)
-    log.append_marker(7, 0, commit=False, coordinator_epoch=0, now_ms=NOW_MS)
+    log.transactions.append_marker(7, 0, commit=False, coordinator_epoch=0, now_ms=NOW_MS)
     (result,) = results(ask(kafka, 11, topic, {}, isolation_level=1))
     assert [(7, 1)] == [(one.producer_id, one.first_offset) for one in result.aborted_transactions]
     assert 4 == result.last_stable_offset

@@ -61,7 +61,7 @@ def test_the_ends_of_a_partition(kafka: Kafka, version: int, isolation_level: in
     kafka.fill(topic, *range(1000, 1010))
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None
-    log.delete_records(3)
+    log.trimming.delete_records(3)
     latest = ask(kafka, topic, LATEST, version=version, isolation_level=isolation_level)
     earliest = ask(kafka, topic, EARLIEST, version=version, isolation_level=isolation_level)
     assert ((10, -1), (3, -1)) == (found(latest), found(earliest))
@@ -119,7 +119,7 @@ def test_without_tiers_everything_is_local(kafka: Kafka, version: int, isolation
         kafka.fill(topic, 1000)
         log = kafka.inside.logs.get(topic, 0)
         assert log is not None
-        log.delete_records(end)
+        log.trimming.delete_records(end)
         local = ask(kafka, topic, EARLIEST_LOCAL, version=version, isolation_level=isolation_level)
         assert (local.error_code, *found(local), local.leader_epoch) == (ErrorCode.none, end, -1, 0)
         for special in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):

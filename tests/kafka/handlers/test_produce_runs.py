@@ -163,7 +163,7 @@ def test_a_failed_fsync_of_flush_messages_is_answered(kafka: Kafka, monkeypatch:
 
     topic = kafka.topic(flush_messages="1")
     alone(kafka, [Sent(topic, batch())])
-    monkeypatch.setattr(log_of(kafka, topic)._appender, "_flush_appended", fail)
+    monkeypatch.setattr(log_of(kafka, topic).appender, "_flush_appended", fail)
     with Beside(kafka) as kafka:
         assert [(ErrorCode.kafka_storage_error, -1)] * 10 == together(kafka, [Sent(topic, batch())] * 10, 9)
 

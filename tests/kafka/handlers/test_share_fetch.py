@@ -352,7 +352,7 @@ def test_records_deleted_by_an_administrator_are_passed_over(kafka: Kafka) -> No
     assert log is not None
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
         assert [(0, 4, 1)] == member.fetch(max_records=1).ranges()
-        log.delete_records(7)
+        log.trimming.delete_records(7)
         assert [(7, 9, 1)] == other.fetch().ranges()
         assert {0: 0} == member.acknowledged({0: [(0, 4, [ACCEPT])]}), "they are gone: nobody gets them again"
         assert kafka.inside.share.offsets(topic)[topic, 0] == (7, 3)

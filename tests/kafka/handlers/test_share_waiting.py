@@ -211,7 +211,7 @@ def test_a_committed_transaction_wakes_those_that_read_committed(kafka: Kafka) -
     assert log is not None
     with Member(kafka, topic, group=topic) as member:
         for producer_id in (1, 2):
-            log.allow_transaction(producer_id, 0)
+            log.transactions.allow(producer_id, 0)
             records = [(None, b"value", [], 1_000_000)] * 3
             batch = build_batch(
                 records, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
@@ -219,8 +219,8 @@ def test_a_committed_transaction_wakes_those_that_read_committed(kafka: Kafka) -
             log.append(memoryview(batch), now_ms=1_000_000)
         member.send_fetch(max_wait=LONG)
         wait_for(lambda: parked(kafka, topic))
-        log.append_marker(1, 0, commit=False, coordinator_epoch=0, now_ms=1)
-        log.append_marker(2, 0, commit=True, coordinator_epoch=0, now_ms=1)
+        log.transactions.append_marker(1, 0, commit=False, coordinator_epoch=0, now_ms=1)
+        log.transactions.append_marker(2, 0, commit=True, coordinator_epoch=0, now_ms=1)
         answer = member.receive_fetch()
         assert [(3, 5, 1)] == answer.ranges()
         assert [3, 5] == answer.offsets()
@@ -233,13 +233,13 @@ def test_those_that_read_uncommitted_get_no_markers(kafka: Kafka) -> None:
     topic = kafka.topic()
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None
-    log.allow_transaction(1, 0)
+    log.transactions.allow(1, 0)
     records = [(None, b"value", [], 1_000_000)] * 3
     log.append(
         memoryview(build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)),
         now_ms=1,
     )
-    log.append_marker(1, 0, commit=False, coordinator_epoch=0, now_ms=1)
+    log.transactions.append_marker(1, 0, commit=False, coordinator_epoch=0, now_ms=1)
     write(kafka, topic)
     with Member(kafka, topic, group=topic) as member:
         assert [(0, 2, 1), (4, 4, 1)] == member.fetch().ranges()

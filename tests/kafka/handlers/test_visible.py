@@ -40,7 +40,7 @@ def log(kafka: Kafka) -> Log:
     found = kafka.inside.logs.get(topic, 0)
     assert found is not None
     write_two(kafka, topic)
-    found.flush_to(2)
+    found.durability.flush_to(2)
     return found
 
 
@@ -50,7 +50,7 @@ def disk(log: Log) -> Iterator[threading.Event]:
     free, held = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with log._durability.sync_lock:
+        with log.durability.sync_lock:
             held.set()
             free.wait(120)
 

@@ -144,7 +144,7 @@ def test_the_log_s_start_may_pass_a_drained_share_partition(stage: Stage) -> Non
     member, other = stage.member("a"), stage.member("b")
     member.fetch(3)
     other.fetch()
-    stage.log().delete_records(5)
+    stage.log().trimming.delete_records(5)
     stage.write(1)
     assert [(5, 5, 1)] == other.fetch()
     assert 5 == member.entry().partition.start  # type: ignore[union-attr]

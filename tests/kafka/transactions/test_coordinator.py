@@ -313,7 +313,7 @@ def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
 
 
 def test_an_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
-    harness.log().allow_transaction(77, 3)
+    harness.log().transactions.allow(77, 3)
     harness.write(Claim(77, 3), T0, b"stray")
     before = abort(harness, Claim(77, 2), T0)
     harness.settle()
@@ -432,7 +432,7 @@ def test_a_completion_that_cannot_be_written_is_written_later(harness: Transacti
 
 def test_an_offline_partition_holds_up_the_transaction_until_the_broker_restarts(harness: TransactionHarness) -> None:
     me = transact(harness)
-    harness.log("t", 1).go_offline("its disk has failed")
+    harness.log("t", 1).state.go_offline("its disk has failed")
     assert harness.end(me, True) == ErrorCode.none
     harness.wait(10)
     assert harness.phase() is Phase.PREPARE_COMMIT
@@ -444,7 +444,7 @@ def test_an_offline_partition_holds_up_the_transaction_until_the_broker_restarts
 
 def test_a_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
     stranger = Claim(77, 3)
-    harness.log().allow_transaction(77, 3)
+    harness.log().transactions.allow(77, 3)
     harness.write(stranger, T0, b"moved here")
     harness.crash()
     harness.settle()
@@ -510,7 +510,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
         for key in (T0, T1):
             log = harness.log(*key)
             assert log.last_stable_offset == log.high_watermark
-            assert not log._transactions.writers
+            assert not log.transactions.writers
         with pytest.raises(Refusal):
             harness.write(me, T0, b"zombie")
         new = harness.init()

@@ -193,7 +193,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
         for key in (T0, T1):
             log = harness.log(*key)
             assert log.last_stable_offset == log.high_watermark
-            assert not log._transactions.writers
+            assert not log.transactions.writers
         with pytest.raises(Refusal):
             harness.write(claims["a"], T0, b"zombie")
         harness.close()

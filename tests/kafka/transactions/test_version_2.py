@@ -55,12 +55,12 @@ def test_a_partition_is_open_when_its_addition_is_durable_and_not_before(harness
     me = harness.init()
     answer = add(harness, me, T0)
     assert answer.is_awaited
-    assert not harness.log(*T0).allows_transaction(*attrs.astuple(me))
+    assert not harness.log(*T0).transactions.allows(*attrs.astuple(me))
     harness.settle()
     assert ErrorCode.none == answer.error
     assert harness.catalogue_phase() == "Ongoing"
-    assert harness.log(*T0).allows_transaction(*attrs.astuple(me))
-    assert not harness.log(*T1).allows_transaction(*attrs.astuple(me))
+    assert harness.log(*T0).transactions.allows(*attrs.astuple(me))
+    assert not harness.log(*T1).transactions.allows(*attrs.astuple(me))
 
 
 def test_additions_that_come_while_one_is_made_are_made_together(
@@ -137,7 +137,7 @@ def test_additions_that_cannot_be_made_durable_are_refused_one_and_all(harness: 
     harness.database.fails = True
     harness.settle()
     assert {ErrorCode.coordinator_not_available} == {answer.error for answer in answers}
-    assert not harness.log(*T1).allows_transaction(*attrs.astuple(me))
+    assert not harness.log(*T1).transactions.allows(*attrs.astuple(me))
     harness.database.fails = False
     transact(harness, me)
     end(harness, me)
@@ -169,7 +169,7 @@ def test_a_topic_that_was_made_again_takes_batches_of_the_same_transaction(harne
     transact(harness, me)
     harness.storage.manager.delete_topic("t")
     harness.storage.create("t", 2)
-    assert not harness.log(*T0).allows_transaction(*attrs.astuple(me))
+    assert not harness.log(*T0).transactions.allows(*attrs.astuple(me))
     assert ErrorCode.none == add(harness, me, T0).error
     harness.write(me, T0, b"again")
     end(harness, me)
@@ -228,7 +228,7 @@ def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harn
 def test_an_end_whose_markers_cannot_be_written_yet_is_answered(harness: TransactionHarness) -> None:
     me = harness.init()
     transact(harness, me)
-    harness.log(*T1).go_offline("its disk is gone")
+    harness.log(*T1).state.go_offline("its disk is gone")
     ended = end(harness, me)
     harness.settle()
     next_one = ended.claim
@@ -250,7 +250,7 @@ def at_the_last_epoch(harness: TransactionHarness) -> Claim:
 def test_who_is_told_of_a_new_producer_id_early_is_asked_to_wait(harness: TransactionHarness) -> None:
     me = at_the_last_epoch(harness)
     transact(harness, me)
-    harness.log(*T1).go_offline("its disk is gone")
+    harness.log(*T1).state.go_offline("its disk is gone")
     ended = end(harness, me)
     harness.settle()
     assert (ended.claim.producer_id != me.producer_id, ended.claim.epoch) == (True, 0)
@@ -312,7 +312,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
         transact(harness, next_one)
         harness.crash()
         assert harness.phase() is Phase.ONGOING
-        assert harness.log(*T0).allows_transaction(*attrs.astuple(next_one))
+        assert harness.log(*T0).transactions.allows(*attrs.astuple(next_one))
         end(harness, next_one)
         harness.settle()
         assert harness.seen() == [*wanted[0], b"v"]

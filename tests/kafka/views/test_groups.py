@@ -175,7 +175,7 @@ def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
     api.kafka.logs.create_topic("gone", 1)
     api.produce("gone", b"x")
     api.commit("orphan", "gone", 0)
-    api.kafka.logs.partitions["gone", 0].go_offline("the disk has failed")
+    api.kafka.logs.partitions["gone", 0].state.go_offline("the disk has failed")
     (partition,) = api.get("/groups/orphan")["partitions"]
     assert (None, None, None) == (partition["end_offset"], partition["lag"], partition["lag_s"])
 

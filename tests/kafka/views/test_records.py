@@ -222,7 +222,7 @@ def test_who_looks_at_a_large_batch_and_producers_do_not_wait_for_each_other(api
     with log.around.large:
         assert list(range(19_990, 20_000)) == [each["offset"] for each in api.get(path)["records"]]
     with log.around.large_shown:
-        assert (0, 1) == log.offset_for_timestamp(1)
+        assert (0, 1) == log.times.offset_for_timestamp(1)
 
 
 def test_one_answer_opens_a_bounded_number_of_large_batches(api: Api) -> None:
@@ -292,7 +292,7 @@ def test_a_partition_must_be_named_of_a_wide_topic(api: Api) -> None:
 
 def test_an_offline_partition_is_not_served(api: Api) -> None:
     topic(api, "offline")
-    api.kafka.logs.partitions["offline", 0].go_offline("the disk has failed")
+    api.kafka.logs.partitions["offline", 0].state.go_offline("the disk has failed")
     status, answer = api.ask("/api/v1/topics/offline/records")
     assert (503, True) == (status, "the disk has failed" in answer["reason"])
 
@@ -302,7 +302,7 @@ def test_offsets_that_are_gone_begin_at_the_start_of_the_log(api: Api) -> None:
     api.produce("trimmed", *[str(number).encode() for number in range(10)])
     log = api.kafka.logs.get("trimmed", 0)
     assert log is not None
-    log.delete_records(7)
+    log.trimming.delete_records(7)
     assert ["7", "8", "9"] == texts(api.get("/topics/trimmed/records?partition=0&offset=0"))
     assert [] == texts(api.get("/topics/trimmed/records?partition=0&offset=99"))
 

@@ -79,7 +79,7 @@ def test_a_setting_that_a_topic_sets_itself_is_marked(api: Api) -> None:
 
 def test_an_offline_partition_says_why(api: Api) -> None:
     api.kafka.logs.create_topic("broken", 1)
-    api.kafka.logs.partitions["broken", 0].go_offline("the disk has failed")
+    api.kafka.logs.partitions["broken", 0].state.go_offline("the disk has failed")
     answer = api.get("/topics/broken")
     assert 1 == answer["offline"]
     assert "the disk has failed" in answer["partitions"][0]["offline_reason"]

@@ -75,12 +75,12 @@ def transactional(log: Log, *values: bytes, sequence: int = 0, producer: int = 7
 def test_aborted_records_markers_and_open_transactions_are_not_seen(storage: Storage) -> None:
     log = storage.create()
     for commit in (True, False, True):
-        log.allow_transaction(7, 0)
+        log.transactions.allow(7, 0)
         append_entry(log, message(b"entry"))
         transactional(log, b"a", b"b", sequence=_next(log))
         append(log, b"other")
-        log.append_marker(7, 0, commit=commit, coordinator_epoch=0, now_ms=NOW_MS)
-    log.allow_transaction(7, 0)
+        log.transactions.append_marker(7, 0, commit=commit, coordinator_epoch=0, now_ms=NOW_MS)
+    log.transactions.allow(7, 0)
     transactional(log, b"open", sequence=_next(log))
     append_entry(log, message(b"behind an open transaction"))
     values = [value for _, value in seen(log)]
@@ -90,14 +90,14 @@ def test_aborted_records_markers_and_open_transactions_are_not_seen(storage: Sto
 
 
 def _next(log: Log) -> int:
-    return max([one.last_sequence for one in log.describe_producers()], default=-1) + 1
+    return max([one.last_sequence for one in log.transactions.describe_producers()], default=-1) + 1
 
 
 def test_a_log_that_ends_with_a_marker_has_nothing_more(storage: Storage) -> None:
     log = storage.create()
-    log.allow_transaction(7, 0)
+    log.transactions.allow(7, 0)
     transactional(log, b"a")
-    log.append_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=NOW_MS)
+    log.transactions.append_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=NOW_MS)
     found = LogEntriesReader(log, Lock()).read(1, 100, 1 << 20)
     assert ([], 2) == (found.entries, found.searched)
 
@@ -108,7 +108,7 @@ def test_what_compaction_has_left_is_read_without_its_gaps(storage: Storage) -> 
         append(log, *[b"%d" % number] * 4, keys=[b"a", b"%d" % number, b"b", b"%d" % (number % 3)])
     before = {record.offset: record.value for record in _records(log)}
     storage.housekeep()
-    log.roll(NOW_MS)
+    log.rolling.roll(NOW_MS)
     storage.housekeep()
     after = seen(log)
     assert len(after) < len(before)
@@ -189,9 +189,9 @@ def test_any_log_is_read_whole(
             else:
                 append_entry(log, batch_of(*payloads), len(payloads))
         else:
-            log.allow_transaction(producer, 0)
+            log.transactions.allow(producer, 0)
             transactional(log, *payloads, producer=producer)
-            log.append_marker(producer, 0, commit=how, coordinator_epoch=0, now_ms=NOW_MS)
+            log.transactions.append_marker(producer, 0, commit=how, coordinator_epoch=0, now_ms=NOW_MS)
         if kind != "transaction" or how:
             expected += [(offset + index, payload) for index, payload in enumerate(payloads)]
     if restart:

@@ -171,7 +171,7 @@ def test_replay_leaves_out_what_is_gone(storage: Storage) -> None:
     log = storage.create(segment_bytes=200)
     for _ in range(10):
         append_entry(log, message(b"x" * 100))
-    log.delete_records(5)
+    log.trimming.delete_records(5)
     storage.housekeep()
     reading = Reading(log)
     result = reading.later(reading.reader.replay_later, [1, 4, 5, 8, 99])
@@ -245,7 +245,7 @@ def test_a_batch_of_many_entries_is_translated_once(reading: Reading, monkeypatc
 
 def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:
     reading.append(message(b"a"))
-    reading.reader._log.go_offline("a test")
+    reading.reader._log.state.go_offline("a test")
     assert reading.reader.read(0, 100, MANY) is None
     assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), StorageError)
     assert isinstance(reading.later(reading.reader.replay_later, [0]), StorageError)

@@ -129,7 +129,7 @@ def test_while_an_fsync_hangs_no_receipt_leaves_and_not_everything_is_taken(brok
     wire = connect()
     wire.produce("t")
     log = topic_of(broker).log
-    with log._durability.sync_lock:  # as if an fsync ran
+    with log.durability.sync_lock:  # as if an fsync ran
         wire.raw(b"".join(send_frame(number) for number in range(4500)))
         other = connect()
         other.produce("t", producer_name="other")  # neighbours go on

@@ -84,11 +84,11 @@ def test_a_log_without_waiting_subscriptions_is_not_watched_for_long(stage: Stag
     client = stage.client()
     client.subscribe().flow(10)
     client.disconnect()
-    assert stage.log._watchers.callbacks
+    assert stage.log.watchers.callbacks
     from tests.pulsar.entries.messages import append_entry
 
     append_entry(stage.log, message(b"m"))
-    assert not stage.log._watchers.callbacks
+    assert not stage.log.watchers.callbacks
 
 
 def test_a_long_backlog_is_read_in_turns(stage: Stage) -> None:
@@ -222,7 +222,7 @@ def test_retention_moves_the_cursor(stage: Stage) -> None:
     member.flow(2)
     stage.run()
     assert [0, 1] == member.offsets()
-    stage.log.delete_records(6)
+    stage.log.trimming.delete_records(6)
     member.flow(10)
     stage.run()
     assert 6 == member.subscription.cursor.acknowledged_before
@@ -232,7 +232,7 @@ def test_retention_moves_the_cursor(stage: Stage) -> None:
 
 def test_a_subscription_whose_messages_are_all_gone_waits_for_new_ones(stage: Stage) -> None:
     stage.produce(10)
-    stage.log.delete_records(10)
+    stage.log.trimming.delete_records(10)
     member = stage.client().subscribe()
     member.flow(10)
     stage.run()

@@ -47,7 +47,7 @@ def test_the_files_stay_as_they_were_whatever_happens_to_the_log(world: World, t
     before = values(log)
     world.backups.begin()
     append_many(log, 50, 100)
-    log.delete_records(70)
+    log.trimming.delete_records(70)
     storage.housekeep()
     storage.manager.delete_topic(log.topic)
     plan = plan_from_json(json.loads((world.directory / PLAN).read_text()))
@@ -66,7 +66,7 @@ def test_recovery_of_what_is_pinned_would_miss_a_record_that_is_not_there(world:
     storage = world.storage
     log = storage.create(segment_bytes=500)
     append_many(log, 50, 100)
-    log.delete_records(20)
+    log.trimming.delete_records(20)
     world.backups.begin()
     key = (log.topic, 0)
     assert {key: 50} == read_offsets(storage.disk, f"{world.directory}/{RECOVERY_POINTS}")
@@ -145,7 +145,7 @@ def test_a_topic_deleted_after_the_moment_is_left_out_of_files_and_catalogue(
 def test_a_partition_that_is_offline_is_copied_as_it_is(world: World) -> None:
     log = world.storage.create()
     append(log, b"1")
-    log.go_offline("for this test")
+    log.state.go_offline("for this test")
     world.backups.begin()
     plan = plan_from_json(json.loads((world.directory / PLAN).read_text()))
     assert [True] == [each.offline for each in plan.partitions]

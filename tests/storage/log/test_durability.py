@@ -15,16 +15,16 @@ def test_a_flush_syncs_every_segment_that_has_something_new_and_the_directory(st
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     storage.disk.synced.clear()
-    log.flush_to(10)
+    log.durability.flush_to(10)
     assert log.durable_offset == 10
     assert [path.rpartition("/")[2] for path in storage.disk.synced] == [
         f"{base:020d}.log" for base in log.view.bases
     ] + ["t-0"]
     storage.disk.synced.clear()
     append(log, b"x")
-    log.flush_to(11)
+    log.durability.flush_to(11)
     assert [path.rpartition("/")[2] for path in storage.disk.synced] == [f"{log.view.bases[-1]:020d}.log"]
-    log.flush_to(11)
+    log.durability.flush_to(11)
     assert len(storage.disk.synced) == 1
 
 
@@ -33,11 +33,11 @@ def test_after_a_crash_nothing_counts_as_durable_that_was_not_checkpointed(stora
     append_many(log, 10)
     storage.manager.checkpoint()
     append_many(log, 5)
-    log.flush_to(15)
+    log.durability.flush_to(15)
     storage.crash()
     assert (storage.log().durable_offset, storage.log().log_end_offset) == (10, 15)
     storage.disk.synced.clear()
-    storage.log().flush_to(15)
+    storage.log().durability.flush_to(15)
     assert len(storage.disk.synced) == 2  # the file, and the directory, of which nobody knows
 
 
@@ -46,11 +46,11 @@ def test_a_failed_fsync_takes_the_partition_offline(storage: Storage) -> None:
     append_many(log, 3)
     storage.disk.fail["sync", ".log"] = errno.EIO
     with pytest.raises(StorageError, match="fsync failed"):
-        log.flush_to(3)
+        log.durability.flush_to(3)
     storage.disk.fail.clear()
     # The kernel may have forgotten the pages that it could not write: a second fsync would lie.
     with pytest.raises(StorageError):
-        log.flush_to(3)
+        log.durability.flush_to(3)
     assert log.durable_offset == 0
     storage.crash()
     assert offsets(read_records(storage.log())) == [0, 1, 2]
@@ -63,7 +63,7 @@ def test_why_a_log_is_offline_is_no_traceback_that_grows(storage: Storage) -> No
     storage.disk.fail["sync", ".log"] = errno.EIO
     for _ in range(3):
         with pytest.raises(StorageError):
-            log.flush_to(3)
+            log.durability.flush_to(3)
         with pytest.raises(StorageError):
             log.read(0, 100)
         with pytest.raises(StorageError):
@@ -86,18 +86,18 @@ def test_a_checkpoint_makes_data_indexes_and_producers_durable(storage: Storage)
     append(log, b"a", producer=(7, 0, 0))
     append(log, b"b", producer=(7, 0, 1))
     storage.disk.synced.clear()
-    assert log.checkpoint()
+    assert log.durability.checkpoint()
     assert log.recovery_point == log.durable_offset == 2
     names = {path.rpartition("/")[2] for path in storage.disk.synced}
     assert names == {f"{0:020d}.log", f"{0:020d}.index", f"{0:020d}.timeindex", f"{2:020d}.snapshot", "t-0"}
-    assert not log.checkpoint()
+    assert not log.durability.checkpoint()
 
 
 def test_the_snapshots_of_the_last_two_checkpoints_stay(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for _ in range(4):
         append_many(log, 4)
-        log.checkpoint()
+        log.durability.checkpoint()
     assert storage.files(".snapshot") == [f"{offset:020d}.snapshot" for offset in (12, 16)]
 
 
@@ -114,7 +114,7 @@ def test_appends_go_on_while_the_producers_are_written_down(storage: Storage) ->
             append(log, b"x", producer=(8, 0, 0))
 
     storage.disk.before = append_another
-    assert log.checkpoint()
+    assert log.durability.checkpoint()
     assert during == [3]
     storage.disk.before = lambda what, path: None
     assert log.recovery_point == 3
@@ -140,15 +140,15 @@ def test_the_newest_snapshot_stays_when_the_segment_with_its_offset_goes(storage
         append(log, b"y" * 60)
     base = log.view.bases[-1]
     with log.lock:
-        log.roll(0)
-    log.checkpoint()
+        log.rolling.roll(0)
+    log.durability.checkpoint()
     storage.manager.checkpoints.save_recovery_points()
     end = log.log_end_offset
     while len(log.view.segments) < 5:
         append(log, b"y" * 60)
     assert end in log.view.bases
     assert base < end
-    log.delete_records(log.view.bases[-1])
+    log.trimming.delete_records(log.view.bases[-1])
     storage.crash()
     assert append(storage.log(), b"x", producer=(7, 0, 0)).duplicate
 
@@ -158,14 +158,14 @@ def test_a_checkpoint_that_fails_moves_nothing(storage: Storage) -> None:
     append_many(log, 3)
     storage.disk.fail["sync", ".timeindex"] = errno.EIO
     with pytest.raises(StorageError):
-        log.checkpoint()
+        log.durability.checkpoint()
     assert log.recovery_point == 0
 
 
 def test_after_a_failed_write_the_cut_is_made_durable_before_the_next_segment(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 2)
-    log.flush_to(2)
+    log.durability.flush_to(2)
     storage.disk.room = 20
     with pytest.raises(StorageError):
         append(log, b"x")
@@ -200,11 +200,11 @@ def flush_that_cannot_open_its_file(tmp_path: Path) -> None:
     assert len(log.view.segments) > 1
     storage.manager.files.close_all()
     with none_left(), pytest.raises(StorageError, match="Too many open files"):
-        log.flush_to(10)
+        log.durability.flush_to(10)
     assert log.offline is None
     assert log.durable_offset == 0
     storage.disk.synced.clear()
-    log.flush_to(10)
+    log.durability.flush_to(10)
     assert log.durable_offset == 10
     assert len(storage.disk.synced) == len(log.view.segments) + 1  # the directory, too
 
@@ -219,9 +219,9 @@ def checkpoint_that_cannot_open_a_file(tmp_path: Path) -> None:
     append_many(log, 10)
     storage.manager.files.close_all()
     with none_left(), pytest.raises(StorageError, match="Too many open files"):
-        log.checkpoint()
+        log.durability.checkpoint()
     assert log.offline is None
-    assert log.checkpoint()
+    assert log.durability.checkpoint()
     assert log.recovery_point == 10
 
 
@@ -235,12 +235,12 @@ def test_consumers_see_what_is_durable_where_the_topic_says_so(storage: Storage)
     append_many(log, 20)
     assert len(storage.files(".log")) > 2
     assert (20, 0, 0) == (log.log_end_offset, log.high_watermark, log.last_stable_offset)
-    assert ([], None) == (read_records(log), log.offset_for_timestamp(0))
+    assert ([], None) == (read_records(log), log.times.offset_for_timestamp(0))
     assert [] == woken
-    log.flush_to(1)
+    log.durability.flush_to(1)
     assert [20] == woken
     assert [record.offset for record in read_records(log)] == list(range(20))
-    assert log.offset_for_timestamp(0) == (0, read_records(log)[0].timestamp)
+    assert log.times.offset_for_timestamp(0) == (0, read_records(log)[0].timestamp)
     append_many(log, 20)
     assert [record.offset for record in read_records(log)] == list(range(20))  # and segments that begin after that
     for offset in (20, 21, 40):
@@ -283,7 +283,7 @@ def test_a_failed_fsync_shows_nothing(storage: Storage) -> None:
     append_many(log, 5)
     storage.disk.fail["sync", ".log"] = errno.EIO
     with pytest.raises(StorageError):
-        log.flush_to(5)
+        log.durability.flush_to(5)
     assert 0 == log.high_watermark
 
 

@@ -61,7 +61,7 @@ def test_an_entry_whose_time_is_not_allowed_gets_the_time_of_the_append(storage:
 def test_log_append_time_is_the_time_of_entries_too(storage: Storage) -> None:
     log = storage.create(message_timestamp_type="LogAppendTime")
     log.append(memoryview(entry(b"a", 1, NOW_MS - 5)), now_ms=NOW_MS, entries=True)
-    assert (0, NOW_MS) == log.offset_for_timestamp(NOW_MS)
+    assert (0, NOW_MS) == log.times.offset_for_timestamp(NOW_MS)
 
 
 def test_the_mark_is_durable_before_the_first_entry_is_written(storage: Storage) -> None:
@@ -141,15 +141,15 @@ def test_entries_are_found_by_time_and_offset_after_the_indexes_were_rebuilt(sto
         path.unlink()
     storage.crash()
     log = storage.log()
-    assert (4 * 30, NOW_MS + 30) == log.offset_for_timestamp(NOW_MS + 30)
-    assert (4 * 49, NOW_MS + 49) == log.max_timestamp_offset()
+    assert (4 * 30, NOW_MS + 30) == log.times.offset_for_timestamp(NOW_MS + 30)
+    assert (4 * 49, NOW_MS + 49) == log.times.max_timestamp_offset()
     assert 4 * 17 == read_header(read_bytes(log, 4 * 17 + 3)).base_offset
 
 
 def test_deleting_records_may_end_within_an_entry(storage: Storage) -> None:
     log = storage.create()
     log.append(memoryview(entry(b"a", 10)), now_ms=NOW_MS, entries=True)
-    assert 4 == log.delete_records(4)
+    assert 4 == log.trimming.delete_records(4)
     assert 0 == read_header(read_bytes(log, 4)).base_offset
     storage.crash()
     assert (4, 10) == (storage.log().log_start_offset, storage.log().log_end_offset)

@@ -33,7 +33,7 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(storage: Storage, suff
         append(log, b"y" * LARGE)
     assert storage.files(".log") == [f"{0:020d}.log"]
     append(log, b"small")
-    log.flush_to(log.log_end_offset)
+    log.durability.flush_to(log.log_end_offset)
     storage.disk.fail.clear()
     assert values(storage.crash().log()) == [b"x" * LARGE, b"small"]
     append(storage.log(), b"y" * LARGE)
@@ -91,7 +91,7 @@ def test_several_empty_segments_hide_no_records(storage: Storage, large_follows:
 def test_an_empty_segment_that_was_begun_in_order_stays(storage: Storage) -> None:
     log = begin(storage)
     with log.lock:
-        log.roll(0)
+        log.rolling.roll(0)
     assert storage.crash().files(".log") == [f"{0:020d}.log", f"{1:020d}.log"]
     assert storage.log().log_end_offset == 1
 
@@ -140,7 +140,7 @@ class Run:
                 self.appended[info.base_offset] = value
             elif rng.random() < 0.7:
                 end = log.log_end_offset
-                log.flush_to(end)
+                log.durability.flush_to(end)
                 self.durable = max(self.durable, end)
             else:
                 self.storage.housekeep()

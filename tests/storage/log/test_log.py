@@ -122,7 +122,7 @@ def test_records_larger_than_a_segment_are_refused(storage: Storage) -> None:
 def test_a_log_that_has_ended_takes_no_more_whatever_its_settings_become(storage: Storage) -> None:
     log = storage.create()
     append(log, b"last")
-    log.end()
+    log.appender.end()
     for _ in range(2):
         with pytest.raises(LogEnded):
             append(log, b"late")
@@ -211,7 +211,7 @@ def test_log_append_time_replaces_the_timestamps(storage: Storage) -> None:
     info = append(log, b"a", b"b", timestamps=[5, 99 * NOW_MS])
     assert info.log_append_time_ms == NOW_MS
     assert [record.timestamp for record in read_records(log)] == [NOW_MS, NOW_MS]
-    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    assert log.times.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
@@ -342,7 +342,7 @@ def test_a_clock_that_jumps_back_neither_rolls_nor_refuses(storage: Storage) -> 
     append(log, b"b", timestamp=storage.clock.now_ms)
     append(log, b"c", timestamp=-1)
     assert offsets(read_records(log)) == [0, 1, 2]
-    assert log.offset_for_timestamp(storage.clock.now_ms) == (0, NOW_MS)
+    assert log.times.offset_for_timestamp(storage.clock.now_ms) == (0, NOW_MS)
 
 
 def test_a_full_index_ends_a_segment(storage: Storage) -> None:

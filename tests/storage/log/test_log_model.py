@@ -113,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, where: float) -> None:
         assert self.storage is not None
         before = self.start + int(where * (self.end - self.start))
-        assert self.storage.log().delete_records(before) == before
+        assert self.storage.log().trimming.delete_records(before) == before
         self.start = before
 
     @rule(limit=st.integers(0, 3000))

@@ -75,7 +75,7 @@ def test_a_reader_may_be_held_back(storage: Storage) -> None:
 def test_what_was_deleted_is_out_of_range(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 5)
-    assert log.delete_records(3) == 3
+    assert log.trimming.delete_records(3) == 3
     assert log.read(3, 1000).log_start_offset == 3
     with pytest.raises(Refusal) as error:
         log.read(2, 1000)
@@ -113,7 +113,7 @@ def test_positions_of_readers_that_do_not_come_back_are_forgotten(storage: Stora
         offset = log.high_watermark
         append(log, b"a")
         log.read(offset, 1000)
-    assert len(log._reader.read_ends) <= 256
+    assert len(log.reader.read_ends) <= 256
 
 
 def test_regions_stay_readable_when_their_segment_is_deleted(storage: Storage) -> None:
@@ -121,7 +121,7 @@ def test_regions_stay_readable_when_their_segment_is_deleted(storage: Storage) -
     append_many(log, 10)
     before = read_bytes(log, 0)
     regions = log.read(0, 10_000).regions
-    log.delete_records(10)
+    log.trimming.delete_records(10)
     storage.housekeep()
     assert storage.files(".log") == [f"{9:020d}.log"]
     assert b"".join(region.file.pread(region.size, region.offset) for region in regions) == before
@@ -195,21 +195,21 @@ def test_the_first_record_that_is_not_older_is_found(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b", b"c", timestamps=[10, 20, 30])
     append(log, b"d", b"e", timestamps=[40, 40])
-    found = {timestamp: log.offset_for_timestamp(timestamp) for timestamp in (0, 10, 11, 30, 31, 40, 41)}
+    found = {timestamp: log.times.offset_for_timestamp(timestamp) for timestamp in (0, 10, 11, 30, 31, 40, 41)}
     assert found == {0: (0, 10), 10: (0, 10), 11: (1, 20), 30: (2, 30), 31: (3, 40), 40: (3, 40), 41: None}
 
 
 def test_an_empty_log_has_no_record_of_any_time(storage: Storage) -> None:
     log = storage.create()
-    assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp_offset() is None
+    assert log.times.offset_for_timestamp(0) is None
+    assert log.times.max_timestamp_offset() is None
 
 
 def test_records_without_a_time_are_not_found(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", timestamp=-1)
-    assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp_offset() is None
+    assert log.times.offset_for_timestamp(0) is None
+    assert log.times.max_timestamp_offset() is None
 
 
 def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(storage: Storage) -> None:
@@ -218,22 +218,22 @@ def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(storage: 
     append(log, b"b", b"c", b"d", timestamps=[7, 99, 99])
     append(log, b"e", timestamp=99)
     append(log, b"f", timestamp=3)
-    assert log.max_timestamp_offset() == (2, 99)
+    assert log.times.max_timestamp_offset() == (2, 99)
     storage.restart()
-    assert storage.log().max_timestamp_offset() == (2, 99)
+    assert storage.log().times.max_timestamp_offset() == (2, 99)
 
 
 def test_records_before_the_log_start_are_not_found(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b", b"c", timestamps=[10, 20, 30])
-    log.delete_records(1)
-    assert log.offset_for_timestamp(0) == (1, 20)
+    log.trimming.delete_records(1)
+    assert log.times.offset_for_timestamp(0) == (1, 20)
 
 
 def test_compressed_batches_are_looked_into(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b", b"c", timestamps=[10, 20, 30], compression=4)
-    assert log.offset_for_timestamp(15) == (1, 20)
+    assert log.times.offset_for_timestamp(15) == (1, 20)
 
 
 @settings(max_examples=60)
@@ -258,8 +258,8 @@ def test_any_time_is_found_as_in_a_list_of_records(
             log = storage.log()
         for timestamp in wanted:
             expected = next(((offset, t) for offset, t in enumerate(model) if t >= timestamp), None)
-            assert log.offset_for_timestamp(timestamp) == expected
-        assert log.max_timestamp_offset() == (model.index(max(model)), max(model))
+            assert log.times.offset_for_timestamp(timestamp) == expected
+        assert log.times.max_timestamp_offset() == (model.index(max(model)), max(model))
     finally:
         storage.kill()
 
@@ -292,7 +292,7 @@ def test_a_damaged_index_never_makes_a_wrong_answer(storage: Storage, suffix: st
     log = storage.log()
     for offset in [*range(0, 300, 7), 299]:
         assert offsets(records_in(read_bytes(log, offset, 500)))[0] == offset
-        assert log.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
+        assert log.times.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
     assert offsets(read_records(log, 1000)) == list(range(300))
     assert log.offline is None
 
@@ -313,7 +313,7 @@ def test_missing_empty_and_cut_indexes_are_made_again(storage: Storage, suffix: 
     log = storage.log()
     for offset in range(0, 600, 11):
         assert offsets(records_in(read_bytes(log, offset, 300)))[0] == offset
-        assert log.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
+        assert log.times.offset_for_timestamp(NOW_MS + offset) == (offset, NOW_MS + offset)
     assert storage.files(suffix) == [f"{base:020d}{suffix}" for base in log.view.bases]
     assert (storage.path() / first).stat().st_size > 0
 

@@ -15,7 +15,7 @@ from tests.storage.log.test_transactions import Dies, aborted, again, committed,
 
 def fill(log: Log) -> None:
     """Over many segments: committed and aborted transactions that overlap, one across segments, and plain records."""
-    log.allow_transaction(9, 0)
+    log.transactions.allow(9, 0)
     write(log, 9, b"long bad")
     for number in range(12):
         producer = 7 + number % 2
@@ -233,7 +233,7 @@ def test_a_crash_while_they_are_made_again_does_no_harm(full: Storage) -> None:
 
 def test_deleted_segments_are_not_missed(full: Storage) -> None:
     log = full.log()
-    log.delete_records(20)
+    log.trimming.delete_records(20)
     kept = contents(full)
     assert len(kept) > 1
     full.crash()

@@ -15,12 +15,12 @@ def check(log: Log, *wanted: int) -> None:
     there = [(record.offset, record.timestamp) for record in read_records(log)]
     for timestamp in wanted:
         expected = next((record for record in there if record[1] >= timestamp), None)
-        assert expected == log.offset_for_timestamp(timestamp), timestamp
+        assert expected == log.times.offset_for_timestamp(timestamp), timestamp
     for offset, _ in there:
-        log.timestamp_at(offset)
+        log.times.timestamp_at(offset)
     latest = max((timestamp for _, timestamp in there), default=-1)
     expected = next(record for record in there if record[1] == latest) if latest >= 0 else None
-    assert expected == log.max_timestamp_offset()
+    assert expected == log.times.max_timestamp_offset()
 
 
 # -- any history -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_any_time_is_found_whatever_happened_to_the_log(
                 )
                 sequence += len(stamps)
             elif step[0] == "delete":
-                log.delete_records(round(log.log_end_offset * step[1]))
+                log.trimming.delete_records(round(log.log_end_offset * step[1]))
             elif step[0] == "retention":
                 storage.manager.alter_topic_configs("t", {"retention.bytes": str(log.size_bytes() // 2)})
                 storage.housekeep()
@@ -109,8 +109,8 @@ def test_the_largest_timestamp_is_among_the_records_that_are_left(storage: Stora
     append(log, b"d", b"e", timestamps=[25, 10])
     append(log, b"f", timestamp=29)
     for start, latest in [(0, (0, 90)), (1, (2, 30)), (2, (2, 30)), (3, (5, 29)), (4, (5, 29)), (6, None)]:
-        log.delete_records(start)
-        assert latest == log.max_timestamp_offset()
+        log.trimming.delete_records(start)
+        assert latest == log.times.max_timestamp_offset()
 
 
 def test_headers_are_read_once_for_the_largest_timestamp_that_is_left(storage: Storage) -> None:
@@ -118,17 +118,17 @@ def test_headers_are_read_once_for_the_largest_timestamp_that_is_left(storage: S
     append(log, b"first", timestamp=1_000)
     for number in range(200):
         append(log, b"v" * 500, timestamp=number)
-    log.delete_records(1)
-    assert (200, 199) == log.max_timestamp_offset()
+    log.trimming.delete_records(1)
+    assert (200, 199) == log.times.max_timestamp_offset()
     storage.disk.read_bytes = 0
-    assert (200, 199) == log.max_timestamp_offset()
+    assert (200, 199) == log.times.max_timestamp_offset()
     append(log, b"next", timestamp=500)
-    assert (201, 500) == log.max_timestamp_offset()
-    log.delete_records(50)
-    assert (201, 500) == log.max_timestamp_offset()
+    assert (201, 500) == log.times.max_timestamp_offset()
+    log.trimming.delete_records(50)
+    assert (201, 500) == log.times.max_timestamp_offset()
     assert storage.disk.read_bytes < 40_000
-    log.delete_records(202)
-    assert log.max_timestamp_offset() is None
+    log.trimming.delete_records(202)
+    assert log.times.max_timestamp_offset() is None
 
 
 # -- batches that are not what their headers say ---------------------------------------------------------------------------
@@ -144,12 +144,12 @@ def test_a_batch_of_garbage_is_answered_for_as_a_whole_and_harms_nobody(storage:
     )
     append(log, b"d", timestamp=25)
     for _ in range(2):
-        assert (0, 10) == log.offset_for_timestamp(5)
-        assert (1, 30) == log.offset_for_timestamp(15)
-        assert (1, 30) == log.max_timestamp_offset()
-        assert log.offset_for_timestamp(31) is None
-        log.delete_records(2)
-        assert (2, 30) == log.max_timestamp_offset()
+        assert (0, 10) == log.times.offset_for_timestamp(5)
+        assert (1, 30) == log.times.offset_for_timestamp(15)
+        assert (1, 30) == log.times.max_timestamp_offset()
+        assert log.times.offset_for_timestamp(31) is None
+        log.trimming.delete_records(2)
+        assert (2, 30) == log.times.max_timestamp_offset()
         storage.manager.housekeeper.scrub.step(storage.manager.partitions, 1 << 30)
         assert log.offline is None
         storage.crash()
@@ -165,7 +165,7 @@ def test_damage_of_the_disk_takes_the_partition_offline(storage: Storage) -> Non
     content[80] ^= 1
     path.write_bytes(content)
     with pytest.raises(Exception, match="damaged"):
-        log.offset_for_timestamp(5)
+        log.times.offset_for_timestamp(5)
     assert log.offline is not None
 
 
@@ -176,9 +176,9 @@ def test_batches_that_promise_what_they_do_not_have_are_opened_a_few_times_only(
     append(log, b"v", timestamp=1000)
     storage.disk.read_bytes = 0
     # An offset before the record that is the right answer: nothing is missed by who begins there.
-    assert (times.MOST_OPENED, 1000) == log.offset_for_timestamp(500)
+    assert (times.MOST_OPENED, 1000) == log.times.offset_for_timestamp(500)
     assert storage.disk.read_bytes < 40 * 2000
-    assert (0, 1000) == log.max_timestamp_offset()
+    assert (0, 1000) == log.times.max_timestamp_offset()
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -189,8 +189,8 @@ def test_a_batch_that_is_too_large_inside_is_not_opened(
     log = storage.create(max_message_bytes=200_000)
     view = batch(*[bytes(100)] * 10_000, timestamp=20, compression=codec)
     log.append(view, now_ms=NOW_MS)
-    assert (0, 20) == log.offset_for_timestamp(5)
-    assert (0, 20) == log.max_timestamp_offset()
+    assert (0, 20) == log.times.offset_for_timestamp(5)
+    assert (0, 20) == log.times.max_timestamp_offset()
     assert log.offline is None
 
 
@@ -201,15 +201,15 @@ def test_the_time_of_an_offset_is_that_of_its_batch(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for number in range(20):
         append(log, b"a", b"b", timestamps=[10 * number, 10 * number + 5])
-    assert [10 * (offset // 2) + 5 for offset in range(40)] == [log.timestamp_at(offset) for offset in range(40)]
-    assert -1 == log.timestamp_at(40)
-    log.delete_records(7)
-    assert 35 == log.timestamp_at(0)  # of the first record that is served
+    assert [10 * (offset // 2) + 5 for offset in range(40)] == [log.times.timestamp_at(offset) for offset in range(40)]
+    assert -1 == log.times.timestamp_at(40)
+    log.trimming.delete_records(7)
+    assert 35 == log.times.timestamp_at(0)  # of the first record that is served
 
 
 def test_the_time_of_an_offset_in_a_log_that_is_offline_is_refused(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
-    log.go_offline("the disk has failed")
+    log.state.go_offline("the disk has failed")
     with pytest.raises(StorageError):
-        log.timestamp_at(0)
+        log.times.timestamp_at(0)

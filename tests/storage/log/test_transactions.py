@@ -32,12 +32,12 @@ def write(log: Log, producer_id: int, *contents: bytes, epoch: int = 0, sequence
 
 
 def transact(log: Log, producer_id: int, *contents: bytes, epoch: int = 0, **options: object) -> int:
-    log.allow_transaction(producer_id, epoch)
+    log.transactions.allow(producer_id, epoch)
     return write(log, producer_id, *contents, epoch=epoch, **options)
 
 
 def end(log: Log, producer_id: int, commit: bool, epoch: int = 0, **options: object) -> int:
-    return log.append_marker(
+    return log.transactions.append_marker(
         producer_id,
         epoch,
         commit=commit,
@@ -50,7 +50,7 @@ def end(log: Log, producer_id: int, commit: bool, epoch: int = 0, **options: obj
 def aborted(log: Log, offset: int = 0) -> list[tuple[int, int]]:
     stable = log.last_stable_offset
     read = log.read(offset, 1 << 30, up_to=stable)
-    return [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, read, stable)]
+    return [(one.producer_id, one.first_offset) for one in log.transactions.aborted(offset, read, stable)]
 
 
 def committed(log: Log) -> list[bytes | None]:
@@ -70,7 +70,7 @@ def committed_records(log: Log) -> list[Record]:
     while offset < log.last_stable_offset:
         stable = log.last_stable_offset
         read = log.read(offset, 300, up_to=stable)
-        waiting = sorted((one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, read, stable))
+        waiting = sorted((one.first_offset, one.producer_id) for one in log.transactions.aborted(offset, read, stable))
         skipping: set[int] = set()
         data = read_bytes(log, offset, 300, up_to=stable)
         if not data:
@@ -98,7 +98,7 @@ def refused(log: Log, *args: object, **options: object) -> type[Refusal]:
 def test_only_who_was_allowed_may_write_to_a_transaction(storage: Storage) -> None:
     log = storage.create()
     assert refused(log, 7, b"a") == InvalidTransactionState
-    log.allow_transaction(7, 1)
+    log.transactions.allow(7, 1)
     assert refused(log, 7, b"a", epoch=0) == InvalidTransactionState
     assert write(log, 7, b"a", epoch=1) == 0
     assert refused(log, 8, b"a") == InvalidTransactionState
@@ -149,7 +149,7 @@ def test_sequence_numbers_go_on_in_the_next_transaction(storage: Storage) -> Non
     log = storage.create()
     transact(log, 7, b"a", b"b")
     end(log, 7, True)
-    log.allow_transaction(7, 0)
+    log.transactions.allow(7, 0)
     assert refused(log, 7, b"c", sequence=3) == OutOfOrderSequence
     assert write(log, 7, b"c", sequence=2) == 3
 
@@ -190,7 +190,7 @@ def test_stable_begins_no_earlier_than_the_log(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     append_many(log, 5)
-    log.delete_records(3)
+    log.trimming.delete_records(3)
     assert log.last_stable_offset == 3
 
 
@@ -231,7 +231,7 @@ def test_readers_of_a_part_are_told_little_of_what_is_far_behind_it(storage: Sto
     stable = log.last_stable_offset
     for offset in range(0, stable, 3):
         read = log.read(offset, 600, up_to=stable)
-        told = [one.first_offset for one in log.aborted_transactions(offset, read, stable)]
+        told = [one.first_offset for one in log.transactions.aborted(offset, read, stable)]
         data = b"".join(region.file.pread(region.size, region.offset) for region in read.regions)
         behind = list(batches(data))[-1][1].next_offset
         assert set(range(offset, behind, 3)) <= set(told)
@@ -296,7 +296,7 @@ def test_a_reader_of_what_is_committed_does_not_look_at_each_later_segment_for_e
         for _ in range(times):
             append(log, b"x")
             with log.lock:
-                log.roll(NOW_MS)
+                log.rolling.roll(NOW_MS)
 
     roll(20)
     first = transact(log, 7, b"a")
@@ -321,7 +321,7 @@ def test_a_reader_of_what_is_committed_does_not_look_at_each_later_segment_for_e
     third = transact(log, 7, b"c")
     end(log, 7, False)
     monkeypatch.undo()
-    log.delete_records(second)
+    log.trimming.delete_records(second)
     assert aborted(log, second) == [(8, second), (7, third)]
 
 
@@ -550,7 +550,7 @@ def test_a_marker_that_fences_stays_as_long_as_its_producer_is_known(storage: St
         path.unlink()
     storage.open()
     log = storage.log()
-    log.allow_transaction(7, 0)
+    log.transactions.allow(7, 0)
     assert refused(log, 7, b"zombie", keys=[b"k"], sequence=1) == OldProducerEpoch
     assert log.producers.expire(NOW_MS + 1_000_000, 1) > 0
     for _ in range(5):

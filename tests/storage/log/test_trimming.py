@@ -13,9 +13,9 @@ from tests.storage.helpers import Storage, append_many, offsets, read_records
 def test_records_before_an_offset_are_gone_at_once_and_for_good(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
-    assert log.delete_records(5) == 5
+    assert log.trimming.delete_records(5) == 5
     assert offsets(read_records(log)) == list(range(5, 10))
-    assert log.delete_records(2) == 5
+    assert log.trimming.delete_records(2) == 5
     storage.crash()
     assert storage.log().log_start_offset == 5
 
@@ -23,7 +23,7 @@ def test_records_before_an_offset_are_gone_at_once_and_for_good(storage: Storage
 def test_minus_one_is_everything(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
-    assert log.delete_records(-1) == 10
+    assert log.trimming.delete_records(-1) == 10
     assert log.read(10, 100).size == 0
     append_many(log, 1)
     assert offsets(read_records(log)) == [10]
@@ -34,7 +34,7 @@ def test_offsets_outside_the_log_are_refused(storage: Storage, before: int) -> N
     log = storage.create()
     append_many(log, 10)
     with pytest.raises(Refusal) as error:
-        log.delete_records(before)
+        log.trimming.delete_records(before)
     assert type(error.value) is OffsetOutOfRange
 
 
@@ -44,9 +44,9 @@ def test_a_start_that_could_not_be_made_durable_is_not_answered(storage: Storage
     storage.disk.fail["write", "log-start"] = errno.ENOSPC
     for _ in range(2):
         with pytest.raises(StorageError):
-            log.delete_records(5)
+            log.trimming.delete_records(5)
     storage.disk.fail.clear()
-    assert log.delete_records(4) == 5
+    assert log.trimming.delete_records(4) == 5
     storage.crash()
     assert storage.log().log_start_offset == 5
 
@@ -71,7 +71,7 @@ def test_readers_go_on_while_segments_are_taken_away(storage: Storage) -> None:
     for thread in threads:
         thread.start()
     for before in range(0, 196, 5):
-        log.delete_records(before)
+        log.trimming.delete_records(before)
         storage.housekeep()
     for thread in threads:
         thread.join()

@@ -89,7 +89,7 @@ def test_an_empty_active_segment_may_be_missing(storage: Storage) -> None:
     log = storage.create(segment_bytes=2000)
     append_many(log, 50)
     with log.lock:
-        log.roll(0)
+        log.rolling.roll(0)
     storage.stop()
     segments(storage)[-1].unlink()
     storage.open()
@@ -124,7 +124,7 @@ def test_gaps_of_compaction_are_no_missing_segments(storage: Storage) -> None:
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_what_delete_records_and_retention_take_is_not_missing(storage: Storage, how: str) -> None:
     bases = fill(storage, file_delete_delay_ms=0)
-    storage.log().delete_records(bases[2] + 1)
+    storage.log().trimming.delete_records(bases[2] + 1)
     getattr(storage, how)()
     assert offsets(read_records(storage.log())) == list(range(bases[2] + 1, 150))
     storage.manager.alter_topic_configs("t", {"retention.bytes": "1"})
@@ -173,7 +173,7 @@ def test_a_checkpoint_that_is_lost_takes_nothing_offline(storage: Storage, name:
     storage.manager.checkpoint()
     storage.housekeep()
     append_many(storage.create("u", segment_bytes=300), 20)
-    storage.log("u").delete_records(10)
+    storage.log("u").trimming.delete_records(10)
     expected = values(log), values(storage.log("u"))
     for _ in range(2):
         storage.stop()
@@ -224,8 +224,8 @@ def test_a_start_that_takes_topics_in_may_be_interrupted(storage: Storage, at: s
     expected = compacted(storage)
     others = storage.create("u", segment_bytes=600, file_delete_delay_ms=0)
     append_many(others, 100)
-    others.delete_records(others.view.bases[2])
-    others.drop_old_segments()
+    others.trimming.delete_records(others.view.bases[2])
+    others.trimming.drop_old_segments()
     of_others = values(others)
     storage.stop()
     root = Path(storage.directory)
@@ -275,7 +275,7 @@ def test_a_topic_that_was_taken_in_and_is_offline_is_not_settled(storage: Storag
 
 def test_what_is_missing_in_a_topic_that_was_taken_in_is_not_known(storage: Storage) -> None:
     fill(storage)
-    storage.log().delete_records(20)
+    storage.log().trimming.delete_records(20)
     storage.stop()
     for path in Path(storage.directory).glob("*checkpoint"):
         path.unlink()

@@ -91,8 +91,8 @@ def test_times_are_found_after_an_index_was_lost_and_the_broker_was_started_twic
         log = storage.log()
         for wanted in range(NOW_MS - 100, NOW_MS + 360, 7):
             first = next((n, time) for n, time in enumerate(times) if time >= wanted) if wanted <= max(times) else None
-            assert log.offset_for_timestamp(wanted) == first
-        assert log.max_timestamp_offset() == (350, NOW_MS + 350)
+            assert log.times.offset_for_timestamp(wanted) == first
+        assert log.times.max_timestamp_offset() == (350, NOW_MS + 350)
         storage.disk.synced.clear()
         getattr(storage, stop.split()[0])()
         synced = [path for path in storage.disk.synced if path.endswith("index")]
@@ -112,7 +112,7 @@ def test_indexes_of_a_closed_segment_that_were_made_again_in_part_are_made_again
     for number in range(100):
         append(log, b"%d" % number, timestamp=NOW_MS + number)
     with log.lock:
-        log.roll(NOW_MS)
+        log.rolling.roll(NOW_MS)
     append(log, b"100", timestamp=NOW_MS + 100)
     storage.stop()
     (storage.path() / f"{0:020d}{lost}").unlink()
@@ -130,7 +130,7 @@ def test_indexes_of_a_closed_segment_that_were_made_again_in_part_are_made_again
     storage.disk.before = lambda what, path: None
     storage.crash()
     for number in range(101):
-        assert storage.log().offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
+        assert storage.log().times.offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
 
 
 def test_a_torn_tail_is_cut_at_the_last_whole_batch(storage: Storage) -> None:
@@ -324,8 +324,8 @@ def test_left_over_files_of_deletions_and_compactions_go(storage: Storage) -> No
 def test_damage_in_a_segment_whose_records_are_deleted_matters_to_nobody(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
-    log.flush_to(10)
-    log.advance_start(5)
+    log.durability.flush_to(10)
+    log.trimming.advance_start(5)
     log.around.save_log_start(log)
     storage.kill()  # before the files were taken away
     flip(log_file(storage, 0), 20)
@@ -355,7 +355,7 @@ def test_an_interrupted_replacement_is_finished_in_durable_steps(storage: Storag
 def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
-    log.delete_records(10)
+    log.trimming.delete_records(10)
     append_many(log, 5)
     storage.kill()
     (Path(storage.directory) / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
@@ -400,7 +400,7 @@ def test_the_window_survives_when_its_batches_are_long_gone(storage: Storage) ->
     for sequence in range(5):
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
     append_many(log, 20)
-    log.delete_records(20)
+    log.trimming.delete_records(20)
     for stop in (storage.restart, storage.crash, storage.crash):
         stop()
         assert append(storage.log(), b"4", producer=(7, 0, 4)).duplicate
@@ -474,7 +474,7 @@ def test_a_producer_is_not_forgotten_because_its_records_are_old(storage: Storag
 def test_the_log_start_offset_survives(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
-    assert log.delete_records(4) == 4
+    assert log.trimming.delete_records(4) == 4
     for stop in (storage.crash, storage.restart, storage.crash):
         stop()
         assert storage.log().log_start_offset == 4
@@ -486,7 +486,7 @@ def test_the_time_of_the_last_record_is_known_after_a_crash(storage: Storage) ->
     for offset in range(10):
         append(log, b"x" * 20, timestamp=NOW_MS + offset)
     storage.crash()
-    assert storage.log().max_timestamp_offset() == (9, NOW_MS + 9)
+    assert storage.log().times.max_timestamp_offset() == (9, NOW_MS + 9)
 
 
 def test_leader_epochs_of_an_imported_log_are_kept(storage: Storage) -> None:

@@ -23,7 +23,7 @@ def test_the_mark_of_a_clean_stop_is_there_only_after_one(storage: Storage) -> N
 
 def test_there_is_no_mark_when_something_was_wrong(storage: Storage) -> None:
     append(storage.create(), b"x")
-    storage.log().go_offline("for a test")
+    storage.log().state.go_offline("for a test")
     storage.stop()
     assert not (Path(storage.directory) / ".kafka_cleanshutdown").exists()
     storage.open()
@@ -52,7 +52,7 @@ def test_closing_twice_is_fine(storage: Storage) -> None:
 def test_a_damaged_checkpoint_costs_time_and_no_records(storage: Storage, name: str, junk: bytes) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 20)
-    log.delete_records(10)
+    log.trimming.delete_records(10)
     storage.stop()
     (Path(storage.directory) / name).write_bytes(junk)
     storage.open()

@@ -93,9 +93,9 @@ def test_only_what_a_crash_would_leave_below_the_recovery_point_is_compacted(sto
     log = compacted(storage)
     for _ in range(20):
         put(log, b"k", b"v")
-    log.flush_to(20)
+    log.durability.flush_to(20)
     assert cleanable(log, NOW_MS) is None
-    log.checkpoint()  # in memory only
+    log.durability.checkpoint()  # in memory only
     assert cleanable(log, NOW_MS) is None
     storage.manager.checkpoints.save_recovery_points()
     assert cleanable(log, NOW_MS) is not None
@@ -254,7 +254,7 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_without_records(storage: 
     log = storage.log()
     assert append(log, b"v", b"v", keys=[b"a", b"b"], producer=(7, 3, 0)).duplicate
     assert not append(log, b"v", keys=[b"a"], producer=(7, 3, 2)).duplicate
-    assert log.offset_for_timestamp(0) is not None
+    assert log.times.offset_for_timestamp(0) is not None
 
 
 def test_log_append_time_stays(storage: Storage) -> None:
@@ -350,7 +350,7 @@ def test_a_segment_deleted_meanwhile_is_not_brought_back(storage: Storage) -> No
     assert plan is not None
     steps = cleaner.clean(plan, 1 << 20, NOW_MS)
     next(steps)
-    log.delete_records(20)
+    log.trimming.delete_records(20)
     for _ in steps:
         pass
     assert log.log_start_offset == 20

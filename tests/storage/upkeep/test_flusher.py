@@ -13,6 +13,7 @@ import pytest
 from broker.errors import StorageError
 from broker.runtime.disk import File, SystemDisk
 from broker.runtime.threads import SystemThreads
+from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
 from tests.storage.helpers import FaultyFile, Storage, append, append_many
 
@@ -64,7 +65,7 @@ def test_only_appends_are_counted_as_waiting(storage: Storage) -> None:
 def test_what_is_durable_already_is_answered_at_once(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x")
-    log.flush_to(1)
+    log.durability.flush_to(1)
     answers: list[StorageError | None] = []
     storage.manager.flusher.wait_durable(log, 1, answers.append)
     assert answers == [None]
@@ -218,17 +219,17 @@ def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_
     lock = threading.Lock()
     syncing: Counter[str] = Counter()
     most: Counter[str] = Counter()
-    right = type(logs[0]).flush_to
+    right = Durability.flush_to
 
-    def flush_to(log: object, offset: int) -> None:
+    def flush_to(durability: Durability, offset: int) -> None:
         with lock:
-            syncing[str(id(log))] += 1
-            most[str(id(log))] = max(most[str(id(log))], syncing[str(id(log))])
+            syncing[str(id(durability))] += 1
+            most[str(id(durability))] = max(most[str(id(durability))], syncing[str(id(durability))])
         try:
-            right(log, offset)  # type: ignore[arg-type]
+            right(durability, offset)
         finally:
             with lock:
-                syncing[str(id(log))] -= 1
+                syncing[str(id(durability))] -= 1
 
     answers: Counter[int] = Counter()
 
@@ -242,7 +243,7 @@ def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_
             assert written.wait(60)
             answers[mine] += 1
 
-    type(logs[0]).flush_to = flush_to  # type: ignore[method-assign,assignment]
+    Durability.flush_to = flush_to  # type: ignore[method-assign]
     try:
         with running(storage):
             threads = [threading.Thread(target=produce, args=(mine,)) for mine in range(16)]
@@ -251,7 +252,7 @@ def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_
             for thread in threads:
                 thread.join(120)
     finally:
-        type(logs[0]).flush_to = right  # type: ignore[method-assign]
+        Durability.flush_to = right  # type: ignore[method-assign]
     assert answers == dict.fromkeys(range(16), 25)
     assert set(most.values()) == {1}
     assert sum(log.durable_offset for log in logs) == 16 * 25
@@ -273,19 +274,19 @@ def test_logs_that_wait_are_synced_together_and_each_is_answered_for_itself(
     flusher = storage.manager.flusher
     for log in logs.values():  # then their directories are durable
         append(log, b"x")
-        log.flush_to(1)
+        log.durability.flush_to(1)
     answers: dict[str, StorageError | None] = {}
     monkeypatch.setattr(storage.disk, "sync_all", sync_all)
     monkeypatch.setattr(flusher, "_at_once", 8)
     for name, log in logs.items():
         append(log, b"y")
         flusher.wait_durable(log, 2, lambda error, name=name: answers.__setitem__(name, error))
-    logs["new"].roll(storage.clock.time_ms())
+    logs["new"].rolling.roll(storage.clock.time_ms())
     storage.disk.fail["sync", "bad-0"] = errno.EIO
     storage.manager.delete_topic("gone")
-    logs["offline"].go_offline("for the test")
+    logs["offline"].state.go_offline("for the test")
     flusher.wake_soon(logs["hinted"])
-    logs["durable"].flush_to(2)
+    logs["durable"].durability.flush_to(2)
     while flusher.threads[0].step(0):
         pass
     assert batches == [["good-0", "bad-0", "last-0"]]
@@ -307,7 +308,7 @@ def test_a_callback_may_wait_for_a_log_that_is_synced_together_with_its_own(
     logs = [storage.create(f"log-{number}", flush_messages=2) for number in range(4)]
     for log in logs:
         append(log, b"x")
-        log.flush_to(1)
+        log.durability.flush_to(1)
     appended: list[StorageError | None] = []
 
     def append_to_others(mine: Log, error: StorageError | None) -> None:
@@ -348,7 +349,7 @@ def test_a_batch_with_a_log_that_takes_long_does_not_keep_others_waiting(
     quick = [storage.create(f"quick-{number}") for number in range(6)]
     for log in slow + quick:
         append(log, b"x")
-        log.flush_to(1)
+        log.durability.flush_to(1)
     answered = {name: threading.Semaphore(0) for name in ("slow", "quick")}
     with running(storage):
         for turn in range(3):  # three batches of slow logs, one after the other: more than are to be at work at once
@@ -441,7 +442,7 @@ def test_what_is_appended_without_waiting_is_begun_to_be_written_while_others_wa
     append(other, b"x")
     flusher.wait_durable(other, 2, lambda error: None)
     flusher.threads[0].step(0)
-    bulk.roll(storage.clock.time_ms())
+    bulk.rolling.roll(storage.clock.time_ms())
     load(5)
     assert begun[0][:2] == ("bulk-0", 0)  # of the new segment
 
@@ -451,14 +452,14 @@ def test_a_hint_that_fails_does_no_harm(storage: Storage) -> None:
     append(log, bytes(100_000))
     storage.manager.files.close_all()
     storage.disk.fail["open", "t-0/"] = errno.EMFILE
-    log.begin_sync()
+    log.durability.begin_sync()
     storage.disk.fail.clear()
     answers: list[StorageError | None] = []
     flusher.wait_durable(log, 1, answers.append)
     flusher.threads[0].step(0)
     assert answers == [None]
     storage.manager.delete_topic("t")
-    log.begin_sync()
+    log.durability.begin_sync()
 
 
 def test_its_threads_serve_many_at_once_and_can_be_stopped(storage: Storage) -> None:

@@ -94,7 +94,7 @@ def create(storage: Storage, name: str = "t", **configs: object) -> Log:
     """A log whose directory is durable. The first fsync after it was made is more than that of one file."""
     log = storage.create(name, **configs)
     append(log, b"first")
-    log.flush_to(1)
+    log.durability.flush_to(1)
     return log
 
 
@@ -188,7 +188,7 @@ def test_hints_and_watchers_are_left_to_the_threads(storage: Storage) -> None:
     append(log, b"x")
     storage.manager.flusher.wait_durable(log, 2, answers.to(1))
     storage.manager.flusher.wake_soon(log)
-    log.flush_to(2)
+    log.durability.flush_to(2)
     flusher.begin_due()
     assert not queue.started
     assert answers.by_name == {}
@@ -201,7 +201,7 @@ def test_who_has_become_durable_meanwhile_needs_no_fsync(storage: Storage) -> No
     flusher = attached(storage, queue)
     append(log, b"x")
     storage.manager.flusher.wait_durable(log, 2, answers.to(1))
-    log.flush_to(2)
+    log.durability.flush_to(2)
     flusher.begin_due()
     assert not queue.started
     assert answers.by_name == {1: None}
@@ -442,7 +442,7 @@ def test_every_append_is_answered_once_and_not_before_it_is_durable(
             elif what == "hint":
                 storage.manager.flusher.wake_soon(logs[which[0]])
             elif what == "flush" and not any(queue.pending for queue in queues):  # it would wait for them
-                logs[which[0]].flush_to(logs[which[0]].log_end_offset)
+                logs[which[0]].durability.flush_to(logs[which[0]].log_end_offset)
             elif what == "detach" and which[0] not in gone:
                 gone.add(which[0])
                 while queues[which[0]].started:

@@ -16,7 +16,7 @@ def rolled(log: Log, *, at_ms: int) -> None:
     """A segment of its own for one record of that time."""
     append(log, b"v" * 50, timestamp=at_ms, now_ms=at_ms)
     with log.lock:
-        log.roll(at_ms)
+        log.rolling.roll(at_ms)
 
 
 def test_segments_whose_newest_record_is_too_old_go(storage: Storage) -> None:
@@ -84,7 +84,7 @@ def test_nothing_goes_where_the_policy_is_only_to_compact(storage: Storage) -> N
     for hours in (12, 11):
         append(log, b"v", keys=[b"k"], timestamp=NOW_MS - hours * HOUR_MS)
         with log.lock:
-            log.roll(NOW_MS)
+            log.rolling.roll(NOW_MS)
     list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
 
@@ -93,7 +93,7 @@ def test_what_records_were_deleted_from_goes_whatever_the_policy(storage: Storag
     log = storage.create(segment_bytes=300, cleanup_policy="compact,delete", retention_ms=-1)
     for _ in range(10):
         append(log, b"v", keys=[b"k"])
-    log.delete_records(7)
+    log.trimming.delete_records(7)
     assert log.view.bases[0] <= 7 < log.view.bases[1]
 
 
@@ -131,7 +131,7 @@ def old_segments(storage: Storage) -> Log:
     """A log of several segments of which nothing is durable yet and the first ones are to go."""
     log = storage.create(segment_bytes=1000)
     append_many(log, 50)
-    assert log.advance_start(log.view.bases[3])
+    assert log.trimming.advance_start(log.view.bases[3])
     storage.manager.checkpoints.save_log_starts()
     storage.disk.synced.clear()
     return log
@@ -141,10 +141,10 @@ def test_a_new_segment_is_durable_in_its_directory_although_old_ones_could_not_g
     log = old_segments(storage)
     storage.disk.fail["sync_dir", log.dir] = errno.EMFILE
     with pytest.raises(StorageError):
-        log.drop_old_segments()
+        log.trimming.drop_old_segments()
     assert log.offline is None
     storage.disk.fail.clear()
-    log.flush_to(log.log_end_offset)
+    log.durability.flush_to(log.log_end_offset)
     assert log.dir in storage.disk.synced
 
 
@@ -155,11 +155,11 @@ def test_who_makes_records_durable_while_old_segments_go_does_not_trust_to_them(
     def flush(what: str, path: str) -> None:
         if (what, path) == ("sync_dir", log.dir) and not durable:
             durable.append([])
-            log.flush_to(log.log_end_offset)  # as another thread, before the directory is durable
+            log.durability.flush_to(log.log_end_offset)  # as another thread, before the directory is durable
             durable[0] += storage.disk.synced
 
     storage.disk.before = flush
-    assert log.drop_old_segments() == 3
+    assert log.trimming.drop_old_segments() == 3
     assert log.dir in durable[0]
 
 

@@ -22,7 +22,7 @@ def test_nothing_is_wrong_with_a_good_log(storage: Storage) -> None:
     storage.create("empty")
     append_many(storage.create("a", segment_bytes=300), 20)
     append_many(storage.create("b"), 20)
-    storage.log("b").delete_records(10)
+    storage.log("b").trimming.delete_records(10)
     for _ in range(5):
         assert scrub(storage) == []
         storage.clock.sleep_ms(3_600_000)
@@ -94,7 +94,7 @@ def test_deleted_topics_and_segments_do_not_disturb_it(storage: Storage) -> None
         append_many(storage.create(name, segment_bytes=300), 20)
     scrub(storage, 1)
     storage.manager.delete_topic("a")
-    storage.log("b").delete_records(15)
+    storage.log("b").trimming.delete_records(15)
     for _ in range(3):
         assert scrub(storage) == []
         storage.clock.sleep_ms(3_600_000)
