@@ -200,6 +200,39 @@ def _resource_options(
     return decorate
 
 
+# In the reverse order of the help.
+_RULE_OPTIONS = (
+    click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster as well."),
+    click.option("--consumer", is_flag=True, help="The operations that consumers need on the topics and groups."),
+    click.option(
+        "--producer", is_flag=True, help="The operations that producers need on the topics and transactional ids."
+    ),
+    click.option("--operation", "-o", "operations", multiple=True, help="Operation, e.g. Read.  [default: All]"),
+    click.option(
+        "--deny-host",
+        "denied_hosts",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Only from this address.  [default: *]",
+    ),
+    click.option("--deny-principal", "denied", metavar="TYPE:NAME", multiple=True, help="Principal that may not."),
+    click.option(
+        "--allow-host",
+        "allowed_hosts",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Only from this address.  [default: *]",
+    ),
+    click.option(
+        "--allow-principal",
+        "allowed",
+        metavar="TYPE:NAME",
+        multiple=True,
+        help="Principal that may, e.g. User:alice.",
+    ),
+)
+
+
 def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The other options that select ACLs; the command gets ``selection``."""
 
@@ -232,37 +265,8 @@ def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(*arguments, selection=selection, **others)
 
-    for decorator in (
-        click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster as well."),
-        click.option("--consumer", is_flag=True, help="The operations that consumers need on the topics and groups."),
-        click.option(
-            "--producer", is_flag=True, help="The operations that producers need on the topics and transactional ids."
-        ),
-        click.option("--operation", "-o", "operations", multiple=True, help="Operation, e.g. Read.  [default: All]"),
-        click.option(
-            "--deny-host",
-            "denied_hosts",
-            metavar="ADDRESS",
-            multiple=True,
-            help="Only from this address.  [default: *]",
-        ),
-        click.option("--deny-principal", "denied", metavar="TYPE:NAME", multiple=True, help="Principal that may not."),
-        click.option(
-            "--allow-host",
-            "allowed_hosts",
-            metavar="ADDRESS",
-            multiple=True,
-            help="Only from this address.  [default: *]",
-        ),
-        click.option(
-            "--allow-principal",
-            "allowed",
-            metavar="TYPE:NAME",
-            multiple=True,
-            help="Principal that may, e.g. User:alice.",
-        ),
-    ):
-        command = decorator(command)
+    for option in _RULE_OPTIONS:
+        command = option(command)
     return command
 
 

@@ -14,8 +14,8 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -30,6 +30,9 @@ from broker.runtime.clock import SystemClock
 from broker.runtime.dial import dial
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.ids import DATA_SET_BYTES, Generation, ResultPartitionID
+
+if TYPE_CHECKING:
+    from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
 
 _CORRELATION = b"\x00\x00\x2f\x51"
 # ApiVersions, version 0, without a client id.
@@ -208,10 +211,8 @@ def write(
     readers; a blocking one can be read when this command has ended.
     """
     from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
-    from protocol.shuffle.events import EndOfData, EndOfPartition
 
     _check_protocol(address, security)
-    buffers = size = 0
     writer = ShuffleWriter(
         address,
         partition,
@@ -225,19 +226,7 @@ def write(
     try:
         with _progress(_total(files), quiet) as advance:
             writer.open()
-            # One buffer of each file in turn, so that all readers progress evenly.
-            turn = deque(enumerate(files))
-            while turn:
-                subpartition, file = turn.popleft()
-                data = file.read(buffer_size)
-                if data:
-                    writer.push(subpartition, data)
-                    buffers, size = buffers + 1, size + len(data)
-                    advance(len(data))
-                    turn.append((subpartition, file))
-                else:
-                    writer.push_event(EndOfData(), subpartition)
-                    writer.push_event(EndOfPartition(), subpartition)
+            buffers, size = _push_files(writer, files, buffer_size, advance)
             writer.commit()
     except BaseException as error:
         # Report the original error, not an error of the broker that results from it.
@@ -250,6 +239,29 @@ def write(
         print_object({"partition": partition.hex(), "subpartitions": len(files), "buffers": buffers, "bytes": size})
     elif not quiet:
         say(f"{buffers} buffers, {size} bytes in {len(files)} subpartitions", err=True)
+
+
+def _push_files(
+    writer: "ShuffleWriter", files: Sequence[BinaryIO], buffer_size: int, advance: "Advance"
+) -> tuple[int, int]:
+    """Push each file to its subpartition, and the events that end it. Returns the numbers of buffers and of bytes."""
+    from protocol.shuffle.events import EndOfData, EndOfPartition
+
+    buffers = size = 0
+    # One buffer of each file in turn, so that all readers progress evenly.
+    turn = deque(enumerate(files))
+    while turn:
+        subpartition, file = turn.popleft()
+        data = file.read(buffer_size)
+        if data:
+            writer.push(subpartition, data)
+            buffers, size = buffers + 1, size + len(data)
+            advance(len(data))
+            turn.append((subpartition, file))
+        else:
+            writer.push_event(EndOfData(), subpartition)
+            writer.push_event(EndOfPartition(), subpartition)
+    return buffers, size
 
 
 @command.command(cls=AddressCommand)
