@@ -129,7 +129,7 @@ TestAcknowledgedMachine = AcknowledgedMachine.TestCase
 TestAcknowledgedMachine.settings = settings(max_examples=150, stateful_step_count=40)
 
 
-def test_at_the_bound_only_what_makes_another_hole_is_refused() -> None:
+def test_at_bound_only_further_holes_are_refused() -> None:
     acknowledged = Acknowledged(ranges_max=2)
     acknowledged.add(10, 11)
     acknowledged.add(20, 21)
@@ -141,7 +141,7 @@ def test_at_the_bound_only_what_makes_another_hole_is_refused() -> None:
     assert 1 == acknowledged.add(0, 1)  # moves the start
 
 
-def test_a_million_holes_are_refused_and_none_is_forgotten() -> None:
+def test_million_holes_are_refused_without_forgetting_any() -> None:
     # Pulsar's issue 25540: what is above the limit was acknowledged for the consumer, and delivered again after a restart.
     acknowledged = Acknowledged(ranges_max=1000)
     kept = []
@@ -155,13 +155,13 @@ def test_a_million_holes_are_refused_and_none_is_forgotten() -> None:
     assert all(acknowledged.covers(offset) for offset in kept)
 
 
-def test_a_bit_set_longer_than_its_batch_takes_no_more_memory_than_the_batch() -> None:
+def test_bit_set_takes_no_more_memory_than_batch() -> None:
     acknowledged = Acknowledged()
     assert 1 == acknowledged.add_part(0, 3, (1 << 40_000_000) - 2)
     assert 0b110 == acknowledged.part(0)
 
 
-def test_a_batch_that_claims_two_billion_records_costs_what_its_bits_cost() -> None:
+def test_batch_claiming_two_billion_records_costs_its_bits() -> None:
     acknowledged = Acknowledged()
     assert 2**31 - 2 == acknowledged.add_part(0, 2**31 - 1, 1)
     assert 1 == acknowledged.part(0)
@@ -177,7 +177,7 @@ def test_the_bits_of_all_parts_are_bounded() -> None:
     acknowledged.add_part(100_000_000, 100_000_000, large)
 
 
-def test_offsets_without_records_are_never_refused_but_reading_must_stop() -> None:
+def test_absent_offsets_are_accepted_but_stop_the_reader() -> None:
     acknowledged = Acknowledged(ranges_max=2)
     for offset in (10, 20, 30):
         assert not acknowledged.crowded
@@ -202,8 +202,6 @@ def test_offsets_without_records_are_never_refused_but_reading_must_stop() -> No
         ([], [(9, 2, 1), (7, 2, 1)]),
     ],
 )
-def test_a_state_that_cannot_have_been_is_not_restored(
-    ranges: list[tuple[int, int]], parts: list[tuple[int, int, int]]
-) -> None:
+def test_impossible_state_is_not_restored(ranges: list[tuple[int, int]], parts: list[tuple[int, int, int]]) -> None:
     with pytest.raises(ValueError):
         Acknowledged(5).restore(ranges, parts)

@@ -60,7 +60,7 @@ def test_what_lies_before_an_offset_goes_at_once(wanted: list[int], cuts: list[i
                 check(offsets, model, offset)
 
 
-def test_many_offsets_in_any_order_lie_in_blocks_of_a_bounded_size() -> None:
+def test_unordered_offsets_lie_in_blocks_of_bounded_size() -> None:
     wanted = list(range(0, 100_000, 2))
     shuffled = wanted[:]
     random.Random(1).shuffle(shuffled)

@@ -11,7 +11,7 @@ from broker.metadata.catalogue import TopicRow, TransactionRow
 from broker.metadata.sqlite import SqliteCatalogue
 
 
-def test_a_damaged_file_is_refused_with_a_sentence_that_says_what_to_do(tmp_path: Path) -> None:
+def test_damaged_file_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"this is no database" * 1000)
     with pytest.raises(ConfigError, match=r"is damaged .*: restore it from a backup"):
         SqliteCatalogue(f"{tmp_path}/c")
@@ -30,7 +30,7 @@ def test_damage_inside_is_found_at_the_start(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/c")
 
 
-def test_an_addition_to_a_large_transaction_does_not_write_all_of_it(tmp_path: Path) -> None:
+def test_addition_to_large_transaction_writes_only_the_addition(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     partitions = tuple(("topic", number) for number in range(20_000))
     catalogue.save_transactions([TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", partitions, (), 1, 1, -1, -1)])
@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/none/c")
 
 
-def test_nobody_else_may_read_a_new_file_with_credentials(tmp_path: Path) -> None:
+def test_new_file_with_credentials_is_private(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     catalogue.set_meta("a", "1")
     assert {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == dict.fromkeys(

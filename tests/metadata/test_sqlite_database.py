@@ -33,7 +33,7 @@ PRAGMA user_version=1;
 """
 
 
-def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+def test_catalogue_of_first_layout_is_upgraded(tmp_path: Path) -> None:
     path = str(tmp_path / "catalogue.sqlite")
     connection = sqlite3.connect(path)
     connection.executescript(FIRST_LAYOUT)
@@ -69,7 +69,7 @@ INSERT INTO transactions VALUES ('went-on', 8, 3, 2, 60000, 'Empty', '[]', '[]',
 )
 
 
-def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
+def test_catalogue_of_second_layout_is_upgraded(tmp_path: Path) -> None:
     path = str(tmp_path / "catalogue.sqlite")
     connection = sqlite3.connect(path)
     connection.executescript(SECOND_LAYOUT)

@@ -73,7 +73,7 @@ def test_the_bytes_of_pending_members_are_bounded() -> None:
     assert 0 < group.group._pending.size_bytes <= 64 * KIB
 
 
-def test_many_pending_members_expire_in_a_few_steps_each() -> None:
+def test_many_pending_members_expire_in_few_steps_each() -> None:
     group, count = ClassicGroupDriver(), 1_000
     group.now = Instant(0.0)
     for _ in range(count):
@@ -115,7 +115,7 @@ def expire(group: ClassicGroupDriver, now: float) -> None:
 # One group --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
+def test_member_with_oversized_metadata_is_refused() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     for version in (3, 9):
         assert group.join(version=version, protocols=[("range", bytes(MIB))]).error == ErrorCode.group_max_size_reached
@@ -124,7 +124,7 @@ def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
     assert (group.group.size_bytes, len(group.group._pending)) == (0, 0)
 
 
-def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on() -> None:
+def test_group_at_byte_bound_admits_nobody_and_continues() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     large = [("range", bytes(400 * KIB))]
     first, second = group.stable(2, protocols=large)
@@ -141,7 +141,7 @@ def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on(
     assert group.join(protocols=large).error == ErrorCode.member_id_required, "there is memory again"
 
 
-def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
+def test_oversized_assignment_is_refused_as_by_kafka() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     follower = group.join_new()
@@ -156,14 +156,14 @@ def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
     assert last.error == ErrorCode.none
 
 
-def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
+def test_assignment_to_unknown_members_does_not_count() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     sync = group.sync(leader.member_id, assignments={"stranger": bytes(2 * MIB), leader.member_id: b"mine"})
     assert (sync.error, sync.result.assignment) == (ErrorCode.none, b"mine")
 
 
-def test_the_number_of_topic_names_that_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_topic_names_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "_NAMES_MAX", 10)
     same = bytes(encode_subscription(["t"] * 6))
     assert subscribed_topics([same] * 1_000) == {"t"}
@@ -276,7 +276,7 @@ def test_a_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
     assert harness.listed() == {"new": "Empty"}
 
 
-def test_a_request_with_many_members_is_processed_in_parts(
+def test_request_with_many_members_is_processed_in_parts(
     new_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
@@ -292,9 +292,7 @@ def test_a_request_with_many_members_is_processed_in_parts(
     ),
     st.integers(1, 6),
 )
-def test_offsets_are_fetched_in_parts_in_the_order_of_the_request(
-    wanted: list[tuple[str, list[int]]], most: int
-) -> None:
+def test_offsets_are_fetched_in_parts_in_request_order(wanted: list[tuple[str, list[int]]], most: int) -> None:
     parts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offset_coordinator, "LOCKED_MAX", most)

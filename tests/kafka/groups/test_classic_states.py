@@ -53,7 +53,7 @@ def test_the_docstring_explains_every_event() -> None:
     assert {event.name for event in ClassicGroupEvent} <= set(explained)
 
 
-def test_a_state_follows_exactly_those_that_it_follows_in_kafka() -> None:
+def test_states_follow_each_other_as_in_kafka() -> None:
     assert {state: {before for (before, _), after in TABLE.items() if after is state} for state in S} == PREVIOUS
 
 

@@ -36,7 +36,7 @@ def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | st
         assert first is None if not model else first is not None and model[first] == min(model.values())
 
 
-def test_of_equal_deadlines_the_first_that_was_set_comes_first() -> None:
+def test_equal_deadlines_come_in_the_order_of_setting() -> None:
     deadlines = Deadlines()
     for key in "cab":
         deadlines.set(key, 1.0)
@@ -47,7 +47,7 @@ def test_of_equal_deadlines_the_first_that_was_set_comes_first() -> None:
     assert order == ["c", "a", "b"]
 
 
-def test_deadlines_that_are_put_off_or_removed_many_times_do_not_fill_the_heap() -> None:
+def test_many_moved_or_removed_deadlines_keep_heap_small() -> None:
     deadlines = Deadlines()
     for n in range(5_000):
         deadlines.set("heartbeat", float(n))
@@ -78,7 +78,7 @@ def test_the_first_of_all_kinds_counts() -> None:
     assert schedule.next() == 30.0
 
 
-def test_a_deadline_that_moves_back_does_not_move_the_time_to_wake() -> None:
+def test_later_deadline_does_not_move_the_wake_time() -> None:
     schedule = Schedule()
     schedule.set_member("m", 10.0)
     schedule.set_member("m", 15.0)

@@ -60,7 +60,7 @@ def test_a_task_of_many_slices_lets_others_pass(work: Work) -> None:
     assert work.done == ["other", "sliced"]
 
 
-def test_a_group_has_the_thread_for_a_fifth_of_the_time(work: Work) -> None:
+def test_group_has_thread_for_fifth_of_the_time(work: Work) -> None:
     work.submit("greedy", 100, takes_s=0.1, name="first")
     work.run()
     began = work.clock.now
@@ -88,7 +88,7 @@ def test_it_pauses_for_as_long_as_it_worked(work: Work) -> None:
     assert work.pauses[-1] == 0.1
 
 
-def test_a_task_that_fails_does_not_end_the_thread(work: Work) -> None:
+def test_failing_task_does_not_end_the_thread(work: Work) -> None:
     work.worker.submit(Task("bad", 1, lambda: 1 / 0 > 0, lambda: None))
     work.submit("good", 1)
     work.run()

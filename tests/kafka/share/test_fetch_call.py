@@ -8,7 +8,7 @@ from broker.kafka.share.fetch_call import NEXT, State
 ROWS = re.findall(r"^\| ([A-Z_]+) \| [^|]+ \| ([A-Z_]+) \|$", fetch_call.__doc__ or "", re.MULTILINE)
 
 
-def test_the_table_of_the_docstring_is_the_one_in_force() -> None:
+def test_docstring_table_is_in_force() -> None:
     rows = {(State(before), State(after)) for before, after in ROWS}
     assert rows == {(before, after) for before, following in NEXT.items() for after in following}
 

@@ -198,7 +198,7 @@ def test_what_retention_took_away_may_be_acknowledged() -> None:
     assert {6: (None, 1)} | dict.fromkeys(range(7, 10), ("m", 0)) == states(partition)
 
 
-def test_a_record_that_straddles_the_new_start_keeps_what_is_left() -> None:
+def test_record_that_straddles_new_start_keeps_its_rest() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.member_left("m")
@@ -229,7 +229,7 @@ def test_what_was_released_comes_before_what_is_new() -> None:
     assert [AcquiredRecords(2, 3, 2), AcquiredRecords(10, 12, 1)] == acquire(partition, "n", (0, 4), (5, 9), (10, 12))
 
 
-def test_batches_are_taken_whole_unless_the_client_limits_the_records() -> None:
+def test_batches_are_whole_unless_client_limits_records() -> None:
     partition = SharePartition(0, SETTINGS)
     assert [AcquiredRecords(0, 7, 1)] == acquire(partition, "m", (0, 3), (4, 7), (8, 11), max_records=5)
     partition = SharePartition(0, SETTINGS)
@@ -240,13 +240,13 @@ def test_batches_are_taken_whole_unless_the_client_limits_the_records() -> None:
     assert {3: (None, 0), 4: (None, 0)}.items() <= states(partition).items()
 
 
-def test_acquired_ranges_are_as_long_as_the_client_likes_them() -> None:
+def test_acquired_ranges_have_the_clients_batch_size() -> None:
     partition = SharePartition(0, SETTINGS)
     found = acquire(partition, "m", (0, 2), (3, 5), (6, 8), (9, 11), batch_size=5)
     assert [AcquiredRecords(0, 5, 1), AcquiredRecords(6, 11, 1)] == found
 
 
-def test_what_is_not_in_the_log_is_passed_over() -> None:
+def test_offsets_absent_from_log_are_passed_over() -> None:
     """Compaction has removed 0 to 4 and 8 to 9 before anybody has had them, and 5 while it was available."""
     partition = SharePartition(0, SETTINGS)
     assert [AcquiredRecords(5, 7, 1), AcquiredRecords(10, 12, 1)] == acquire(partition, "m", (5, 7), (10, 12))
@@ -266,7 +266,7 @@ def test_a_marker_is_passed_over() -> None:
     assert [(3, 4)] == list(partition.done())
 
 
-def test_what_is_not_sent_after_all_does_not_count() -> None:
+def test_unsent_records_do_not_count() -> None:
     partition = SharePartition(0, SETTINGS)
     found = acquire(partition, "m", (0, 2), (3, 5), batch_size=1)
     partition.undo("m", found[1:])
@@ -274,14 +274,14 @@ def test_what_is_not_sent_after_all_does_not_count() -> None:
     assert [AcquiredRecords(3, 5, 1)] == acquire(partition, "n", (3, 5))
 
 
-def test_a_member_that_leaves_costs_its_records_no_delivery() -> None:
+def test_leaving_member_costs_its_records_no_delivery() -> None:
     partition = SharePartition(0, SETTINGS)
     for _ in range(5):
         assert [AcquiredRecords(0, 3, 1)] == acquire(partition, "m", (0, 3))
         partition.member_left("m")
 
 
-def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
+def test_record_is_delivered_up_to_the_limit() -> None:
     partition = SharePartition(0, SETTINGS)
     for count in (1, 2):
         assert [AcquiredRecords(0, 3, count)] == acquire(partition, "m", (0, 3), now=20.0 * count)
@@ -335,7 +335,7 @@ def test_what_the_log_has_lost_is_forgotten() -> None:
     assert (5, 5, []) == (again.start, again.end, list(again.done()))
 
 
-def test_what_could_not_be_stored_is_as_it_was() -> None:
+def test_unstored_acknowledgement_restores_the_former_state() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.acknowledge("m", [batch(2, 5, RELEASE)], 0.0)

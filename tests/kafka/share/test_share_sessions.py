@@ -84,7 +84,7 @@ def test_a_connection_has_only_so_many_sessions() -> None:
     assert there is sessions.open("g", "there", 1)[1]
 
 
-def test_a_session_belongs_to_the_connection_that_has_opened_it() -> None:
+def test_session_belongs_to_its_opening_connection() -> None:
     sessions = ShareSessions()
     _, _ = sessions.open("g", "m", 1)
     second, _ = sessions.open("g", "m", 2)
@@ -124,7 +124,7 @@ def test_a_session_that_was_closed_gets_no_room() -> None:
     assert 0 == sessions.partitions.taken
 
 
-def test_two_requests_that_add_the_same_partitions_take_no_room_for_ever() -> None:
+def test_concurrent_requests_for_same_partitions_leak_no_room() -> None:
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     for _ in range(2):

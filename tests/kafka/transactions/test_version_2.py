@@ -51,7 +51,7 @@ def saves(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> list[
 # Additions ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_is_open_when_its_addition_is_durable_and_not_before(harness: TransactionHarness) -> None:
+def test_partition_opens_when_its_addition_is_durable(harness: TransactionHarness) -> None:
     me = harness.init()
     answer = add(harness, me, T0)
     assert answer.is_awaited
@@ -63,9 +63,7 @@ def test_a_partition_is_open_when_its_addition_is_durable_and_not_before(harness
     assert not harness.log(*T1).transactions.allows(*attrs.astuple(me))
 
 
-def test_additions_that_come_while_one_is_made_are_made_together(
-    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simultaneous_additions_are_made_together(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     me = harness.init()
     made = saves(harness, monkeypatch)
     answers = [add(harness, me, T0), *(add(harness, me, T1) for _ in range(50)), commit_offset(harness, me, 5)]
@@ -76,7 +74,7 @@ def test_additions_that_come_while_one_is_made_are_made_together(
     assert len(made) == 2
 
 
-def test_one_that_comes_between_a_change_and_those_that_wait_for_it_goes_first(
+def test_addition_between_change_and_waiters_goes_first(
     harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = harness.init()
@@ -121,7 +119,7 @@ def test_nothing_is_added_while_the_end_is_decided(harness: TransactionHarness) 
     assert Claim(me.producer_id, me.epoch + 1) == ended.claim
 
 
-def test_an_end_that_comes_while_something_is_added_is_asked_again(harness: TransactionHarness) -> None:
+def test_end_during_addition_is_asked_again(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
     assert ErrorCode.concurrent_transactions == end(harness, me).error
@@ -131,7 +129,7 @@ def test_an_end_that_comes_while_something_is_added_is_asked_again(harness: Tran
     assert ErrorCode.none == ended.error
 
 
-def test_additions_that_cannot_be_made_durable_are_refused_one_and_all(harness: TransactionHarness) -> None:
+def test_additions_that_cannot_be_saved_are_all_refused(harness: TransactionHarness) -> None:
     me = harness.init()
     answers = [add(harness, me, T0), add(harness, me, T1), commit_offset(harness, me, 5)]
     harness.database.fails = True
@@ -164,7 +162,7 @@ def test_the_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
     harness.close()
 
 
-def test_a_topic_that_was_made_again_takes_batches_of_the_same_transaction(harness: TransactionHarness) -> None:
+def test_recreated_topic_takes_batches_of_same_transaction(harness: TransactionHarness) -> None:
     me = harness.init()
     transact(harness, me)
     harness.storage.manager.delete_topic("t")
@@ -177,7 +175,7 @@ def test_a_topic_that_was_made_again_takes_batches_of_the_same_transaction(harne
     assert harness.seen() == [b"again"]
 
 
-def test_nothing_is_asked_of_a_coordinator_that_has_stopped(harness: TransactionHarness) -> None:
+def test_stopped_coordinator_is_asked_nothing(harness: TransactionHarness) -> None:
     me = harness.init()
     harness.transactions.shut_down()
     assert ErrorCode.coordinator_not_available == add(harness, me, T0).error
@@ -188,7 +186,7 @@ def test_nothing_is_asked_of_a_coordinator_that_has_stopped(harness: Transaction
 # The end --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_that_was_too_slow_may_abort_and_go_on(harness: TransactionHarness) -> None:
+def test_slow_producer_may_abort_and_continue(harness: TransactionHarness) -> None:
     me = harness.init(timeout_ms=1_000)
     transact(harness, me)
     harness.wait(2.0)
@@ -217,7 +215,7 @@ def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -
     assert ErrorCode.producer_fenced == harness.end(guessed, True)
 
 
-def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harness: TransactionHarness) -> None:
+def test_slow_producer_may_not_continue_after_another_came(harness: TransactionHarness) -> None:
     me = harness.init(timeout_ms=1_000)
     transact(harness, me)
     harness.wait(2.0)
@@ -225,7 +223,7 @@ def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harn
     assert ErrorCode.producer_fenced == end(harness, me, False).error
 
 
-def test_an_end_whose_markers_cannot_be_written_yet_is_answered(harness: TransactionHarness) -> None:
+def test_end_with_unwritten_markers_is_answered(harness: TransactionHarness) -> None:
     me = harness.init()
     transact(harness, me)
     harness.log(*T1).state.go_offline("its disk is gone")
@@ -247,7 +245,7 @@ def at_the_last_epoch(harness: TransactionHarness) -> Claim:
     return attrs.evolve(me, epoch=LAST_EPOCH)
 
 
-def test_who_is_told_of_a_new_producer_id_early_is_asked_to_wait(harness: TransactionHarness) -> None:
+def test_early_user_of_new_producer_id_must_wait(harness: TransactionHarness) -> None:
     me = at_the_last_epoch(harness)
     transact(harness, me)
     harness.log(*T1).state.go_offline("its disk is gone")
@@ -267,7 +265,7 @@ def test_no_producer_id_to_be_had_ends_nothing(harness: TransactionHarness) -> N
     assert harness.phase() is Phase.ONGOING
 
 
-def test_a_producer_that_was_too_slow_with_its_last_epoch_aborts_and_goes_on(harness: TransactionHarness) -> None:
+def test_slow_producer_at_last_epoch_aborts_and_continues(harness: TransactionHarness) -> None:
     me = at_the_last_epoch(harness)
     transact(harness, me)
     harness.wait(61.0)
@@ -283,7 +281,7 @@ def test_a_producer_that_was_too_slow_with_its_last_epoch_aborts_and_goes_on(har
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, is_last: bool) -> None:
+def test_crash_between_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, is_last: bool) -> None:
     """The broker dies after the n-th step of the end, for every n, and the producer asks once more."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
@@ -323,7 +321,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
     raise AssertionError("it never ends")
 
 
-def test_a_crash_while_a_partition_is_added_leaves_no_batch_in_it(tmp_path: Path) -> None:
+def test_crash_during_addition_leaves_no_batch(tmp_path: Path) -> None:
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
         me = harness.init()

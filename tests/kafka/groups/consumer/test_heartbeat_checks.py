@@ -57,13 +57,13 @@ def test_a_group_has_a_name() -> None:
     assert result.message == "GroupId can't be empty."
 
 
-def test_in_version_0_only_members_that_join_have_no_id() -> None:
+def test_in_version_0_only_joining_members_lack_ids() -> None:
     assert check_heartbeat("group", attrs.evolve(JOIN, member_id=""), 0, ASSIGNORS) is None
     for epoch in (1, -1):
         assert check_heartbeat("group", HeartbeatRequest("", epoch), 0, ASSIGNORS) is not None
 
 
-def test_an_assignor_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_missing_assignor_is_refused_with_the_supported_names() -> None:
     result = check_heartbeat("group", attrs.evolve(JOIN, server_assignor="sticky"), 1, ASSIGNORS)
     assert result is not None
     assert result.error is ErrorCode.unsupported_assignor

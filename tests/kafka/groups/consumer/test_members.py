@@ -43,7 +43,7 @@ def test_the_docstring_explains_every_event() -> None:
     assert {event.name for event in MemberEvent} <= set(re.findall(r"\b([A-Z_]+):", DOC))
 
 
-def test_the_table_of_the_group_in_the_docstring_is_what_the_function_does() -> None:
+def test_group_state_function_follows_the_docstring_table() -> None:
     rows = re.findall(r"^(none|some)  +(any|greater|equal)[^-]*?  +(\S.*?)  +([A-Z]+)$", DOC, re.MULTILINE)
     assert [row[3] for row in rows] == ["EMPTY", "ASSIGNING", "RECONCILING", "STABLE"]
     for members, epoch, reconciled, name in rows:

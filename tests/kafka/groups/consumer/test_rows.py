@@ -57,7 +57,7 @@ def test_a_group_comes_back_as_it_was(row: GroupRow) -> None:
     assert decode_group("g", encode_group(row)) == row
 
 
-def test_the_row_of_a_group_names_its_version_and_its_type() -> None:
+def test_group_row_names_its_version_and_type() -> None:
     assert json.loads(encode_group(GroupRow(3, 2)))["version"] == 1
     assert json.loads(encode_group(GroupRow(3, 2)))["type"] == "consumer"
 
@@ -77,7 +77,7 @@ def test_a_state_of_a_newer_version_is_unknown() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b"1", b"\xff", b'{"version":2}', b'{"version":1}', b'{"version":1,"type":"share"}']
 )
-def test_what_is_not_a_row_is_a_storage_error(data: bytes) -> None:
+def test_invalid_row_is_a_storage_error(data: bytes) -> None:
     member = ConsumerMember("m")
     with pytest.raises(StorageError, match="row '' of group 'g'"):
         decode_group("g", data)

@@ -92,7 +92,7 @@ def test_with_several_subscriptions_it_comes_to_rest(subscribed: Subscriptions, 
 
 
 @loop_over(("members", "partitions"), [*itertools.product([1, 2, 3, 7, 10], [1, 2, 5, 10, 23])])
-def test_who_comes_or_goes_moves_no_more_than_needed(members: int, partitions: int) -> None:
+def test_joins_and_leaves_move_no_more_than_needed(members: int, partitions: int) -> None:
     counts, topics = {TOPICS[0]: partitions}, frozenset(TOPICS[:1])
     before = assign({f"m{number}": topics for number in range(members)}, counts, {})
     more = assign({f"m{number}": topics for number in range(members + 1)}, counts, before)
@@ -105,7 +105,7 @@ def test_who_comes_or_goes_moves_no_more_than_needed(members: int, partitions: i
     assert all(flat(before[member]) <= flat(fewer[member]) for member in fewer) or members > partitions
 
 
-def test_a_member_of_several_subscriptions_is_not_given_everything() -> None:
+def test_member_of_several_subscriptions_does_not_get_everything() -> None:
     """Kafka's example: one member for each of two topics, and one for both. Kafka balances each topic by itself: 3, 3, 6."""
     one, two = TOPICS[:2]
     subscribed = {"first": frozenset({one}), "second": frozenset({two}), "both": frozenset({one, two})}
@@ -144,7 +144,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("members", "partitions"), [(10, 1), (1, 10), (5, 5)])
-def test_the_cost_grows_with_members_and_partitions_and_not_with_their_product(members: int, partitions: int) -> None:
+def test_cost_grows_with_members_and_partitions_not_product(members: int, partitions: int) -> None:
     def cost(factor: int) -> int:
         subscribed = {f"m{number}": frozenset(TOPICS[:1]) for number in range(members * factor)}
         counts = {TOPICS[0]: partitions * factor}
@@ -153,7 +153,7 @@ def test_the_cost_grows_with_members_and_partitions_and_not_with_their_product(m
     assert cost(40) < 2 * 10 * cost(4)
 
 
-def test_the_order_of_members_does_not_decide_who_keeps_what() -> None:
+def test_member_order_does_not_decide_who_keeps_partitions() -> None:
     topics, counts = frozenset(TOPICS[:2]), {TOPICS[0]: 5, TOPICS[1]: 6}
     members = [f"m{number}" for number in range(4)]
     before = assign(dict.fromkeys(members, topics), counts, {})
