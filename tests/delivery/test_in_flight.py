@@ -16,7 +16,7 @@ FIRST, WEIGHT = 5, 3
 
 
 class Case:
-    """One record in a table, and what can happen to it."""
+    """A record in a table, and its possible events."""
 
     def __init__(self, state: str) -> None:
         self.table = InFlight(failures_max=2, lock_s=10.0)
@@ -169,10 +169,10 @@ def test_ranges_are_cut_out_of_the_records(weights: list[tuple[int, bool, bool]]
         offset += weight
     edges = sorted(bounds)
     ranges = [(first, last - 1) for first, last in zip(edges[::2], edges[1::2], strict=False)]
-    found = table.cut(ranges)
+    records = table.cut(ranges)
     wanted = {offset for first, last in ranges for offset in range(first, last + 1)}
     assert sorted(wanted & set(state)) == [
-        offset for record in found for offset in range(record.first, record.first + record.weight)
+        offset for record in records for offset in range(record.first, record.first + record.weight)
     ]
     after = {
         offset: (record.tag, record.owner is owner)
@@ -205,8 +205,8 @@ class InFlightMachine(RuleBasedStateMachine):
         self.offset = 0
 
     def pick(self, which: int, *, acquired: bool | None) -> tuple[int, Record] | None:
-        found = [offset for offset, row in self.model.items() if acquired is None or (row[0] is not None) == acquired]
-        offset = found[which % len(found)] if found else None
+        offsets = [offset for offset, row in self.model.items() if acquired is None or (row[0] is not None) == acquired]
+        offset = offsets[which % len(offsets)] if offsets else None
         return None if offset is None else (offset, self.table.records[offset])
 
     @rule(weight=st.integers(1, 6), owner=st.integers(0, 1), passed=st.booleans())

@@ -38,7 +38,7 @@ def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
         check(filled, model, probe)
         offsets.clear()
         check(offsets, [], probe)
-    assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # all of the empty ones have these
+    assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # shared by all empty sets
 
 
 @given(st.lists(st.integers(0, 40), max_size=40, unique=True), st.lists(st.integers(-1, 41), max_size=4))

@@ -1,4 +1,4 @@
-"""What only the SQLite catalogue does: damage, versions, threads, errors. tests/contract/test_catalogue.py has the rest."""
+"""Properties of the SQLite catalogue alone: damage, versions, threads, errors. The rest: tests/contract/test_catalogue.py."""
 
 import threading
 import uuid

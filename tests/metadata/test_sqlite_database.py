@@ -84,7 +84,7 @@ def test_catalogue_of_second_layout_is_upgraded(tmp_path: Path) -> None:
 
 
 def tables(path: str) -> tuple[int, list[tuple[str, str]]]:
-    """The number of the layout, and the tables with what has made them."""
+    """The number of the layout, and the tables with the SQL that made them."""
     connection = sqlite3.connect(path)
     made = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
     (version,) = connection.execute("PRAGMA user_version").fetchone()

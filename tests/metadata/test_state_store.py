@@ -1,4 +1,4 @@
-"""States in the catalogue: what is answered is durable, many changes are one row, and failures are tried again."""
+"""States in the catalogue: answered changes are durable, many changes share a row, and failures are tried again."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,7 +40,7 @@ class Rows:
 
 
 class Thing:
-    """``value`` None: it is gone."""
+    """``value`` None: deleted."""
 
     def __init__(self, key: str = "k") -> None:
         self.key = key

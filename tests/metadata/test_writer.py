@@ -1,4 +1,4 @@
-"""Changes that were handed in while the last fsync ran are one transaction, and each caller is told what became of its own."""
+"""Changes that arrive during the last fsync share a transaction, and each caller is told the outcome of its own change."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The memory and the work that one client can cause, in one group and in all groups together, are bounded."""
+"""The memory and the work that a client can cause, in one group and in all groups together, are bounded."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
 
 
 class Instant(float):
-    """A time that counts comparisons: a measure of what a group's deadlines cost that is the same on every machine."""
+    """A time that counts comparisons, as a machine-independent measure of the cost of a group's deadlines."""
 
     compared = 0
 
@@ -97,7 +97,7 @@ def test_many_members_expire_in_a_few_steps_each() -> None:
 
 
 def generation_of(group: ClassicGroupDriver, count: int) -> list[str]:
-    """A generation of ``count`` members. One more has joined first and not come back for the rebalance."""
+    """A generation of ``count`` members. Another member has joined first and not come back for the rebalance."""
     group.now = Instant(0.0)
     for _ in range(count + 1):
         group.join(version=3)
@@ -132,7 +132,7 @@ def test_group_at_byte_bound_admits_nobody_and_continues() -> None:
     assert group.join(instance="static", protocols=large).error == ErrorCode.group_max_size_reached
     assert group.group.state is ClassicGroupState.STABLE, "a refused join does not disturb the members"
     assert group.heartbeat(first) == ErrorCode.none
-    again = group.join(first, protocols=large)  # the metadata that it has already is not counted twice
+    again = group.join(first, protocols=large)  # its present metadata is not counted twice
     assert again.is_parked
     assert group.join(second, protocols=[("range", bytes(700 * KIB))]).error == ErrorCode.group_max_size_reached
     assert group.join(second, protocols=large).error == ErrorCode.none
@@ -151,8 +151,8 @@ def test_oversized_assignment_is_refused_as_by_kafka() -> None:
     assert (answer.error, waiting.error) == (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error)
     assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert not group.saves
-    for one in (leader, follower):
-        last = group.join(one.member_id)
+    for member in (leader, follower):
+        last = group.join(member.member_id)
     assert last.error == ErrorCode.none
 
 

@@ -24,7 +24,7 @@ HAS_MEMBERS_IN_A_GENERATION = {S.COMPLETING_REBALANCE, S.STABLE}
 
 
 def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroupState | None:
-    """What the meaning of the event says; None if it cannot happen in that state."""
+    """The next state by the meaning of the event; None if it cannot happen in that state."""
     if event is E.BROKER_STOPPED:
         return S.DEAD
     if event is E.GROUP_DELETED:
@@ -39,7 +39,7 @@ def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroup
         return S.PREPARING_REBALANCE if state is S.COMPLETING_REBALANCE else None
     if event is E.LIMIT_LOWERED:
         return S.PREPARING_REBALANCE if state is S.STABLE else None
-    # The rest begins a rebalance: something has changed about the members of a generation, or an empty group has a first one.
+    # The rest begins a rebalance: the members of a generation have changed, or an empty group has a first member.
     begins = state in HAS_MEMBERS_IN_A_GENERATION or (state is S.EMPTY and event is E.MEMBER_JOINED)
     return S.PREPARING_REBALANCE if begins else None
 

@@ -1,5 +1,5 @@
 """Consumer groups of KIP-848 in the coordinator: durable before answered, restarts, changes of topics, of settings and of the
-protocol. What a group decides is tested in tests/kafka/groups/consumer."""
+protocol. The decisions of a group are tested in tests/kafka/groups/consumer."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ SESSION = "consumer.session.timeout.ms"
 
 
 class Member:
-    """A client that does as it is told."""
+    """An obedient client."""
 
     def __init__(self, harness: GroupHarness, member_id: str, group: str = "g") -> None:
         self.harness, self.id, self.group, self.epoch = harness, member_id, group, 0
@@ -49,7 +49,7 @@ class Member:
         return self
 
     def beat(self, **how: Any) -> HeartbeatResult:
-        """Says what it owns, and takes what it is told."""
+        """Report the owned partitions, and take the assigned."""
         parked = self.ask(self.epoch, **{"owned": self.owned, **how})
         self.harness.write()
         return self.take(parked.result)
@@ -76,7 +76,7 @@ def harness(harness: GroupHarness) -> GroupHarness:
 
 
 def settled(*members: Member, rounds: int = 5) -> list[int]:
-    """How many partitions each has in the end; nobody has another's."""
+    """The number of partitions of each in the end; nobody has another's."""
     for _ in range(rounds):
         for member in members:
             member.beat()
@@ -86,9 +86,9 @@ def settled(*members: Member, rounds: int = 5) -> list[int]:
 
 
 def described(harness: GroupHarness, group: str = "g") -> ConsumerGroupDescription:
-    found = harness.groups.consumers.describe(group)
-    assert isinstance(found, ConsumerGroupDescription)
-    return found
+    description = harness.groups.consumers.describe(group)
+    assert isinstance(description, ConsumerGroupDescription)
+    return description
 
 
 # Durability ---------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the coordinator does around the groups: refusals, timers, the catalogue, restarts, administration."""
+"""The coordinator around the groups: refusals, timers, the catalogue, restarts, administration."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Deadlines against a plain dictionary, what they cost, and which of a group's deadlines it is woken for."""
+"""Deadlines against a plain dictionary, their cost, and the wake-ups of a group's schedule."""
 
 from math import inf
 
@@ -21,11 +21,11 @@ STEPS = st.lists(
 @given(STEPS)
 def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
     deadlines, model = Deadlines(), dict[str, float]()
-    for what, key, value in steps:
-        if what == "set":
+    for action, key, value in steps:
+        if action == "set":
             model[key] = float(value)
             deadlines.set(key, float(value))
-        elif what == "remove":
+        elif action == "remove":
             model.pop(key, None)
             deadlines.remove(key)
         elif value not in model and key in model:

@@ -1,4 +1,4 @@
-"""How members join a group: ids, generations, protocols and refusals."""
+"""Joins of a group: ids, generations, protocols and refusals."""
 
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
@@ -48,7 +48,7 @@ def test_join_is_parked_until_all_known_members_joined(group: ClassicGroupDriver
     assert newcomer.is_parked
     assert again.is_parked
     last = group.join(b)
-    assert {one.result.generation for one in (newcomer, again, last)} == {3}
+    assert {join.result.generation for join in (newcomer, again, last)} == {3}
 
 
 def test_member_without_join_in_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
@@ -238,7 +238,7 @@ def test_first_rebalance_waits_longer_while_members_arrive() -> None:
     group.wait(0.1)
     assert first.is_parked
     group.wait(3)
-    assert {one.result.generation for one in (first, second, third)} == {1}
+    assert {join.result.generation for join in (first, second, third)} == {1}
 
 
 def test_first_rebalance_is_bounded_by_the_rebalance_timeout() -> None:

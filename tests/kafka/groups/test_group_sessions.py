@@ -1,4 +1,4 @@
-"""Heartbeats, sessions, leaving, and who may commit."""
+"""Heartbeats, sessions, leaving, and the right to commit."""
 
 import pytest
 
@@ -227,7 +227,7 @@ def test_rebalancing_group_is_described_with_members_alone(group: ClassicGroupDr
     group.join(leader)
     description = group.group.describe()
     assert (description.state, description.protocol_name) == (ClassicGroupState.PREPARING_REBALANCE, "")
-    assert {(one.member_id, one.metadata, one.assignment) for one in description.members} == {
+    assert {(member.member_id, member.metadata, member.assignment) for member in description.members} == {
         (leader, b"", b""),
         (follower, b"", b""),
     }
@@ -277,8 +277,8 @@ def test_empty_group_keeps_counting_generations_after_restart(group: ClassicGrou
 def test_last_joins_are_refused_under_lower_limit(group: ClassicGroupDriver) -> None:
     members = group.stable(3)
     after = ClassicGroupDriver(group=ClassicGroup.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
-    assert [after.heartbeat(one, 3) for one in members] == [ErrorCode.rebalance_in_progress] * 3
-    joins = [after.join(one) for one in members]
+    assert [after.heartbeat(member_id, 3) for member_id in members] == [ErrorCode.rebalance_in_progress] * 3
+    joins = [after.join(member_id) for member_id in members]
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]
 
 

@@ -15,7 +15,7 @@ def stable_pair(group: ClassicGroupDriver) -> tuple[str, str]:
     second = group.join(instance="pod-1", session_ms=LONG)
     first = group.join(first.member_id, instance="pod-0", session_ms=LONG)
     ids = first.member_id, second.member_id
-    group.sync(ids[0], assignments={one: f"for {one}".encode() for one in ids})
+    group.sync(ids[0], assignments={member_id: f"for {member_id}".encode() for member_id in ids})
     group.sync(ids[1])
     assert (group.group.state, group.group.generation, group.group.members.leader) == (
         ClassicGroupState.STABLE,

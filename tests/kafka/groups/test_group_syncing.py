@@ -1,4 +1,4 @@
-"""How the leader's assignment reaches the members, and what can go wrong."""
+"""The leader's assignment on its way to the members, and its failures."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from tests.kafka.groups.group_harness import TestClock
 
 
 class Work:
-    """A worker whose tasks take as long as they say."""
+    """A worker whose tasks take a given time."""
 
     def __init__(self) -> None:
         self.clock = TestClock()

@@ -1,4 +1,4 @@
-"""A parked join or sync is answered exactly once; clients that have not come back with their id are bounded."""
+"""A parked join or sync is answered exactly once; pending members are bounded."""
 
 from broker.kafka.groups.members import PENDING_MAX, ParkedRequests, PendingMembers
 from broker.kafka.groups.values import PENDING_MEMBER_BYTES, Effect, JoinAnswer, JoinResult, SyncAnswer, SyncResult

@@ -1,4 +1,4 @@
-"""Committed offsets: when they count, who may delete them, and when they expire."""
+"""Committed offsets: when they count, the right to delete them, and their expiry."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,10 @@ def test_a_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> No
     harness.write()
     wanted = [("orders", [0, 1]), ("nowhere", [5])]
     _, topics = harness.groups.offsets.fetch("g", wanted)
-    assert [(name, [(index, one and one.offset) for index, one in found]) for name, found in topics] == [
+    assert [
+        (name, [(index, committed and committed.offset) for index, committed in partitions])
+        for name, partitions in topics
+    ] == [
         ("orders", [(0, 7), (1, None)]),
         ("nowhere", [(5, None)]),
     ]

@@ -1,4 +1,4 @@
-"""The registry with groups that are not classic: a group of which each member is one row."""
+"""The registry with groups of another kind than classic: each member of a group is a row."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -18,7 +18,7 @@ def test_members_continue_and_commit_in_their_generation(tmp_path: Path) -> None
         assert ask_sync(kafka, "g", member_id, 1).assignment == b"all"
         groups = [{"group_id": "g", "topics": [{"name": topic, "partition_indexes": [0, 1]}]}]
         (group,) = kafka.ask(ApiKey.OFFSET_FETCH, 8, groups=groups).groups
-        assert [one.committed_offset for one in group.topics[0].partitions] == [7, -1]
+        assert [partition.committed_offset for partition in group.topics[0].partitions] == [7, -1]
         assert commit(kafka, "g", topic, 8, member_id=member_id, generation_id_or_member_epoch=1) == [ErrorCode.none]
 
 

@@ -1,4 +1,4 @@
-"""The states of a ShareFetch are those of the docstring; what they do is tested over sockets in tests/kafka/handlers."""
+"""The states of a ShareFetch are those of the docstring; tests/kafka/handlers has the tests of its behaviour."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Who is told that there is something to fetch: queues, rounds, locks that end, and sessions that go away."""
+"""Wake-ups of fetching sessions: queues, rounds, locks that end, and sessions that go away."""
 
 import pytest
 from hypothesis import given, settings
@@ -153,7 +153,7 @@ def test_log_start_may_pass_drained_share_partition(stage: Stage) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(STEPS, max_size=60))
 def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
-    """If something can be acquired, then a session has it in its queue; and if all that have it wait, one of them was woken."""
+    """If records can be acquired, a session has the partition in its queue; if all such sessions wait, one was woken."""
     stage = Stage(tmp_path_factory.mktemp("stage"), 1)  # type: ignore[attr-defined]
     try:
         members: list[StageMember] = [stage.member(name) for name in "abc"]
@@ -181,26 +181,26 @@ def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, s
             partition = entry.partition
             assert partition is not None
             if partition.can_acquire(stage.log().high_watermark):
-                assert all(one.link() in one.session.ready for one in members)
-                waiting = [one for one in members if one.session.waiter is not None]
+                assert all(member.link() in member.session.ready for member in members)
+                waiting = [member for member in members if member.session.waiter is not None]
                 if len(waiting) == len(members):
-                    assert any(one.waiting.woken for one in waiting)
+                    assert any(member.waiting.woken for member in waiting)
     finally:
         stage.storage.stop()
 
 
 def test_append_between_look_and_mark_is_not_missed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that appends sees that the share partition is not drained yet, and tells nobody."""
+    """The appending thread sees that the share partition is not drained yet, and wakes nobody."""
     member = stage.member()
     has_more = PartitionEntry._has_more
     looks: list[bool] = []
 
     def looked(entry: PartitionEntry) -> bool:
-        found = has_more(entry)
-        looks.append(found)
+        answer = has_more(entry)
+        looks.append(answer)
         if len(looks) == 1:
             stage.write()
-        return found
+        return answer
 
     monkeypatch.setattr(PartitionEntry, "_has_more", looked)
     assert [] == member.fetch()

@@ -1,4 +1,4 @@
-"""A share partition: the table of the docstring, what is refused, the bounds, and a model of everything together."""
+"""A share partition: the table of the docstring, refusals, bounds, and a model of everything together."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ ROWS = re.findall(r"^\| ([A-Z]+) \| ([a-z ]+) \| ([A-Z]+) \| ([a-z ]+) \|", shar
 
 
 class Case:
-    """One record, at offset 0, and others behind it."""
+    """A record at offset 0, and others behind it."""
 
     def __init__(self, state: str, *, at_the_limit: bool = False) -> None:
         self.partition = SharePartition(0, SETTINGS)
@@ -112,7 +112,7 @@ EVENTS: dict[str, Callable[[Case], object]] = {
     "not stored": lambda case: case.partition.not_stored("m", 0, case.finished, 1.0),
     "member leaves": lambda case: case.partition.member_left("m"),
 }
-# What is durable before the answer, or soon, raises the version.
+# An event that is durable, before the answer or soon, raises the version.
 OF_ACKNOWLEDGEMENTS = {"accept", "reject", "gap", "release", "release at the limit", "renew"}
 
 
@@ -146,7 +146,7 @@ def test_the_table_knows_no_other_events() -> None:
     assert set(EVENTS) == {event for _, event, _, _ in ROWS}
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_batches_are_whole_unless_client_limits_records() -> None:
 
 def test_acquired_ranges_have_the_clients_batch_size() -> None:
     partition = SharePartition(0, SETTINGS)
-    found = acquire(partition, "m", (0, 2), (3, 5), (6, 8), (9, 11), batch_size=5)
-    assert [AcquiredRecords(0, 5, 1), AcquiredRecords(6, 11, 1)] == found
+    acquired = acquire(partition, "m", (0, 2), (3, 5), (6, 8), (9, 11), batch_size=5)
+    assert [AcquiredRecords(0, 5, 1), AcquiredRecords(6, 11, 1)] == acquired
 
 
 def test_offsets_absent_from_log_are_passed_over() -> None:
@@ -268,8 +268,8 @@ def test_a_marker_is_passed_over() -> None:
 
 def test_unsent_records_do_not_count() -> None:
     partition = SharePartition(0, SETTINGS)
-    found = acquire(partition, "m", (0, 2), (3, 5), batch_size=1)
-    partition.undo("m", found[1:])
+    acquired = acquire(partition, "m", (0, 2), (3, 5), batch_size=1)
+    partition.undo("m", acquired[1:])
     assert dict.fromkeys(range(3), ("m", 0)) | dict.fromkeys(range(3, 6), (None, 0)) == states(partition)
     assert [AcquiredRecords(3, 5, 1)] == acquire(partition, "n", (3, 5))
 
@@ -367,7 +367,7 @@ def test_an_administrator_sets_the_start() -> None:
 
 @attrs.define
 class Model:
-    """What a record has gone through."""
+    """The history of a record."""
 
     state: str = "NEW"  # NEW, AVAILABLE, ACQUIRED, DONE
     holder: str = ""
@@ -376,7 +376,7 @@ class Model:
 
 
 class SharePartitionMachine(RuleBasedStateMachine):
-    """Offset by offset. The log has batches of one to five records, and gaps."""
+    """A model by offset. The log has batches of one to five records, and gaps."""
 
     MEMBERS = ("a", "b", "c")
 
@@ -412,13 +412,13 @@ class SharePartitionMachine(RuleBasedStateMachine):
         offset = self.partition.next_offset()
         if offset is None or offset >= self.end:
             return
-        batches = [one for one in self.batches if one[1] >= offset][:read]
-        found = acquire(
+        batches = [batch for batch in self.batches if batch[1] >= offset][:read]
+        acquired = acquire(
             self.partition, member, *batches, now=self.now, max_records=most, mode=mode, batch_size=batch_size
         )
         count = 0
         before = -1
-        for first, last, delivery_count in found:
+        for first, last, delivery_count in acquired:
             assert before < first <= last
             before = last
             for number in range(first, last + 1):
@@ -432,7 +432,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             assert count <= most
         else:
             assert count <= most + 4
-        if read >= 10 and batches and found == []:
+        if read >= 10 and batches and acquired == []:
             assert not self.partition.can_acquire(self.end) or self.partition.room <= 0
 
     @rule(
@@ -469,16 +469,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def not_stored(self, which: int) -> None:
-        """An acknowledgement, and perhaps an older one than the last."""
+        """Acknowledge, and perhaps fail to store an earlier acknowledgement."""
         if which >= len(self.unstored):
             return
         member, finished = self.unstored.pop(-1 - which)
         self.partition.not_stored(member, 0, finished, self.now)
         self.partition.move_start(self.log_start)
-        for one in finished:
-            for number in range(max(self.log_start, one.first), one.end):
+        for piece in finished:
+            for number in range(max(self.log_start, piece.first), piece.end):
                 failures = self.records[number].failures
-                assert failures == one.failures
+                assert failures == piece.failures
                 self.records[number] = Model("ACQUIRED", member, failures, self.now + 3)
                 self.accepted.discard(number)
         self.is_bounded = False
@@ -535,7 +535,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What is held is available again, with the count of the deliveries before."""
+        """Held records are available again, with their former delivery counts."""
         self.unstored.clear()
         self.partition = restored(decode(state_of(self.partition).encode()), self.settings, self.end)
         for number, record in self.records.items():
@@ -550,8 +550,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
         copy = restored(decode(state_of(self.partition).encode()), self.settings, self.end)
         delivered: set[int] = set()
         while (offset := copy.next_offset()) is not None and offset < self.end:
-            found = acquire(copy, "z", *[one for one in self.batches if one[1] >= offset])
-            for first, last, _ in found:
+            acquired = acquire(copy, "z", *[batch for batch in self.batches if batch[1] >= offset])
+            for first, last, _ in acquired:
                 delivered.update(range(first, last + 1))
                 copy.acknowledge("z", [batch(first, last, ACCEPT)], self.now)
         owed = {number for number, record in self.records.items() if record.state != "DONE"}
@@ -563,16 +563,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
             return
         partition = self.partition
         partition.check()
-        found = states(partition)
+        in_flight = states(partition)
         done = {number for first, end in partition.done() for number in range(first, end)}
-        assert not done & set(found)
-        assert set(range(partition.start, partition.end)) == done | set(found)
+        assert not done & set(in_flight)
+        assert set(range(partition.start, partition.end)) == done | set(in_flight)
         assert partition.start not in done
         for number, record in self.records.items():
             if number < partition.start or number in done:
                 assert record.state == "DONE", number
-            elif number in found:
-                holder, failures = found[number]
+            elif number in in_flight:
+                holder, failures = in_flight[number]
                 if record.state == "DONE":
                     assert holder is None, "a gap that was never read"
                 else:

@@ -1,4 +1,4 @@
-"""The share groups of a broker: beginning, restarting, administration, and what is kept in memory."""
+"""The share groups of a broker: beginning, restarting, administration, and entries in memory."""
 
 from uuid import UUID
 
@@ -246,7 +246,7 @@ def test_rows_of_deleted_topics_are_deleted_at_start(stage: Stage) -> None:
 def test_records_lost_by_log_are_forgotten_at_start(
     stage: Stage, stored: ShareState, left: list[tuple[int, int, int]]
 ) -> None:
-    """The log is shorter when the machine has failed. New records get the offsets before anybody fetches."""
+    """The log is shorter after the machine has failed. New records get the offsets before anybody fetches."""
     stage.write(2)
     key = stage.member().entry().key
     stage.catalogue.alter_documents([("share-partition", key.text, stored.encode())])

@@ -36,7 +36,7 @@ def test_every_request_gets_the_answer_of_its_row(epoch: str, session: str, answ
         if exists:
             sessions.open("g", "m", "connection")[0].epoch = 5
         assert answer == handle(sessions, EPOCHS[epoch])
-        found = sessions.of_member("g", "m")
+        session_now = sessions.of_member("g", "m")
         expected = {
             "is new, with the epoch 1": 1,
             "is closed": None,
@@ -44,7 +44,7 @@ def test_every_request_gets_the_answer_of_its_row(epoch: str, session: str, answ
             "stays": 5,
             "-": None,
         }[after]
-        assert expected == (None if found is None else found.epoch)
+        assert expected == (None if session_now is None else session_now.epoch)
 
 
 def test_the_table_has_all_rows() -> None:
@@ -109,7 +109,7 @@ def test_a_session_has_only_so_many_partitions() -> None:
 
 
 def test_a_session_that_was_closed_gets_no_room() -> None:
-    """A request may close it while another one adds partitions: nobody would give them back."""
+    """A request may close it while another adds partitions: nobody would give them back."""
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     sessions.make_room(session, 5)

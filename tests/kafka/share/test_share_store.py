@@ -1,4 +1,4 @@
-"""Share partitions in the catalogue: what is answered is durable, many changes are one row, and failures are tried again."""
+"""Share partitions in the catalogue: answered changes are durable, many changes share a row, and failures are tried again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The stored state of a share partition: read as it was written, and refused if it was not written so."""
+"""The stored state of a share partition: written states are read, and invalid bytes are refused."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ STEPS = st.lists(
 
 
 def state(start: int, steps: list[tuple[int, int, int]], epoch: int = 3) -> ShareState:
-    """What is done with has these holes before it and these lengths; what lies in a hole has failed so often."""
+    """Finished ranges with these holes and lengths; offsets in a hole have failed so often."""
     done, failed = [], []
     at = start
     for hole, length, failures in steps:

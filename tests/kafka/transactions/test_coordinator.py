@@ -1,4 +1,4 @@
-"""The coordinator on real logs and a real catalogue: all of a transaction is visible or nothing, whatever happens meanwhile."""
+"""The coordinator on real logs and a real catalogue: a transaction is visible completely or not at all, in spite of faults."""
 
 import errno
 from pathlib import Path
@@ -232,10 +232,10 @@ def test_participants_and_offsets_take_memory_until_the_end(harness: Transaction
     me = harness.init()
     memory, at_rest = harness.groups.memory, harness.groups.memory.used_bytes
     harness.add(me, T0)
-    one = memory.used_bytes
-    assert one > at_rest
+    used = memory.used_bytes
+    assert used > at_rest
     harness.commit_offset(me, IN, 5)
-    assert memory.used_bytes > one
+    assert memory.used_bytes > used
     with_offset = memory.used_bytes
     harness.commit_offset(me, IN, 6)
     assert memory.used_bytes == with_offset

@@ -1,4 +1,4 @@
-"""One decision for several transactions: each line of the table, and random mixtures."""
+"""A decision for several transactions: each line of the table, and random mixtures."""
 
 import pytest
 from hypothesis import given
@@ -75,7 +75,7 @@ def test_final_refusal_takes_precedence_over_retriable_one() -> None:
 def test_mixture_is_decided_only_if_every_member_allows(phases: list[Phase], commit: bool, data: st.DataObject) -> None:
     claims = {i: data.draw(st.sampled_from([ME, ME, ME, OLD, STRANGER])) for i in range(len(phases))}
     transactions = [in_phase(phase) for phase in phases]
-    result = decide([(one, claims[i]) for i, one in enumerate(transactions)], commit, 50)
+    result = decide([(transaction, claims[i]) for i, transaction in enumerate(transactions)], commit, 50)
     if isinstance(result, Refused):
         assert result.error != ErrorCode.none
         return

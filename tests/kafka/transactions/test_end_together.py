@@ -1,5 +1,5 @@
-"""One decision for the transactions of several producers, on real logs and a real catalogue: it is made for all of them or for
-none, wherever the broker dies."""
+"""Joint ends of the transactions of several producers, on real logs and a real catalogue: decided for all or for none, wherever
+the broker dies."""
 
 import errno
 from pathlib import Path
@@ -220,7 +220,7 @@ def test_crash_at_any_disk_operation_is_atomic(tmp_path: Path, commit: bool) -> 
 
 
 def test_crash_during_decision_write_leaves_it_untaken(harness: TransactionHarness) -> None:
-    """Each row is one statement: the process dies between any two of them."""
+    """Each row is a statement: the process dies between any two of them."""
     claims = write_all(harness)
     for statement in range(3):
         answer = ask(harness, claims)

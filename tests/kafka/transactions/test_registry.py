@@ -1,4 +1,4 @@
-"""A transaction comes back from the catalogue as it was."""
+"""A transaction comes back from the catalogue unchanged."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""One transactional id: each change, each refusal, and a random walk that keeps Kafka's guarantees."""
+"""A transactional id: each change, each refusal, and a random walk that keeps Kafka's guarantees."""
 
 import attrs
 import pytest

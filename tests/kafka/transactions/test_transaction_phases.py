@@ -1,4 +1,4 @@
-"""The table of phases: it is what Kafka's own states allow, and what a transaction does."""
+"""The table of phases agrees with Kafka's own states, and with the behaviour of a transaction."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ PREVIOUS = {
 
 
 def happens(phase: Phase, event: TransactionEvent) -> State | ErrorCode | None:
-    """What a transaction in this phase makes of the event: its next state, an error code, or nothing."""
+    """The transaction's reaction to the event in this phase: its next state, an error code, or nothing."""
     transaction = in_phase(phase)
     if event is E.PRODUCER_INIT:
         return transaction.init(TIMEOUT_MS, None, 9, 50)

@@ -1,4 +1,4 @@
-"""Transactions version 2 on a real coordinator: what waits for what, failures of the disk, and a crash at any moment."""
+"""Transactions version 2 on a real coordinator: order of durability, failures of the disk, and a crash at any moment."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 def add(harness: TransactionHarness, claim: Claim, *partitions: Partition) -> Answer:
-    """As the first batches for these partitions do it. It is not settled."""
+    """Add these partitions as their first batches do, without settling."""
     return harness.ask(harness.transactions.version_2.add_partitions, X, claim, partitions)
 
 
@@ -39,12 +39,14 @@ def transact(harness: TransactionHarness, claim: Claim) -> None:
 
 
 def saves(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every change of a transaction that is made from now on."""
+    """Records every change of a transaction from now on."""
     made: list[Any] = []
     save = harness.catalogue.save_transactions
     monkeypatch.setattr(harness.catalogue, "save_transactions", lambda rows: (made.append(rows), save(rows)))
     grow = harness.catalogue.add_to_transaction
-    monkeypatch.setattr(harness.catalogue, "add_to_transaction", lambda *what: (made.append(what), grow(*what)))
+    monkeypatch.setattr(
+        harness.catalogue, "add_to_transaction", lambda *arguments: (made.append(arguments), grow(*arguments))
+    )
     return made
 
 
@@ -237,7 +239,7 @@ def test_end_with_unwritten_markers_is_answered(harness: TransactionHarness) -> 
 
 
 def at_the_last_epoch(harness: TransactionHarness) -> Claim:
-    """A producer that has one epoch left."""
+    """A producer with one epoch left."""
     me = harness.init()
     entry = harness.transactions._registry.get(X)
     assert entry is not None

@@ -1,4 +1,4 @@
-"""The assignor ``range``: contiguous ranges, the same ones of topics that can be joined."""
+"""The assignor ``range``: contiguous ranges, the same for topics that can be joined."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The assignor ``uniform``: complete, level, and as little as possible moves."""
+"""The assignor ``uniform``: complete, level, and with as few moves as possible."""
 
 from typing import Any
 from uuid import UUID
@@ -38,7 +38,7 @@ def test_shares_stay_equal_after_any_changes(group: tuple[dict[UUID, int], list[
     assigned = assign(given(partitions, topics))
     for _ in range(3):
         partitions, topics = data.draw(groups())
-        # Members keep their numbers, further ones are new, and some may have gone.
+        # Members keep their numbers, further members are new, and some may have gone.
         previous = (assigned + [{}] * len(topics))[: len(topics)]
         asked = given(partitions, topics, previous)
         assigned = assign(asked)

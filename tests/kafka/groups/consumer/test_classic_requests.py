@@ -1,4 +1,4 @@
-"""A classic group becomes a consumer group with the first heartbeat, and a classic one when the last consumer has left."""
+"""A classic group becomes a consumer group with the first heartbeat, and classic again when the last consumer has left."""
 
 import attrs
 import pytest

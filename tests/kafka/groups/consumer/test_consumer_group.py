@@ -74,7 +74,7 @@ def test_partition_moves_only_after_its_owner_released_it() -> None:
     assert told.member_epoch == 1
     assert driver.group.state is GroupState.RECONCILING
     assert second.beat().assignment is None
-    assert first.beat().member_epoch == 2  # it says that it has only partition 0
+    assert first.beat().member_epoch == 2  # it reports only partition 0
     assert second.beat().assignment == ((topic_id("t"), (1,)),)
     settle([first, second])
     assert driver.group.state is GroupState.STABLE
@@ -165,7 +165,7 @@ def test_oversized_member_is_refused_without_any_change() -> None:
 
 @pytest.mark.parametrize("field", ["client_id", "rack_id", "instance_id"])
 def test_member_growing_too_large_later_is_refused(field: str) -> None:
-    """Joining with little does not open the way to any amount of memory."""
+    """Joining with little metadata must not open the way to any amount of memory."""
     driver = GroupDriver.of(ConsumerGroupLimits(max_bytes=10_000), t=2)
     client = Client(driver, "a")
     settle([client])

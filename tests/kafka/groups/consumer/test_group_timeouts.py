@@ -1,4 +1,4 @@
-"""Members that are silent, or do not give up what they are asked to, are fenced in time."""
+"""Members that are silent, or do not give up partitions on request, are fenced in time."""
 
 from math import inf
 

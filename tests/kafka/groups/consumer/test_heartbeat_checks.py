@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeats that are not valid by themselves get Kafka's messages."""
+"""Invalid ConsumerGroupHeartbeats get Kafka's messages."""
 
 import attrs
 import pytest

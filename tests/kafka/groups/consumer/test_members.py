@@ -1,4 +1,4 @@
-"""The tables of a member's and of a group's states allow what the events mean."""
+"""The state tables of members and of groups allow exactly the events that make sense."""
 
 import re
 
@@ -20,14 +20,14 @@ DOC = member_states.__doc__ or ""
 
 
 def expected(state: MemberState, event: MemberEvent) -> MemberState | None:
-    """What the meaning of the event says; None if it cannot happen in that state."""
+    """The next state by the meaning of the event; None if it cannot happen in that state."""
     if event is E.REVOCATION_REQUIRED:
         return S.UNREVOKED_PARTITIONS
     if event is E.RELEASE_AWAITED:
         return S.UNRELEASED_PARTITIONS
     if event is E.TARGET_REACHED:
         return S.STABLE
-    # A member that has something to give up, or does not have its target yet, is given the newest target instead.
+    # A member with partitions to give up, or below its target, is given the newest target instead.
     return S.STABLE if state is S.STABLE else None
 
 

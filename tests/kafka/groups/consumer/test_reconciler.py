@@ -1,4 +1,4 @@
-"""One step of a member, case by case as Kafka's CurrentAssignmentBuilder takes them."""
+"""Single steps of a member, in the order of the cases of Kafka's CurrentAssignmentBuilder."""
 
 from uuid import UUID
 
@@ -46,8 +46,8 @@ def test_a_new_member_gets_what_is_free() -> None:
 
 
 def test_a_member_waits_for_what_others_have() -> None:
-    found = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
-    assert found == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
+    result = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
+    assert result == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
 
 
 def test_waiting_member_gets_released_partitions() -> None:
@@ -94,10 +94,10 @@ def test_unsubscribed_topic_is_not_part_of_target() -> None:
 
 def test_new_subscription_removes_topics_before_the_next_target() -> None:
     member = ConsumerMember("m", epoch=5, assigned=some(t={0}, u={0}))
-    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True)
-    assert found == Step(S.UNREVOKED_PARTITIONS, 5, some(t={0}), some(u={0}))
-    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True, owned=told(t={0}))
-    assert found == Step(S.STABLE, 5, some(t={0}), {})
+    result = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True)
+    assert result == Step(S.UNREVOKED_PARTITIONS, 5, some(t={0}), some(u={0}))
+    result = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True, owned=told(t={0}))
+    assert result == Step(S.STABLE, 5, some(t={0}), {})
     assert step(member, some(t={0}, u={0}), is_subscription_new=True) is None
 
 
@@ -105,8 +105,8 @@ def test_new_subscription_extends_the_revocation() -> None:
     member = ConsumerMember(
         "m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(u={0, 1}), revoking=some(t={0}, u={2})
     )
-    found = step(member, some(u={0, 1}), subscribed=(T,), is_subscription_new=True)
-    assert found == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}, u={0, 1, 2}))
+    result = step(member, some(u={0, 1}), subscribed=(T,), is_subscription_new=True)
+    assert result == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}, u={0, 1, 2}))
 
 
 def test_member_in_unknown_state_gives_up_non_targets() -> None:

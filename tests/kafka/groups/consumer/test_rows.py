@@ -1,4 +1,4 @@
-"""The rows of a consumer group: what is encoded comes back, and what is not a row is a storage error."""
+"""The rows of a consumer group: encoded rows are decoded unchanged, and invalid rows are storage errors."""
 
 import json
 from uuid import UUID
@@ -48,8 +48,8 @@ FIELDS = (
 
 @given(MEMBERS)
 def test_a_member_comes_back_as_it_was(member: ConsumerMember) -> None:
-    found = decode_member("g", "m", encode_metadata(member), encode_assignment(member))
-    assert [getattr(found, field) for field in FIELDS] == [getattr(member, field) for field in FIELDS]
+    decoded = decode_member("g", "m", encode_metadata(member), encode_assignment(member))
+    assert [getattr(decoded, field) for field in FIELDS] == [getattr(member, field) for field in FIELDS]
 
 
 @given(st.builds(GroupRow, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), TEXT))

@@ -18,7 +18,7 @@ NONE = ErrorCode.none
 
 
 class FakeState:
-    """What groups have read."""
+    """The groups' records."""
 
     def __init__(self) -> None:
         self.begun: dict[str, set[tuple[UUID, int]]] = {}
@@ -219,7 +219,7 @@ def test_share_group_stays_until_it_is_deleted(harness: GroupHarness, state: Fak
 def test_share_groups_are_listed(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a")
     _, groups = harness.groups.list(types=["SHARE"])
-    assert [(one.group_id, one.type, one.state, one.protocol_type) for one in groups] == [
+    assert [(group.group_id, group.type, group.state, group.protocol_type) for group in groups] == [
         ("g", GroupType.SHARE, "Stable", "share")
     ]
 
@@ -277,7 +277,7 @@ def test_repeated_subscription_changes_take_no_memory(harness: GroupHarness, sta
 
 @pytest.mark.parametrize("seed", range(5))
 def test_kill_at_any_moment_fences_no_answered_member(new_harness: Callable[..., GroupHarness], seed: int) -> None:
-    """Clients that do anything, one request after the other, and a process that dies after any step of its threads."""
+    """Clients in random order, one request at a time, and a process that dies after any step of its threads."""
     chance = random.Random(seed)
     harness = new_harness()
     harness.topic("orders", 3)
@@ -285,17 +285,17 @@ def test_kill_at_any_moment_fences_no_answered_member(new_harness: Callable[...,
     known: dict[str, int] = {}
     waiting: list[Reply] = []
     for _ in range(300):
-        what, member_id = chance.random(), f"m{chance.randrange(6)}"
+        choice, member_id = chance.random(), f"m{chance.randrange(6)}"
         is_busy = any(reply.member_id == member_id for reply in waiting)
-        if what < 0.4 and not is_busy:
+        if choice < 0.4 and not is_busy:
             names = chance.sample(["orders", "payments"], chance.randrange(1, 3))
             waiting.append(send(harness, "g", member_id, 0, *names))
-        elif what < 0.7 and member_id in known and not is_busy:
+        elif choice < 0.7 and member_id in known and not is_busy:
             waiting.append(send(harness, "g", member_id, known[member_id]))
-        elif 0.7 <= what < 0.75 and not is_busy:
+        elif 0.7 <= choice < 0.75 and not is_busy:
             known.pop(member_id, None)
             send(harness, "g", member_id, -1)
-        elif 0.75 <= what < 0.8:
+        elif 0.75 <= choice < 0.8:
             harness.restart(clean=False)
             waiting.clear()
         for _ in range(chance.randrange(4)):

@@ -272,9 +272,9 @@ def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
 def test_members_with_the_same_topics_share_one_subscription(driver: Driver) -> None:
     names = [f"topic-{number}" for number in range(1000)]
     driver.join("a", *names)
-    one = driver.group.size_bytes
+    size = driver.group.size_bytes
     driver.join("b", *names)
-    assert driver.group.size_bytes < one + 5000
+    assert driver.group.size_bytes < size + 5000
     driver.leave("a")
     driver.leave("b")
     assert driver.group.size_bytes == 0
@@ -526,7 +526,7 @@ def test_shutdown_answers_waiting_requests_and_writes_nothing(driver: Driver) ->
 
 
 def test_run_of_former_namesake_group_does_nothing(driver: Driver) -> None:
-    """Or one that comes after the group has gone on without it."""
+    """Also for a run that ends after the group has gone on without it."""
     assert driver.group.begin_run(driver.topics) is None
     driver.send("a", 0, "orders")
     driver.begin_run()

@@ -1,4 +1,4 @@
-"""The assignor: what holds of every assignment, what stays where it was, and how its cost grows."""
+"""The assignor: properties of every assignment, stability, and growth of its cost."""
 
 import itertools
 import random
@@ -96,7 +96,7 @@ def test_joins_and_leaves_move_no_more_than_needed(members: int, partitions: int
     counts, topics = {TOPICS[0]: partitions}, frozenset(TOPICS[:1])
     before = assign({f"m{number}": topics for number in range(members)}, counts, {})
     more = assign({f"m{number}": topics for number in range(members + 1)}, counts, before)
-    # What the new member has, and in exchange for a shared partition nothing else.
+    # The new member's share, and nothing in exchange for a shared partition.
     lost = sum(len(flat(before[member]) - flat(more[member])) for member in before)
     gained = sum(len(flat(more[member]) - flat(before[member])) for member in before)
     assert lost <= -(-partitions // (members + 1))
@@ -121,7 +121,7 @@ def test_partitions_that_are_gone_are_taken_away() -> None:
 
 
 class Counting:
-    """Counts the steps of the assignor by the lines that it executes."""
+    """Counts the steps of the assignor by its executed lines."""
 
     def __init__(self) -> None:
         self.lines = 0

@@ -1,4 +1,4 @@
-"""The tables of a share group do what the events mean."""
+"""The tables of a share group follow the meaning of the events."""
 
 from broker.kafka.groups.share.target_assignment import (
     PHASES,
