@@ -167,7 +167,7 @@ def test_batch_claiming_two_billion_records_costs_its_bits() -> None:
     assert 1 == acknowledged.part(0)
 
 
-def test_the_bits_of_all_parts_are_bounded() -> None:
+def test_bits_of_all_parts_are_bounded() -> None:
     acknowledged = Acknowledged()
     large = (1 << 80_000_000) - 2
     acknowledged.add_part(0, 100_000_000, large)

@@ -78,7 +78,7 @@ def test_every_event_in_every_state_follows_its_row(state: str, event: str) -> N
             EVENTS[event](case)
 
 
-def test_the_table_knows_no_other_events() -> None:
+def test_table_knows_no_other_events() -> None:
     assert set(EVENTS) == {event for _, event, _ in ROWS}
 
 

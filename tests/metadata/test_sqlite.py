@@ -41,7 +41,7 @@ def test_addition_to_large_transaction_writes_only_the_addition(tmp_path: Path) 
     catalogue.close()
 
 
-def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
+def test_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     catalogue._database._connection.execute("PRAGMA user_version=99")
     catalogue.close()
@@ -49,7 +49,7 @@ def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/c")
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         SqliteCatalogue(f"{tmp_path}/none/c")
 
@@ -73,7 +73,7 @@ def test_commits_are_fsynced(tmp_path: Path) -> None:
     catalogue.close()
 
 
-def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> None:
+def test_committed_changes_survive_without_close(tmp_path: Path) -> None:
     first = SqliteCatalogue(f"{tmp_path}/c")
     first.set_meta("a", "1")
     second = SqliteCatalogue(f"{tmp_path}/c")
@@ -82,7 +82,7 @@ def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_change_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+def test_change_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     rows = [("t", 0, 5, 0, "", 0), ("t", None, 6, 0, "", 0)]
     with pytest.raises(StorageError):

@@ -103,6 +103,6 @@ def test_every_earlier_layout_becomes_the_present_one(tmp_path: Path, version: i
     assert tables(fresh) == tables(old)
 
 
-def test_the_guide_says_which_layouts_can_be_upgraded() -> None:
+def test_guide_says_which_layouts_can_be_upgraded() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "RECOVERY.md").read_text()
     assert f"layouts 1 to {sqlite_database.LAYOUT_VERSION} of the catalogue" in guide

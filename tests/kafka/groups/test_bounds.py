@@ -53,7 +53,7 @@ class Instant(float):
 # Pending members ------------------------------------------------------------------------------------------------------
 
 
-def test_the_number_of_pending_members_is_bounded() -> None:
+def test_number_of_pending_members_is_bounded() -> None:
     group = ClassicGroupDriver()
     first = group.join()
     for _ in range(20_000):
@@ -66,7 +66,7 @@ def test_the_number_of_pending_members_is_bounded() -> None:
     assert (len(group.group._pending), group.group._pending.size_bytes) == (0, 0)
 
 
-def test_the_bytes_of_pending_members_are_bounded() -> None:
+def test_bytes_of_pending_members_are_bounded() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=64 * KIB))
     for _ in range(200):
         group.join(instance=None, client_host="h", protocols=[("p", b"")])
@@ -183,7 +183,7 @@ def used(harness: GroupHarness) -> int:
     return harness.groups.memory.used_bytes
 
 
-def test_the_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
+def test_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
     stable = small.stable("mine")
     errors = [small.join(f"g-{n}").error for n in range(1_000)]
     made = errors.count(ErrorCode.member_id_required)
@@ -200,7 +200,7 @@ def test_the_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
     assert small.join("g-1").error == ErrorCode.member_id_required
 
 
-def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
+def test_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert small.join("g", protocols=()).error == ErrorCode.inconsistent_group_protocol
     small.groups.offsets.commit(
         "h", NOBODY, {ORDERS_0: CommittedOffset(1, -1, "x" * 5_000, 0)}, errors := CommitAnswer()
@@ -210,7 +210,7 @@ def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert (small.listed(), used(small)) == ({}, 0)
 
 
-def test_the_memory_of_all_offsets_is_bounded(small: GroupHarness) -> None:
+def test_memory_of_all_offsets_is_bounded(small: GroupHarness) -> None:
     answers = [small.commit("g", {("orders", n): 7}) for n in range(5_000)]
     small.write()
     errors = [answer.error for answer in answers]
@@ -246,7 +246,7 @@ def test_everything_that_is_removed_frees_its_memory(small: GroupHarness) -> Non
 # Threads ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> None:
+def test_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> None:
     harness = new_harness()
     for _ in range(10):
         harness.join("g")
@@ -257,7 +257,7 @@ def test_the_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> No
     assert harness.listed() == {}
 
 
-def test_a_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
+def test_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
     harness = new_harness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
     for n in range(250):
         harness.commit(f"g-{n}", {ORDERS_0: 7})

@@ -44,11 +44,11 @@ def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroup
     return S.PREPARING_REBALANCE if begins else None
 
 
-def test_every_pair_does_what_the_event_means() -> None:
+def test_every_pair_follows_the_event() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_docstring_explains_every_event() -> None:
+def test_docstring_explains_every_event() -> None:
     explained = re.findall(r"\b([A-Z_]+)(?=[:,])", classic_states.__doc__ or "")
     assert {event.name for event in ClassicGroupEvent} <= set(explained)
 

@@ -94,7 +94,7 @@ def described(harness: GroupHarness, group: str = "g") -> ConsumerGroupDescripti
 # Durability ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_join_is_answered_when_it_is_durable(harness: GroupHarness) -> None:
+def test_join_is_answered_when_it_is_durable(harness: GroupHarness) -> None:
     member = Member(harness, "a")
     parked = member.ask_join("orders")
     assert parked.is_parked
@@ -319,7 +319,7 @@ def test_group_may_have_own_session_timeout_and_interval(harness: GroupHarness) 
     assert members[0].ask(members[0].epoch).error == ErrorCode.unknown_member_id
 
 
-def test_a_group_keeps_its_settings_after_a_restart(harness: GroupHarness) -> None:
+def test_group_keeps_its_settings_after_a_restart(harness: GroupHarness) -> None:
     harness.groups.configs.alter("g", lambda own, default: {SESSION: "60000"})
     member = Member(harness, "a").join("orders")
     harness.restart()
@@ -336,7 +336,7 @@ def commit(harness: GroupHarness, member_id: str, epoch: int, *, knows_epochs: b
     return answer.error
 
 
-def test_a_member_commits_with_its_epoch(harness: GroupHarness) -> None:
+def test_member_commits_with_its_epoch(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     assert commit(harness, "a", member.epoch) == ErrorCode.none
     assert commit(harness, "a", member.epoch + 1) == ErrorCode.stale_member_epoch
@@ -357,7 +357,7 @@ def test_commit_for_missing_group_is_refused_by_version(harness: GroupHarness) -
     assert commit(harness, "", -1) == ErrorCode.none
 
 
-def test_an_operator_commits_while_the_group_is_empty(harness: GroupHarness) -> None:
+def test_operator_commits_while_the_group_is_empty(harness: GroupHarness) -> None:
     Member(harness, "a").join("orders").leave()
     harness.write()
     answer = harness.commit("g", {("orders", 1): 9}, NOBODY)
@@ -605,7 +605,7 @@ def test_rebalances_are_counted(harness: GroupHarness) -> None:
     assert (figures.rebalances, figures.generation, figures.members) == (2, 2, 2)
 
 
-def test_an_empty_group_without_offsets_goes(harness: GroupHarness) -> None:
+def test_empty_group_without_offsets_goes(harness: GroupHarness) -> None:
     Member(harness, "a").join("orders").leave()
     harness.write()
     harness.wait(DAY_S)

@@ -9,14 +9,14 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.group_harness import GroupHarness
 
 
-def test_a_group_without_a_name_is_refused(harness: GroupHarness) -> None:
+def test_group_without_a_name_is_refused(harness: GroupHarness) -> None:
     assert harness.join("").error == ErrorCode.invalid_group_id
     assert harness.sync("", "a", 1).error == ErrorCode.invalid_group_id
     assert harness.groups.heartbeat("", "a", None, 1) == ErrorCode.invalid_group_id
     assert harness.groups.leave("", [("a", None)]) == (ErrorCode.invalid_group_id, [])
 
 
-def test_the_operator_bounds_the_session_timeout(new_harness: Callable[..., GroupHarness]) -> None:
+def test_operator_bounds_the_session_timeout(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(group_min_session_timeout_ms=5_000, group_max_session_timeout_ms=9_000)
     assert harness.join("g", session_timeout_ms=4_999).error == ErrorCode.invalid_session_timeout
     assert harness.join("g", session_timeout_ms=9_001).error == ErrorCode.invalid_session_timeout
@@ -24,7 +24,7 @@ def test_the_operator_bounds_the_session_timeout(new_harness: Callable[..., Grou
     assert harness.join("g", session_timeout_ms=9_000).error == ErrorCode.member_id_required
 
 
-def test_the_operator_bounds_the_size_of_a_group(new_harness: Callable[..., GroupHarness]) -> None:
+def test_operator_bounds_the_size_of_a_group(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(group_max_size=1)
     harness.stable("g")
     assert harness.join("g").error == ErrorCode.group_max_size_reached
@@ -48,7 +48,7 @@ def test_groups_do_not_know_each_other(harness: GroupHarness) -> None:
     assert harness.groups.heartbeat("h", b, None, 1) == harness.groups.heartbeat("g", a, None, 1) == ErrorCode.none
 
 
-def test_the_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) -> None:
+def test_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) -> None:
     a = harness.stable("g")
     for _ in range(5):
         harness.wait(9)
@@ -59,7 +59,7 @@ def test_the_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) ->
     assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
+def test_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
     a = harness.stable("g")
     before = len(harness.timer)
     for _ in range(100):
@@ -78,7 +78,7 @@ def test_timer_is_set_anew_for_earlier_deadline(harness: GroupHarness) -> None:
     assert parked.error == ErrorCode.none
 
 
-def test_the_timer_has_parked_requests_answered(harness: GroupHarness) -> None:
+def test_timer_has_parked_requests_answered(harness: GroupHarness) -> None:
     a = harness.stable("g")
     newcomer = harness.join("g", harness.join("g").member_id)
     harness.wait(5)
@@ -214,14 +214,14 @@ def test_deleting_nothing_is_answered_at_once(harness: GroupHarness) -> None:
     assert answers == [{"nowhere": ErrorCode.group_id_not_found}]
 
 
-def test_a_deleted_group_begins_anew(harness: GroupHarness) -> None:
+def test_deleted_group_begins_anew(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.groups.leave("g", [(a, None)])
     harness.groups.delete(["g"], lambda errors: None)
     assert harness.join("g", harness.join("g").member_id).result.generation == 1
 
 
-def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
+def test_failed_deletion_is_reported(harness: GroupHarness) -> None:
     harness.commit("g", {("orders", 0): 7})
     harness.write()
     harness.database.full = True

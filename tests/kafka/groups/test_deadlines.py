@@ -19,7 +19,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
+def test_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
     deadlines, model = Deadlines(), dict[str, float]()
     for action, key, value in steps:
         if action == "set":
@@ -66,7 +66,7 @@ def test_without_deadlines_there_is_nothing_to_wake_for() -> None:
     assert (schedule.next(), schedule.wake) == (inf, inf)
 
 
-def test_the_first_of_all_kinds_counts() -> None:
+def test_first_of_all_kinds_counts() -> None:
     schedule = Schedule()
     schedule.set_sync(30.0)
     schedule.set_join(20.0)
@@ -85,7 +85,7 @@ def test_later_deadline_does_not_move_the_wake_time() -> None:
     assert (schedule.next(), schedule.wake) == (15.0, 10.0)
 
 
-def test_a_cleared_schedule_is_as_new() -> None:
+def test_cleared_schedule_is_as_new() -> None:
     schedule = Schedule()
     schedule.set_join(20.0)
     schedule.set_member("m", 10.0)

@@ -22,7 +22,7 @@ def test_dynamic_member_joins_at_once_before_version_4(group: ClassicGroupDriver
     assert (joined.error, joined.member_id) == (ErrorCode.none, "client-1")
 
 
-def test_a_static_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
+def test_static_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     assert (joined.error, joined.member_id) == (ErrorCode.none, "pod-0-1")
 
@@ -65,7 +65,7 @@ def test_member_without_join_in_rebalance_timeout_is_removed(group: ClassicGroup
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_the_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroupDriver) -> None:
+def test_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(rebalance_ms=300_000, session_ms=600_000)
     newcomer = group.join_new(rebalance_ms=1_000, session_ms=600_000)
     group.wait(299)
@@ -115,7 +115,7 @@ def test_pending_member_may_leave(group: ClassicGroupDriver) -> None:
     assert again.error == ErrorCode.none
 
 
-def test_the_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(leader)
     assert again.is_parked
@@ -161,7 +161,7 @@ def test_second_join_of_member_ends_the_first(group: ClassicGroupDriver) -> None
     assert second.is_parked
 
 
-def test_an_unknown_member_id_is_refused(group: ClassicGroupDriver) -> None:
+def test_unknown_member_id_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     refused = group.join("who-1")
     assert (refused.error, refused.member_id) == (ErrorCode.unknown_member_id, "who-1")
@@ -183,7 +183,7 @@ def test_first_member_needs_protocol_type_and_protocol(group: ClassicGroupDriver
     assert group.join(protocols=()).error == ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_may_get_another_protocol_type(group: ClassicGroupDriver) -> None:
+def test_empty_group_may_get_another_protocol_type(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.join_new(protocol_type="connect").result.protocol_type == "connect"
@@ -211,7 +211,7 @@ def test_repeated_protocol_of_member_counts_once(group: ClassicGroupDriver) -> N
     assert group.join(protocols=(("range", b""),)).error == ErrorCode.member_id_required
 
 
-def test_a_full_group_takes_no_new_member() -> None:
+def test_full_group_takes_no_new_member() -> None:
     group = ClassicGroupDriver(GroupLimits(max_size=2))
     a, _ = group.stable(2)
     refused = group.join()
@@ -250,7 +250,7 @@ def test_first_rebalance_is_bounded_by_the_rebalance_timeout() -> None:
         assert group.now <= 10
 
 
-def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
+def test_first_rebalance_that_everybody_left_ends_empty() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     assert group.leave("client-1") == ErrorCode.none

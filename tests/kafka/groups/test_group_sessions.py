@@ -41,12 +41,12 @@ def test_heartbeat_during_rebalance_reports_it_and_counts(group: ClassicGroupDri
 
 
 @pytest.mark.parametrize("generation", [-1, 0, 2])
-def test_a_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver, generation: int) -> None:
+def test_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver, generation: int) -> None:
     (a,) = group.stable()
     assert group.heartbeat(a, generation) == ErrorCode.illegal_generation
 
 
-def test_a_heartbeat_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
+def test_heartbeat_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
     group.stable()
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
@@ -155,14 +155,14 @@ def test_member_leaving_with_parked_join_is_answered(group: ClassicGroupDriver) 
     assert (parked.error, parked.member_id) == (ErrorCode.unknown_member_id, "")
 
 
-def test_an_unknown_member_cannot_leave(group: ClassicGroupDriver) -> None:
+def test_unknown_member_cannot_leave(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.leave("who-1") == ErrorCode.unknown_member_id
     assert group.leave("") == ErrorCode.unknown_member_id
     assert group.leave("", instance="pod-0") == ErrorCode.unknown_member_id
 
 
-def test_a_group_with_members_cannot_be_deleted(group: ClassicGroupDriver) -> None:
+def test_group_with_members_cannot_be_deleted(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.group.delete() == ErrorCode.non_empty_group
 
@@ -177,7 +177,7 @@ def test_non_member_may_not_commit_to_populated_group(group: ClassicGroupDriver)
     assert group.commit() == ErrorCode.unknown_member_id
 
 
-def test_a_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> None:
+def test_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     assert group.commit(a, 1) == ErrorCode.none
     assert group.commit(a, 0) == ErrorCode.illegal_generation
@@ -202,7 +202,7 @@ def test_old_generation_may_commit_until_the_next_begins(group: ClassicGroupDriv
     assert group.commit(follower, 3) == ErrorCode.rebalance_in_progress
 
 
-def test_a_commit_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
+def test_commit_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(5):
         group.wait(SESSION_S - 1)
@@ -282,7 +282,7 @@ def test_last_joins_are_refused_under_lower_limit(group: ClassicGroupDriver) -> 
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]
 
 
-def test_a_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None:
+def test_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     join = group.join(leader)
     group.group.shut_down()
@@ -292,7 +292,7 @@ def test_a_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None
     group.wait(1_000_000)
 
 
-def test_a_shutdown_answers_every_parked_sync(group: ClassicGroupDriver) -> None:
+def test_shutdown_answers_every_parked_sync(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     sync = group.sync(follower)

@@ -112,7 +112,7 @@ def test_sync_parked_under_old_id_is_fenced_immediately(group: ClassicGroupDrive
     assert parked.error == ErrorCode.fenced_instance_id
 
 
-def test_an_instance_that_never_joined_is_unknown(group: ClassicGroupDriver) -> None:
+def test_instance_that_never_joined_is_unknown(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     assert group.heartbeat(leader, instance="pod-9") == ErrorCode.unknown_member_id
     assert group.join(leader, instance="pod-9").error == ErrorCode.unknown_member_id

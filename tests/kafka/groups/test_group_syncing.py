@@ -38,7 +38,7 @@ def test_assignments_for_unknown_members_are_ignored(group: ClassicGroupDriver) 
     assert [member.member_id for member in group.saved[-1].snapshot.members if member.assignment] == [leader]
 
 
-def test_what_a_follower_assigns_is_ignored(group: ClassicGroupDriver) -> None:
+def test_assignment_of_follower_is_ignored(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower, assignments={leader: b"", follower: b"all"})
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -118,13 +118,13 @@ def test_rebalance_tells_syncing_members_to_join(group: ClassicGroupDriver) -> N
     assert waiting.error == ErrorCode.rebalance_in_progress
 
 
-def test_a_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> None:
+def test_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     assert group.sync(leader, generation=0).error == ErrorCode.illegal_generation
     assert group.sync(leader, generation=2).error == ErrorCode.illegal_generation
 
 
-def test_a_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
+def test_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.sync("who-1").error == ErrorCode.unknown_member_id
 

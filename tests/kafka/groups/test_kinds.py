@@ -80,7 +80,7 @@ snapshots = st.builds(
 
 
 @given(snapshot=snapshots, since_ms=st.integers(0, 2**53))
-def test_what_is_encoded_is_decoded_to_the_same(snapshot: GroupSnapshot, since_ms: int) -> None:
+def test_encoded_generation_is_decoded_unchanged(snapshot: GroupSnapshot, since_ms: int) -> None:
     assert decode("g", encode(snapshot, since_ms)) == StoredGroup(snapshot, since_ms)
 
 
@@ -99,6 +99,6 @@ GOOD = encode(GroupSnapshot("consumer", 1, "range", "a", (MemberSnapshot("a", No
         GOOD.replace(b'"a"', b"null,", 1),
     ],
 )
-def test_what_cannot_be_read_names_its_group(damaged: bytes) -> None:
+def test_decoding_error_names_its_group(damaged: bytes) -> None:
     with pytest.raises(StorageError, match="'g'"):
         decode("g", damaged)

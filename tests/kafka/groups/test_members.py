@@ -16,7 +16,7 @@ def join_two(result: JoinResult) -> None: ...
 def sync_one(result: SyncResult) -> None: ...
 
 
-def test_an_answer_goes_where_the_request_came_from() -> None:
+def test_answer_goes_where_the_request_came_from() -> None:
     effects: list[Effect] = []
     parked = ParkedRequests(effects.append)
     parked.park_join("a", join_one)
@@ -26,7 +26,7 @@ def test_an_answer_goes_where_the_request_came_from() -> None:
     assert effects == [JoinAnswer(join_one, JoinResult(DONE, "a")), SyncAnswer(sync_one, SyncResult(DONE))]
 
 
-def test_a_second_answer_goes_nowhere() -> None:
+def test_second_answer_goes_nowhere() -> None:
     effects: list[Effect] = []
     parked = ParkedRequests(effects.append)
     parked.answer_join("a", JoinResult(DONE, "a"))

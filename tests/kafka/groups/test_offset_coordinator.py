@@ -32,7 +32,7 @@ def test_committed_offset_comes_back_unchanged(harness: GroupHarness) -> None:
         harness.restart(clean=False)
 
 
-def test_a_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> None:
+def test_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     wanted = [("orders", [0, 1]), ("nowhere", [5])]
@@ -78,7 +78,7 @@ def test_failed_commit_does_not_count_and_is_reported(harness: GroupHarness) -> 
     assert harness.committed("g") == {ORDERS_0: 9}
 
 
-def test_the_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarness]) -> None:
+def test_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(offset_metadata_max_bytes=4)
     fits, too_long = (
         harness.commit("g", {ORDERS_0: 1}, metadata="1234"),
@@ -119,14 +119,14 @@ def test_member_of_missing_group_may_not_commit(harness: GroupHarness) -> None:
     assert harness.listed() == {}
 
 
-def test_the_group_without_a_name_may_have_offsets(harness: GroupHarness) -> None:
+def test_group_without_a_name_may_have_offsets(harness: GroupHarness) -> None:
     harness.commit("", {ORDERS_0: 7})
     harness.write()
     harness.restart()
     assert harness.committed("") == {ORDERS_0: 7}
 
 
-def test_a_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
+def test_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
     a = harness.stable("g")
     for n in range(3):
         harness.wait(9)
@@ -174,7 +174,7 @@ def test_offsets_of_subscribed_topics_are_not_deleted(harness: GroupHarness) -> 
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_members_read_is_known_after_a_restart(harness: GroupHarness) -> None:
+def test_subscribed_topics_are_known_after_restart(harness: GroupHarness) -> None:
     harness.stable("g")
     harness.restart()
     assert delete(harness, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
@@ -202,7 +202,7 @@ def test_group_without_members_ends_with_last_offset(harness: GroupHarness) -> N
     assert harness.listed() == {}
 
 
-def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
+def test_failed_deletion_is_reported(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     harness.database.full = True

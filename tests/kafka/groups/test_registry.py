@@ -190,7 +190,7 @@ def test_failed_change_is_answered_with_an_error(registry: Registry) -> None:
     assert registry.answers == [ErrorCode.not_coordinator]
 
 
-def test_a_restart_brings_back_what_was_written(registry: Registry) -> None:
+def test_restart_restores_the_written_state(registry: Registry) -> None:
     for member in ("a", "b", "c"):
         registry.put("g", member)
     registry.put("g", "b", None)
@@ -247,7 +247,7 @@ def test_empty_group_that_became_classic_leaves_no_rows(registry: Registry) -> N
     assert registry.entry("g").replaced is None
 
 
-def test_the_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
+def test_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
     with registry.groups.locked("g") as entry:
         entry.offsets.load("orders", 0, CommittedOffset(7, -1, "", 0))
     registry.put("g", "a")
@@ -279,7 +279,7 @@ def test_client_of_replaced_group_is_still_answered(registry: Registry) -> None:
     assert registry.answers == [ErrorCode.none] * 2
 
 
-def test_a_deleted_group_leaves_nothing(registry: Registry) -> None:
+def test_deleted_group_leaves_nothing(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     registry.put("h", "a")
@@ -291,7 +291,7 @@ def test_a_deleted_group_leaves_nothing(registry: Registry) -> None:
     assert registry.groups.get("g") is None
 
 
-def test_a_deleted_group_is_not_stored_again(registry: Registry) -> None:
+def test_deleted_group_is_not_stored_again(registry: Registry) -> None:
     """A save that failed before may be tried again by the group."""
     registry.put("g", "a")
     registry.put("g", "a", None)
@@ -376,7 +376,7 @@ def test_offsets_of_empty_group_expire_before_the_group(registry: Registry) -> N
     assert registry.stored() == {}
 
 
-def test_the_end_of_the_broker_reaches_every_group(registry: Registry) -> None:
+def test_end_of_the_broker_reaches_every_group(registry: Registry) -> None:
     registry.put("g", "a")
     group = registry.entry("g").group
     registry.groups.shut_down()

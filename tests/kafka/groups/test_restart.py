@@ -35,7 +35,7 @@ def test_static_member_restarting_with_broker_keeps_its_assignment(tmp_path: Pat
         assert heartbeat(kafka, "g", again.member_id, 1, group_instance_id="pod-0") == ErrorCode.none
 
 
-def test_a_broker_can_stop_while_members_are_parked(tmp_path: Path) -> None:
+def test_broker_can_stop_while_members_are_parked(tmp_path: Path) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka, Beside(kafka) as newcomer:
         member_id = join(kafka, "g").member_id
         newcomer.tell(ApiKey.JOIN_GROUP, 3, **join_fields("g"))

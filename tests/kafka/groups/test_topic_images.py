@@ -48,7 +48,7 @@ def topics() -> Topics:
     return Topics()
 
 
-def test_the_topics_of_the_start_are_seen(topics: Topics) -> None:
+def test_topics_of_the_start_are_seen(topics: Topics) -> None:
     assert topics.seen == {"a": (A, 3), "b": (B, 3)}
     assert topics.images.now.generation == 1
 
@@ -94,7 +94,7 @@ def test_just_created_topic_is_seen_on_request(topics: Topics) -> None:
     assert topics.images.now.generation == 2
 
 
-def test_the_next_image_is_not_made_at_once(topics: Topics) -> None:
+def test_next_image_is_not_made_at_once(topics: Topics) -> None:
     topics.change("c", C)
     topics.soon.pop()()
     topics.change("a", None)

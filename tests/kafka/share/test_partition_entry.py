@@ -42,7 +42,7 @@ def test_each_append_wakes_the_next_session(stage: Stage) -> None:
         members[woken[0]].wait()
 
 
-def test_the_next_is_woken_if_something_is_left(stage: Stage) -> None:
+def test_next_session_is_woken_if_records_remain(stage: Stage) -> None:
     members = [stage.member(name) for name in "abc"]
     for member in members:
         member.fetch()
@@ -152,7 +152,7 @@ def test_log_start_may_pass_drained_share_partition(stage: Stage) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(STEPS, max_size=60))
-def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
+def test_waiting_session_is_woken_in_any_order(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
     """If records can be acquired, a session has the partition in its queue; if all such sessions wait, one was woken."""
     stage = Stage(tmp_path_factory.mktemp("stage"), 1)  # type: ignore[attr-defined]
     try:

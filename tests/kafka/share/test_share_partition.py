@@ -117,7 +117,7 @@ OF_ACKNOWLEDGEMENTS = {"accept", "reject", "gap", "release", "release at the lim
 
 
 @pytest.mark.parametrize(("state", "event", "following", "durable"), ROWS)
-def test_every_event_does_what_its_row_says(state: str, event: str, following: str, durable: str) -> None:
+def test_every_event_follows_its_row(state: str, event: str, following: str, durable: str) -> None:
     case = Case(state, at_the_limit=event.endswith("at the limit"))
     EVENTS[event](case)
     assert {"ACKNOWLEDGED": "DONE", "ARCHIVED": "DONE"}.get(following, following) == case.state
@@ -142,7 +142,7 @@ def test_every_other_event_changes_nothing(state: str, event: str) -> None:
     assert state == case.state
 
 
-def test_the_table_knows_no_other_events() -> None:
+def test_table_knows_no_other_events() -> None:
     assert set(EVENTS) == {event for _, event, _, _ in ROWS}
 
 
@@ -168,7 +168,7 @@ def test_the_table_knows_no_other_events() -> None:
         ([batch(0, 0, ACCEPT), batch(2, 9, ACCEPT)], ErrorCode.invalid_record_state),
     ],
 )
-def test_an_invalid_acknowledgement_is_refused_as_a_whole(batches: list[AcknowledgementBatch], code: int) -> None:
+def test_invalid_acknowledgement_is_refused_as_a_whole(batches: list[AcknowledgementBatch], code: int) -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.acknowledge("m", [batch(5, 5, ACCEPT)], 0.0)
@@ -189,7 +189,7 @@ def test_another_member_s_records_are_not_acknowledged() -> None:
         assert ErrorCode.invalid_record_state == caught.value.code
 
 
-def test_what_retention_took_away_may_be_acknowledged() -> None:
+def test_records_removed_by_retention_may_be_acknowledged() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.move_start(5)
@@ -221,7 +221,7 @@ def test_nobody_acquires_beyond_the_bound() -> None:
     assert [AcquiredRecords(20, 39, 1)] == acquire(partition, "n", (0, 2**31))
 
 
-def test_what_was_released_comes_before_what_is_new() -> None:
+def test_released_records_come_before_new_records() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 4), (5, 9))
     partition.acknowledge("m", [batch(2, 3, RELEASE), batch(7, 7, ACCEPT)], 0.0)
@@ -256,7 +256,7 @@ def test_offsets_absent_from_log_are_passed_over() -> None:
     assert 6 == partition.start
 
 
-def test_a_marker_is_passed_over() -> None:
+def test_marker_is_passed_over() -> None:
     partition = SharePartition(0, SETTINGS)
     acquisition = Acquisition(partition, "m", 0, 0.0, max_records=100)
     assert acquisition.take(0, 2)
@@ -289,7 +289,7 @@ def test_record_is_delivered_up_to_the_limit() -> None:
     assert (4, 4) == (partition.start, partition.end)
 
 
-def test_a_lower_limit_is_in_force_at_once() -> None:
+def test_lower_limit_is_in_force_at_once() -> None:
     partition = SharePartition(0, attrs.evolve(SETTINGS, delivery_count_limit=5))
     for _ in range(3):
         acquire(partition, "m", (0, 3))
@@ -300,7 +300,7 @@ def test_a_lower_limit_is_in_force_at_once() -> None:
     assert 4 == partition.start
 
 
-def test_a_lock_that_was_renewed_ends_later() -> None:
+def test_lock_that_was_renewed_ends_later() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 3), now=0.0)
     partition.acknowledge("m", [batch(2, 2, RENEW)], 5.0, may_renew=True)
@@ -323,7 +323,7 @@ def test_thousands_of_ranges_of_one_record_are_bounded() -> None:
 # -- the state --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_log_has_lost_is_forgotten() -> None:
+def test_records_lost_by_the_log_are_forgotten() -> None:
     """The machine failed, and the end of the log was not durable. Other records get the same offsets."""
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
@@ -352,7 +352,7 @@ def test_unstored_acknowledgement_restores_the_former_state() -> None:
     assert 10 == partition.start == partition.end
 
 
-def test_an_administrator_sets_the_start() -> None:
+def test_administrator_sets_the_start() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.reset(3)

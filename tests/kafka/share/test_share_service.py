@@ -23,7 +23,7 @@ def initialise(stage: Stage, first: int = 0, end: int = 2, topic_id: UUID | None
     return answers
 
 
-def test_a_group_begins_when_it_is_told_to(stage: Stage) -> None:
+def test_group_begins_at_latest_offset_when_initialised(stage: Stage) -> None:
     stage.settings = attrs.evolve(EARLIEST, auto_offset_reset="latest")
     stage.write(3)
     assert [None] == initialise(stage)
@@ -70,7 +70,7 @@ def test_deleted_topic_is_not_begun_with(stage: Stage) -> None:
     assert {} == stage.share.offsets("group")
 
 
-def test_a_group_that_cannot_begin_says_why(stage: Stage) -> None:
+def test_group_that_cannot_begin_says_why(stage: Stage) -> None:
     stage.catalogue.broken = True
     session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
     assert stage.share.add(session, (stage.topic_id.bytes, 0))
@@ -78,7 +78,7 @@ def test_a_group_that_cannot_begin_says_why(stage: Stage) -> None:
     assert "the disk is full" == str(failure)
 
 
-def test_an_administrator_sets_offsets(stage: Stage) -> None:
+def test_administrator_sets_offsets(stage: Stage) -> None:
     stage.write(10)
     answers: list[StorageError | None] = []
     for offset, start in ((4, 4), (99, 10), (0, 0)):
@@ -93,7 +93,7 @@ def test_an_administrator_sets_offsets(stage: Stage) -> None:
     assert [(6, 9, 1)] == stage.member().fetch()
 
 
-def test_a_reset_wakes_and_takes_away(stage: Stage) -> None:
+def test_reset_wakes_and_takes_away(stage: Stage) -> None:
     stage.write(4)
     holder, other = stage.member("a"), stage.member("b")
     holder.fetch()
@@ -106,7 +106,7 @@ def test_a_reset_wakes_and_takes_away(stage: Stage) -> None:
         holder.acknowledge(2, 2)
 
 
-def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
+def test_forgotten_partition_begins_anew(stage: Stage) -> None:
     stage.write(4)
     member = stage.member()
     member.fetch()
@@ -149,7 +149,7 @@ def test_state_forgotten_before_its_write_leaves_nothing(stage: Stage) -> None:
     assert 0 == stage.memory.used_bytes
 
 
-def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
+def test_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
     member.fetch()
@@ -162,7 +162,7 @@ def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     assert [] == list(stage.catalogue.load_documents("share-partition"))
 
 
-def test_what_nobody_uses_is_a_row_only(stage: Stage) -> None:
+def test_unused_partition_is_only_a_row(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
     member.fetch()
@@ -185,7 +185,7 @@ def test_held_records_stay_in_memory_until_lock_ends(stage: Stage) -> None:
     assert [(0, 3, 2)] == stage.member("n").fetch()
 
 
-def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
+def test_sessions_give_back_their_room(stage: Stage) -> None:
     sessions = stage.share.sessions
     member = stage.member("m", 0)
     sessions.make_room(member.session, 1)  # as the request does it
@@ -217,7 +217,7 @@ def test_partition_added_to_closed_session_is_not_kept(stage: Stage) -> None:
     assert [] == session.unbegun and {} == session.links
 
 
-def test_a_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
+def test_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
     member = stage.member("m", 0)
     link = member.link()
     assert stage.share.add(member.session, (stage.topic_id.bytes, 0))
@@ -294,7 +294,7 @@ def test_partition_set_aside_is_not_kept_in_memory(stage: Stage) -> None:
     assert [] == stage.share.entries()
 
 
-def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
+def test_memory_of_groups_is_bounded(stage: Stage) -> None:
     """A client may make groups, and each of them leaves rows."""
     begun = []
     for number in range(100):

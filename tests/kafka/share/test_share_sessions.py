@@ -47,7 +47,7 @@ def test_every_request_gets_the_answer_of_its_row(epoch: str, session: str, answ
         assert expected == (None if session_now is None else session_now.epoch)
 
 
-def test_the_table_has_all_rows() -> None:
+def test_table_has_all_rows() -> None:
     assert 6 == len(ROWS)
 
 
@@ -69,7 +69,7 @@ def test_there_are_only_so_many_sessions() -> None:
     sessions.open("g", "c", 1)
 
 
-def test_a_connection_has_only_so_many_sessions() -> None:
+def test_connection_has_only_so_many_sessions() -> None:
     sessions = ShareSessions()
     opened = [sessions.open("g", f"m{number}", 1)[0] for number in range(CONNECTION_MAX)]
     there, _ = sessions.open("g", "there", 2)
@@ -95,7 +95,7 @@ def test_session_belongs_to_its_opening_connection() -> None:
     assert not sessions.has_any(2)
 
 
-def test_a_session_has_only_so_many_partitions() -> None:
+def test_session_has_only_so_many_partitions() -> None:
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     with pytest.raises(RequestError) as caught:
@@ -108,7 +108,7 @@ def test_a_session_has_only_so_many_partitions() -> None:
     assert ErrorCode.share_session_limit_reached == caught.value.code
 
 
-def test_a_session_that_was_closed_gets_no_room() -> None:
+def test_session_that_was_closed_gets_no_room() -> None:
     """A request may close it while another adds partitions: nobody would give them back."""
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)

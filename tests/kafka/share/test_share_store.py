@@ -24,7 +24,7 @@ def test_answer_means_state_is_in_the_catalogue(stage: Stage) -> None:
     assert [(3, 4, 1)] == stage.member().fetch()
 
 
-def test_what_was_not_written_is_delivered_again(stage: Stage) -> None:
+def test_unwritten_acknowledgements_are_delivered_again(stage: Stage) -> None:
     stage.write(5)
     member = stage.member()
     member.fetch()
@@ -44,7 +44,7 @@ def test_many_acknowledgements_are_one_row(stage: Stage) -> None:
     assert 1 == rows(stage) - before
 
 
-def test_what_could_not_be_stored_was_not_acknowledged(stage: Stage) -> None:
+def test_unstored_records_are_not_acknowledged(stage: Stage) -> None:
     stage.write(6)
     member = stage.member()
     member.fetch()

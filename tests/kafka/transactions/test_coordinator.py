@@ -33,7 +33,7 @@ def test_commit_is_visible_everywhere_when_answered(harness: TransactionHarness)
     assert harness.phase() is Phase.COMPLETE_COMMIT
 
 
-def test_an_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness) -> None:
+def test_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness) -> None:
     me = transact(harness)
     assert harness.end(me, False) == ErrorCode.none
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([], [], None)
@@ -42,7 +42,7 @@ def test_an_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_the_end_is_answered_after_it_is_durable(harness: TransactionHarness) -> None:
+def test_end_is_answered_after_it_is_durable(harness: TransactionHarness) -> None:
     me = transact(harness)
     answer = harness.ask(harness.transactions.end, X, me, True)
     while harness.turn():
@@ -58,7 +58,7 @@ def test_repeated_end_succeeds_and_opposite_is_refused(harness: TransactionHarne
     assert harness.end(me, False) == ErrorCode.invalid_txn_state
 
 
-def test_a_second_transaction_of_the_same_producer(harness: TransactionHarness) -> None:
+def test_second_transaction_of_the_same_producer(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.end(me, False)
     harness.add(me, T0)
@@ -91,14 +91,14 @@ def test_partition_is_open_only_from_add_to_end(harness: TransactionHarness) -> 
     assert harness.everything() == [b"in"]
 
 
-def test_an_unknown_transactional_id_is_refused(harness: TransactionHarness) -> None:
+def test_unknown_transactional_id_is_refused(harness: TransactionHarness) -> None:
     assert harness.add(Claim(0, 0), T0, name="who") == ErrorCode.invalid_producer_id_mapping
     assert harness.end(Claim(0, 0), True, name="who") == ErrorCode.invalid_producer_id_mapping
     assert harness.transactions.describe("who") == (ErrorCode.transactional_id_not_found, None)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_out_of_bounds_is_refused(harness: TransactionHarness, timeout_ms: int) -> None:
+def test_timeout_out_of_bounds_is_refused(harness: TransactionHarness, timeout_ms: int) -> None:
     answer = harness.ask(harness.transactions.init, X, timeout_ms, None)
     assert answer.error == ErrorCode.invalid_transaction_timeout
 
@@ -163,7 +163,7 @@ def test_timed_out_transaction_aborts_and_fences_producer(harness: TransactionHa
     assert harness.init(me) == Claim(me.producer_id, me.epoch + 1)
 
 
-def test_the_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
+def test_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
     transact(harness)
     harness.wait(30)
     harness.crash()
@@ -293,7 +293,7 @@ def test_operator_aborts_whole_transaction_and_fences_producer(harness: Transact
     assert harness.init(me) == Claim(me.producer_id, me.epoch + 1)
 
 
-def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
+def test_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
     me = transact(harness)
     for claim, partition, error in (
         (Claim(me.producer_id, me.epoch - 1), T0, ErrorCode.producer_fenced),
@@ -310,7 +310,7 @@ def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
     assert harness.seen() == [b"v"]
 
 
-def test_an_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
+def test_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
     harness.log().transactions.allow(77, 3)
     harness.write(Claim(77, 3), T0, b"stray")
     before = abort(harness, Claim(77, 2), T0)
@@ -440,7 +440,7 @@ def test_offline_partition_holds_up_transaction_until_restart(harness: Transacti
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([b"v"], [b"v"], 5)
 
 
-def test_a_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
+def test_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
     stranger = Claim(77, 3)
     harness.log().transactions.allow(77, 3)
     harness.write(stranger, T0, b"moved here")
@@ -457,7 +457,7 @@ def test_nothing_is_answered_after_shut_down(harness: TransactionHarness) -> Non
     assert harness.ask(harness.transactions.init, X, 1_000, None).error == ErrorCode.coordinator_not_available
 
 
-def test_an_open_transaction_goes_on_after_a_restart(harness: TransactionHarness) -> None:
+def test_open_transaction_goes_on_after_a_restart(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.restart()
     harness.write(me, T0, b"w")

@@ -67,7 +67,7 @@ def test_joint_end_is_answered_once_when_all_durable(harness: TransactionHarness
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_same_request_again_changes_nothing(harness: TransactionHarness, commit: bool) -> None:
+def test_same_request_again_changes_nothing(harness: TransactionHarness, commit: bool) -> None:
     claims = write_all(harness)
     end(harness, claims, commit)
     before = [harness.log(*key).log_end_offset for key in (T0, T1)]

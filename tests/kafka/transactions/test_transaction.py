@@ -48,7 +48,7 @@ at_rest = pytest.mark.parametrize("phase", [Phase.EMPTY, Phase.COMPLETE_COMMIT, 
 prepared = pytest.mark.parametrize("phase", [Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT])
 
 
-def test_a_new_id_begins_with_the_first_epoch() -> None:
+def test_new_id_begins_with_the_first_epoch() -> None:
     assert Transaction("x").init(TIMEOUT_MS, None, 7, 5) == State(7, 0, TIMEOUT_MS, updated_ms=5)
 
 
@@ -127,7 +127,7 @@ def test_producer_may_not_continue_after_another_came() -> None:
 
 
 @at_rest
-def test_the_first_partition_begins_a_transaction(phase: Phase) -> None:
+def test_first_partition_begins_a_transaction(phase: Phase) -> None:
     state = in_phase(phase).add(ME, 50, partitions=[P1])
     assert isinstance(state, State)
     assert (state.phase, state.partitions, state.groups, state.started_ms) == (Phase.ONGOING, {P1}, set(), 50)
@@ -154,7 +154,7 @@ def test_decided_transaction_only_accepts_completion(phase: Phase) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @every_phase
-def test_what_end_answers(phase: Phase, commit: bool) -> None:
+def test_answers_to_end(phase: Phase, commit: bool) -> None:
     result = in_phase(phase).end(ME, commit, 50)
     same = {
         Phase.PREPARE_COMMIT: True,
@@ -262,7 +262,7 @@ def test_transaction_times_out_exactly_at_its_deadline() -> None:
 
 
 @every_phase
-def test_what_an_operator_can_abort(phase: Phase) -> None:
+def test_aborts_by_operator(phase: Phase) -> None:
     transaction = in_phase(phase)
     elsewhere = ErrorCode.concurrent_transactions if phase in PREPARED else ErrorCode.none
     assert transaction.abort(ME, frozenset([P1]), 50) == elsewhere
@@ -287,7 +287,7 @@ def test_long_unused_id_is_forgotten(phase: Phase) -> None:
     assert transaction.add(ME, 0, partitions=[P0]) == ErrorCode.invalid_producer_id_mapping
 
 
-def test_an_open_transaction_is_not_forgotten() -> None:
+def test_open_transaction_is_not_forgotten() -> None:
     assert not in_phase(Phase.ONGOING).is_unused(1 << 40, 1)
 
 
@@ -303,7 +303,7 @@ def test_why_a_partition_refused_a_batch(claim: Claim, error: ErrorCode) -> None
     assert in_phase(Phase.ONGOING).why_refused(claim) == error
 
 
-def test_a_random_walk_keeps_the_guarantees() -> None:
+def test_random_walk_keeps_the_guarantees() -> None:
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()

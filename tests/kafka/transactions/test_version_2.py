@@ -95,7 +95,7 @@ def test_addition_between_change_and_waiters_goes_first(
     assert (harness.state().partitions, harness.state().groups) == ({T0, T1}, {"g"})
 
 
-def test_what_takes_part_already_is_answered_at_once(harness: TransactionHarness) -> None:
+def test_existing_participants_are_answered_at_once(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
     harness.settle()
@@ -145,7 +145,7 @@ def test_additions_that_cannot_be_saved_are_all_refused(harness: TransactionHarn
     assert (harness.seen(), harness.committed_offset()) == ([b"v"], 5)
 
 
-def test_the_groups_of_a_transaction_are_bounded(harness: TransactionHarness) -> None:
+def test_groups_of_a_transaction_are_bounded(harness: TransactionHarness) -> None:
     me = harness.init()
     for first in range(0, GROUPS_MAX, 100):
         answers = [commit_offset(harness, me, 5, group=f"g-{first + number}") for number in range(100)]
@@ -155,7 +155,7 @@ def test_the_groups_of_a_transaction_are_bounded(harness: TransactionHarness) ->
     assert len(harness.state().groups) == GROUPS_MAX
 
 
-def test_the_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
     harness = TransactionHarness(tmp_path / "data", coordinator_max_bytes=1024 * 1024)
     me = harness.init()
     refused = add(harness, me, *((f"topic-{number}", 0) for number in range(20_000)))
@@ -202,7 +202,7 @@ def test_slow_producer_may_abort_and_continue(harness: TransactionHarness) -> No
     assert harness.seen() == [b"v"]
 
 
-def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -> None:
+def test_epoch_above_the_last_is_never_used(harness: TransactionHarness) -> None:
     me = attrs.evolve(harness.init(timeout_ms=1_000), epoch=LAST_EPOCH)
     transaction = harness.transactions._registry.entries()[0].transaction
     assert transaction.state is not None

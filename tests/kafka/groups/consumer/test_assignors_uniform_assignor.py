@@ -64,7 +64,7 @@ def test_joining_member_costs_others_only_its_share(
 
 
 @hypothesis_given(groups(is_homogeneous=True))
-def test_a_member_that_leaves_costs_the_others_nothing(
+def test_member_that_leaves_costs_the_others_nothing(
     group: tuple[dict[UUID, int], list[frozenset[UUID]]],
 ) -> None:
     partitions, topics = group
@@ -84,6 +84,6 @@ def test_surplus_is_given_up_from_all_topics() -> None:
     assert [{topic_id: len(some) for topic_id, some in held.items()} for held in after] == [{A: 2, B: 2}] * 2
 
 
-def test_a_member_that_subscribes_to_nothing_gets_nothing() -> None:
+def test_member_that_subscribes_to_nothing_gets_nothing() -> None:
     assert assign(given({A: 2}, [frozenset(), frozenset({A})])) == [{}, {A: frozenset({0, 1})}]
     assert assign(given({A: 2}, [frozenset()])) == [{}]

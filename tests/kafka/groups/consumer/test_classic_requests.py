@@ -199,7 +199,7 @@ def test_group_stays_consumer_group_if_downgrade_is_forbidden(limits: ConsumerGr
     assert old.count == 4
 
 
-def test_a_group_without_members_does_not_become_classic() -> None:
+def test_group_without_members_does_not_become_classic() -> None:
     driver = GroupDriver.of(t=4)
     client = Client(driver, "a")
     client.beat()

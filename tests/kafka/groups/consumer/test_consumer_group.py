@@ -80,7 +80,7 @@ def test_partition_moves_only_after_its_owner_released_it() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_what_a_member_leaves_goes_to_the_others() -> None:
+def test_partitions_of_leaving_member_go_to_others() -> None:
     driver = GroupDriver.of(t=4)
     clients = [Client(driver, name) for name in "abc"]
     settle(clients)
@@ -126,7 +126,7 @@ def test_fenced_member_joins_again_and_keeps_its_place() -> None:
     assert first.partitions == mine
 
 
-def test_a_full_request_is_answered_with_the_assignment() -> None:
+def test_full_request_is_answered_with_the_assignment() -> None:
     driver = GroupDriver.of(t=2)
     client = Client(driver, "a")
     client.beat()
@@ -134,14 +134,14 @@ def test_a_full_request_is_answered_with_the_assignment() -> None:
     assert driver.ask(client.full_request()).assignment == ((topic_id("t"), (0, 1)),)
 
 
-def test_an_unknown_member_is_told_so() -> None:
+def test_unknown_member_is_told_so() -> None:
     driver = GroupDriver.of(t=2)
     result = driver.ask(HeartbeatRequest("nobody", 3))
     assert result.error is ErrorCode.unknown_member_id
     assert result.message == "Member nobody is not a member of group group."
 
 
-def test_a_full_group_takes_no_more_members() -> None:
+def test_full_group_takes_no_more_members() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=2)
     Client(driver, "a").beat()
     result = Client(driver, "b").beat()
@@ -246,7 +246,7 @@ def test_anybody_commits_to_empty_group_and_reads_any() -> None:
     assert driver.group.check_fetch(None, -1) is ErrorCode.none
 
 
-def test_a_group_is_deleted_once_it_is_empty() -> None:
+def test_group_is_deleted_once_it_is_empty() -> None:
     driver = GroupDriver.of(t=2)
     client = Client(driver, "a")
     client.beat()
@@ -260,7 +260,7 @@ def test_a_group_is_deleted_once_it_is_empty() -> None:
     assert client.beat().error is ErrorCode.coordinator_not_available
 
 
-def test_a_group_describes_itself() -> None:
+def test_group_describes_itself() -> None:
     driver = GroupDriver.of(t=2)
     Client(driver, "a", assignor="range", instance_id="i").beat()
     described = driver.group.describe()
@@ -272,7 +272,7 @@ def test_a_group_describes_itself() -> None:
     assert member.assignment == member.target_assignment == {topic_id("t"): frozenset({0, 1})}
 
 
-def test_the_assignor_that_most_members_name_is_used() -> None:
+def test_assignor_that_most_members_name_is_used() -> None:
     driver = GroupDriver.of(t=4)
     clients = [Client(driver, "a", assignor="range"), Client(driver, "b", assignor="range"), Client(driver, "c")]
     settle(clients)

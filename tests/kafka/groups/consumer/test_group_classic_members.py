@@ -135,7 +135,7 @@ def test_requests_that_do_not_fit_are_refused() -> None:
     assert {answer.error for answer in answers} == {ErrorCode.inconsistent_group_protocol}
 
 
-def test_a_full_group_takes_no_classic_member() -> None:
+def test_full_group_takes_no_classic_member() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=2)
     Client(driver, "a").beat()
     assert ClassicClient(driver, "b").join().error is ErrorCode.group_max_size_reached
@@ -199,7 +199,7 @@ def test_members_leave_by_leave_group() -> None:
     assert driver.group.is_empty
 
 
-def test_a_join_waits_for_a_large_assignment() -> None:
+def test_join_waits_for_a_large_assignment() -> None:
     driver = GroupDriver.of(t=3000, is_lazy=True)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     anchor.beat()

@@ -83,13 +83,13 @@ def test_expression_invalid_for_re2_is_refused_without_change(pattern: str) -> N
 
 
 @needs_re2
-def test_an_expression_that_is_too_long_is_refused() -> None:
+def test_expression_that_is_too_long_is_refused() -> None:
     result = Client(GroupDriver.of(a=1), "m", None, "a" * 1_000_000).beat()
     assert result.error is ErrorCode.invalid_regular_expression
     assert result.message == "SubscribedTopicRegex has 1000000 characters, and 8192 are allowed."
 
 
-def test_without_re2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_re2_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "re2", None)
     driver = GroupDriver.of(a=1)
     result = Client(driver, "m", None, "a").beat()
@@ -115,7 +115,7 @@ def test_new_expressions_are_matched_at_most_each_second() -> None:
 
 
 @needs_re2
-def test_the_expression_goes_when_its_last_member_goes() -> None:
+def test_expression_goes_when_its_last_member_goes() -> None:
     driver = GroupDriver.of(a=1, b=1)
     by_regex, by_name = Client(driver, "m", None, "a"), Client(driver, "n", ("b",))
     settle([by_regex, by_name])
@@ -141,7 +141,7 @@ def test_partitions_stay_after_restart_while_expressions_are_matched() -> None:
 
 
 @needs_re2
-def test_a_matching_that_fails_is_tried_again() -> None:
+def test_matching_that_fails_is_tried_again() -> None:
     driver = GroupDriver.of(a=1, is_lazy=True)
     client = Client(driver, "m", None, "a")
     driver.heartbeat(client.request(), client.take)

@@ -58,7 +58,7 @@ def test_static_member_may_rejoin_under_its_own_id() -> None:
     assert client.beat().error is ErrorCode.none
 
 
-def test_a_full_group_takes_a_static_member_back() -> None:
+def test_full_group_takes_a_static_member_back() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=4)
     client = Client(driver, "a", instance_id="i")
     client.beat()
@@ -104,7 +104,7 @@ def test_temporary_leave_gives_up_partitions_being_revoked() -> None:
     assert other.count == 1
 
 
-def test_a_static_member_is_away_over_a_restart() -> None:
+def test_static_member_is_away_over_a_restart() -> None:
     driver = GroupDriver.of(t=4)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     settle([first, other])

@@ -20,7 +20,7 @@ def test_member_without_heartbeat_is_fenced_after_its_session() -> None:
     assert silent.beat().error is ErrorCode.none
 
 
-def test_a_heartbeat_begins_the_session_anew() -> None:
+def test_heartbeat_begins_the_session_anew() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(session_timeout_ms=10_000), t=4)
     client = Client(driver, "a")
     for _ in range(5):
@@ -99,7 +99,7 @@ def test_unheard_member_is_fenced_after_silent_session() -> None:
     assert driver.group.member_count == 0
 
 
-def test_an_empty_group_has_nothing_to_wake_for() -> None:
+def test_empty_group_has_nothing_to_wake_for() -> None:
     driver = GroupDriver.of(t=2)
     assert driver.group.wake == inf
     client = Client(driver, "a")

@@ -30,7 +30,7 @@ OWNED = ((topic_id("t"), (0,)),)
         (HeartbeatRequest("m", -3), "MemberEpoch is invalid."),
     ],
 )
-def test_what_is_not_valid_is_refused(request_: HeartbeatRequest, message: str) -> None:
+def test_invalid_heartbeats_are_refused(request_: HeartbeatRequest, message: str) -> None:
     result = check_heartbeat("group", request_, 1, ASSIGNORS)
     assert result is not None
     assert (result.error, result.message) == (ErrorCode.invalid_request, message)
@@ -47,11 +47,11 @@ def test_what_is_not_valid_is_refused(request_: HeartbeatRequest, message: str) 
         HeartbeatRequest("m", -2, "i"),
     ],
 )
-def test_what_is_valid_is_not(request_: HeartbeatRequest) -> None:
+def test_valid_heartbeats_are_accepted(request_: HeartbeatRequest) -> None:
     assert check_heartbeat("group", request_, 1, ASSIGNORS) is None
 
 
-def test_a_group_has_a_name() -> None:
+def test_group_has_a_name() -> None:
     result = check_heartbeat("", JOIN, 1, ASSIGNORS)
     assert result is not None
     assert result.message == "GroupId can't be empty."

@@ -31,7 +31,7 @@ def expected(state: MemberState, event: MemberEvent) -> MemberState | None:
     return S.STABLE if state is S.STABLE else None
 
 
-def test_every_pair_does_what_the_event_means() -> None:
+def test_every_pair_follows_the_event() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
@@ -39,7 +39,7 @@ def test_only_members_that_owe_nothing_advance() -> None:
     assert {E.RELEASE_AWAITED, E.TARGET_REACHED} == ADVANCES
 
 
-def test_the_docstring_explains_every_event() -> None:
+def test_docstring_explains_every_event() -> None:
     assert {event.name for event in MemberEvent} <= set(re.findall(r"\b([A-Z_]+):", DOC))
 
 
@@ -54,5 +54,5 @@ def test_group_state_function_follows_the_docstring_table() -> None:
                 assert group_state(int(members == "some"), group_epoch, 5, all_reconciled) is G[name]
 
 
-def test_the_names_of_states_are_kafkas() -> None:
+def test_names_of_states_are_kafkas() -> None:
     assert {state.value for state in GroupState} == {"Empty", "Assigning", "Reconciling", "Stable", "Dead"}

@@ -41,11 +41,11 @@ def test_stable_member_at_the_epoch_is_unchanged() -> None:
     assert step(ConsumerMember("m", epoch=5, assigned=some(t={0})), some(t={0})) is None
 
 
-def test_a_new_member_gets_what_is_free() -> None:
+def test_new_member_gets_free_partitions() -> None:
     assert step(ConsumerMember("m"), some(t={0, 1})) == Step(S.STABLE, 5, some(t={0, 1}), {})
 
 
-def test_a_member_waits_for_what_others_have() -> None:
+def test_member_waits_for_partitions_of_others() -> None:
     result = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
     assert result == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
 

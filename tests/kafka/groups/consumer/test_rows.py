@@ -47,13 +47,13 @@ FIELDS = (
 
 
 @given(MEMBERS)
-def test_a_member_comes_back_as_it_was(member: ConsumerMember) -> None:
+def test_member_is_decoded_unchanged(member: ConsumerMember) -> None:
     decoded = decode_member("g", "m", encode_metadata(member), encode_assignment(member))
     assert [getattr(decoded, field) for field in FIELDS] == [getattr(member, field) for field in FIELDS]
 
 
 @given(st.builds(GroupRow, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), TEXT))
-def test_a_group_comes_back_as_it_was(row: GroupRow) -> None:
+def test_group_is_decoded_unchanged(row: GroupRow) -> None:
     assert decode_group("g", encode_group(row)) == row
 
 
@@ -68,7 +68,7 @@ def test_partitions_are_stored_as_runs() -> None:
     assert json.loads(encode_assignment(member))["assigned"] == {topic_id.hex: [0, 2, 5, 5]}
 
 
-def test_a_state_of_a_newer_version_is_unknown() -> None:
+def test_state_of_a_newer_version_is_unknown() -> None:
     member = ConsumerMember("m")
     newer = encode_assignment(member).replace(b'"stable"', b'"resting"')
     assert decode_member("g", "m", encode_metadata(member), newer).state is MemberState.UNKNOWN

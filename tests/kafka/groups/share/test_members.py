@@ -35,7 +35,7 @@ members = st.builds(
     st.integers(0, 2**31 - 1),
     st.lists(members, max_size=4, unique_by=lambda member: member.member_id),
 )
-def test_what_is_written_is_read(epoch: int, assignment_epoch: int, some: list[ShareMember]) -> None:
+def test_written_rows_are_read(epoch: int, assignment_epoch: int, some: list[ShareMember]) -> None:
     stored = {GROUP_ROW: rows.encode_group(epoch, assignment_epoch)}
     stored |= {member_row(member.member_id): rows.encode_member(member) for member in some}
     group = rows.decode("g", stored)

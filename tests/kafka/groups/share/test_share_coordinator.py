@@ -98,7 +98,7 @@ def test_unanswered_changes_may_be_lost_with_the_process(harness: GroupHarness, 
     assert harness.groups.share.describe("g")[0] == ErrorCode.group_id_not_found
 
 
-def test_a_group_that_nobody_joined_leaves_nothing(harness: GroupHarness, state: FakeState) -> None:
+def test_group_that_nobody_joined_leaves_nothing(harness: GroupHarness, state: FakeState) -> None:
     names = [f"t{number}" for number in range(50_000)]
     assert send(harness, "g", "a", 0, *names).result.error == ErrorCode.group_max_size_reached
     assert "g" not in harness.groups.names()
@@ -157,7 +157,7 @@ def test_topics_changed_during_downtime_are_seen(harness: GroupHarness, state: F
     assert list((result.assignment or {}).values()) == [(0, 1, 2)]
 
 
-def test_a_broken_assignor_costs_nobody_an_answer(
+def test_broken_assignor_costs_nobody_an_answer(
     harness: GroupHarness, state: FakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -188,7 +188,7 @@ def test_full_disk_is_survived(harness: GroupHarness, state: FakeState) -> None:
 # Other kinds of groups ------------------------------------------------------------------------------------------------
 
 
-def test_a_classic_group_stays_one_even_without_members(harness: GroupHarness, state: FakeState) -> None:
+def test_classic_group_stays_classic_without_members(harness: GroupHarness, state: FakeState) -> None:
     harness.commit("g", {("orders", 0): 1})
     harness.write()
     assert send(harness, "g", "a", 0, "orders").result.error == ErrorCode.group_id_not_found

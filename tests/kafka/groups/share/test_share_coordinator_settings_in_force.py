@@ -20,7 +20,7 @@ def alter(configs: GroupConfigs, group_id: str, **changes: str | None) -> None:
     configs.alter(group_id, lambda own, usual: named)
 
 
-def test_the_defaults_are_kafka_s(catalogue: SqliteCatalogue) -> None:
+def test_defaults_are_kafka_s(catalogue: SqliteCatalogue) -> None:
     _, settings = loaded(catalogue, BrokerConfig())
     assert settings.of("g") == ShareSettings()
 

@@ -21,7 +21,7 @@ def driver() -> Driver:
     return Driver()
 
 
-def test_a_group_is_empty_until_somebody_joins(driver: Driver) -> None:
+def test_group_is_empty_until_somebody_joins(driver: Driver) -> None:
     group = driver.group
     assert (group.type, group.state_name, group.is_empty, group.was_never_joined) == (
         GroupType.SHARE,
@@ -105,7 +105,7 @@ def test_new_epoch_with_same_partitions_comes_without_assignment() -> None:
     assert (result.member_epoch, result.assignment) == (2, None)
 
 
-def test_who_subscribes_to_other_topics_gets_their_partitions() -> None:
+def test_changed_subscription_gets_the_new_topics_partitions() -> None:
     driver = Driver(FakeTopics(orders=1, payments=2))
     driver.join("a", "orders")
     result = driver.beat("a", "payments")
@@ -114,7 +114,7 @@ def test_who_subscribes_to_other_topics_gets_their_partitions() -> None:
     assert set(flat(result.assignment)) == {driver.topics.id("orders"), driver.topics.id("payments")}
 
 
-def test_the_order_of_the_topics_does_not_matter() -> None:
+def test_order_of_the_topics_does_not_matter() -> None:
     driver = Driver(FakeTopics(orders=1, payments=2))
     driver.join("a", "orders", "payments")
     assert driver.beat("a", "payments", "orders").member_epoch == 1
@@ -148,7 +148,7 @@ def test_lost_epoch_is_sent_again_with_assignment(driver: Driver) -> None:
     assert again.member_epoch == 2
 
 
-def test_a_member_that_joins_again_goes_on(driver: Driver) -> None:
+def test_rejoining_member_continues(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.beat("a")
@@ -181,7 +181,7 @@ def test_leaving_is_answered_when_it_is_durable(driver: Driver) -> None:
     assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
+def test_leave_ends_a_waiting_join(driver: Driver) -> None:
     join, leave = driver.send("a", 0, "orders"), driver.send("a", -1)
     assert join.result.error == ErrorCode.unknown_member_id
     driver.work()
@@ -205,7 +205,7 @@ def test_leave_is_answered_when_the_broker_stops(driver: Driver) -> None:
     assert reply.result.error == ErrorCode.not_coordinator
 
 
-def test_a_silent_member_is_removed(driver: Driver) -> None:
+def test_silent_member_is_removed(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.wait(SESSION_S - 1)
@@ -218,7 +218,7 @@ def test_a_silent_member_is_removed(driver: Driver) -> None:
     assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_a_session_counts_from_the_answer(driver: Driver) -> None:
+def test_session_counts_from_the_answer(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     driver.now += SESSION_S - 1  # the disk is slow
     driver.work()
@@ -264,7 +264,7 @@ def test_member_metadata_is_bounded_in_bytes(field: str) -> None:
     assert driver.group.size_bytes == 0
 
 
-def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
+def test_memory_of_all_groups_is_bounded(driver: Driver) -> None:
     assert driver.send("a", 0, "orders", free_bytes=100).result.error == ErrorCode.coordinator_not_available
     assert driver.group.was_never_joined
 
@@ -297,7 +297,7 @@ def test_very_many_partitions_are_initialised_in_parts() -> None:
 # Topics -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
+def test_topic_that_comes_later_is_assigned(driver: Driver) -> None:
     assert driver.join("a", "later").assignment == {}
     driver.topics.create("later", 2)
     driver.group.topics_changed(driver.topics, {"later"})
@@ -378,7 +378,7 @@ def test_member_joining_during_initialisation_awaits_its_own_topics() -> None:
 # Durability ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_saved_is_not_told(driver: Driver) -> None:
+def test_unsaved_changes_are_not_told(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     driver.run()
     driver.end_initialise()
@@ -417,7 +417,7 @@ def test_repeated_request_waits_for_the_same_save(driver: Driver) -> None:
     assert second.result.member_epoch == 2
 
 
-def test_a_restart_brings_the_group_back(driver: Driver) -> None:
+def test_restart_brings_the_group_back(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.beat("a")

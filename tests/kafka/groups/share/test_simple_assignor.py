@@ -65,7 +65,7 @@ def test_everything_is_read_and_balanced(subscribed: Subscriptions, counts: dict
 
 
 @given(st.lists(st.tuples(any_subscriptions, partition_counts), min_size=2, max_size=5))
-def test_it_stays_so_however_members_and_topics_change(
+def test_properties_hold_after_changes_of_members_and_topics(
     steps: list[tuple[Subscriptions, dict[uuid.UUID, int]]],
 ) -> None:
     current: Mapping[str, Assignment] = {}
@@ -82,7 +82,9 @@ def test_where_nothing_has_changed_nothing_moves(subscribed: Subscriptions, coun
 
 @given(subscriptions, partition_counts)
 @settings(max_examples=300)
-def test_with_several_subscriptions_it_comes_to_rest(subscribed: Subscriptions, counts: dict[uuid.UUID, int]) -> None:
+def test_assignment_with_several_subscriptions_comes_to_rest(
+    subscribed: Subscriptions, counts: dict[uuid.UUID, int]
+) -> None:
     current = assign(subscribed, counts, {})
     for _ in range(5):
         before, current = current, assign(subscribed, counts, current)
