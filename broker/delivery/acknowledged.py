@@ -1,20 +1,20 @@
-"""What of a log is acknowledged: everything before one offset, ranges of offsets above it, and parts of batches.
+"""The acknowledged part of a log: everything before an offset, ranges of offsets above it, and parts of batches.
 
-Pure; the caller holds whatever lock guards it. It knows no protocol: Pulsar's cursors and Kafka's share groups can keep this.
+Pure; the caller holds the lock that guards it. It knows no protocol: Pulsar's cursors and Kafka's share groups can keep this.
 
-- ``before``: every offset below it is acknowledged. It never goes back but by ``reset``.
-- *Ranges*, from the first offset to the one after the last, sorted, that neither overlap nor touch each other nor ``before``.
-  What lies between them is a *hole*: it is still to be acknowledged.
-- *Parts*: of a batch that covers several offsets and is not yet acknowledged as a whole, the bits of those of its records that
-  are still to be acknowledged. Bit 0 is the first record. No part lies before ``before`` or in a range.
+- ``before``: every offset below it is acknowledged. Only ``reset`` moves it back.
+- *Ranges*: sorted pairs of the first offset and the offset after the last. They neither overlap nor touch each other or
+  ``before``. The offsets between them form a *hole*: they are still to be acknowledged.
+- *Parts*: for each batch that covers several offsets and is acknowledged in part, the bits of the records that are still to be
+  acknowledged. Bit 0 is the first record. No part lies before ``before`` or in a range.
 
-Both tables are bounded. An acknowledgement that would make one more hole, or one more part, than the bound is refused with
-``TooManyHoles``, and then nothing has changed: the record is still to be acknowledged and is delivered again some day. (An
-earlier implementation of this idea, Pulsar's, drops what is above the bound when it stores the state, and so loses
-acknowledgements without a word: issue 25540.) Acknowledgements that make no further hole succeed all the same.
+Both tables are bounded. An acknowledgement that would make more holes or parts than the bound is refused with
+``TooManyHoles`` and changes nothing: the record is still to be acknowledged and will be delivered again. (Pulsar drops what
+exceeds its bound when it stores the state, and so loses acknowledgements silently: issue 25540.) An acknowledgement that makes
+no further hole always succeeds.
 
-An acknowledgement takes some microseconds, however many ranges and parts there are, and in whatever order they come. One that
-swallows many of them takes as long as it took to make them.
+An acknowledgement takes some microseconds, regardless of the number of ranges and parts and of the order. If it swallows many
+ranges, it takes as long as making them took.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,37 +23,35 @@ from typing import NamedTuple
 from broker.delivery.sorted_offsets import SortedOffsets
 from broker.errors import Refusal
 
-# As many as Pulsar keeps (managedLedgerMaxUnackedRangesToPersist, and the same for batches).
+# Pulsar's limits (managedLedgerMaxUnackedRangesToPersist, and the same for batches).
 RANGES_MAX = 200_000
 PARTS_MAX = 200_000
-# The bits of all parts. A batch of 1,000 records needs 125 bytes.
+# Size of the bits of all parts. A batch of 1,000 records needs 125 bytes.
 PART_BYTES_MAX = 16 * 1024 * 1024
 
 
 class TooManyHoles(Refusal):
-    """As much as can be remembered is acknowledged out of order. Acknowledge the oldest records first."""
+    """The bound of acknowledgements out of order is reached. Acknowledge the oldest records first."""
 
 
 class Part(NamedTuple):
-    records: int  # that the batch has
-    remaining: (
-        int  # bits of those that are still to be acknowledged: some, not all, and the highest is one of the batch's
-    )
+    records: int  # in the batch
+    remaining: int  # bits of the records still to be acknowledged: some, not all; the highest belongs to the batch
 
 
 class RangesSnapshot(NamedTuple):
-    """Nobody changes it."""
+    """Immutable."""
 
     starts: Sequence[int]
     end_of: Mapping[int, int]
 
     def bounds(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The first offset of each range, ascending, and the one after the last."""
+        """The first offset of each range, ascending, and the offset after the last of each."""
         return self.starts, list(map(self.end_of.__getitem__, self.starts))
 
 
 class Acknowledged:
-    """``ranges_max``: how many ranges there may be, ``parts_max`` how many parts."""
+    """``ranges_max`` and ``parts_max`` bound the number of ranges and parts."""
 
     __slots__ = (
         "_end_of",
@@ -70,7 +68,7 @@ class Acknowledged:
 
     def __init__(self, before: int = 0, *, ranges_max: int = RANGES_MAX, parts_max: int = PARTS_MAX) -> None:
         self.before = before
-        self.beyond = 0  # how many offsets are acknowledged above ``before``; parts do not count
+        self.beyond = 0  # number of acknowledged offsets above ``before``; parts do not count
         self.ranges_max = ranges_max
         self.parts_max = parts_max
         self.version = 0  # counts the changes
@@ -92,7 +90,7 @@ class Acknowledged:
         return start is not None and offset < self._end_of[start]
 
     def next_hole(self, offset: int) -> int:
-        """The first offset from this one on that is not acknowledged."""
+        """The first unacknowledged offset at or after ``offset``."""
         if offset < self.before:
             return self.before
         if not self._end_of:
@@ -107,16 +105,16 @@ class Acknowledged:
 
     @property
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """First offset and the one after the last, of each range, ascending."""
+        """First offset and the offset after the last, of each range, ascending."""
         return zip(*self.bounds(), strict=True)
 
     def bounds(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The same as two lists."""
+        """``ranges`` as two lists."""
         starts = list(self._starts)
         return starts, list(map(self._end_of.__getitem__, starts))
 
     def snapshot(self) -> "RangesSnapshot":
-        """The ranges as they are now: two copies, for whoever has time for ``bounds``, but not while it holds the lock."""
+        """A copy of the ranges, so that ``bounds`` can be computed without the lock."""
         return RangesSnapshot(list(self._starts), self._end_of.copy())
 
     @property
@@ -137,15 +135,15 @@ class Acknowledged:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, first: int, end: int) -> int:
-        """Acknowledge the offsets from ``first`` to the one before ``end``. How many of them were not, as far as parts say.
+        """Acknowledge the offsets from ``first`` to ``end - 1``. Returns how many were not acknowledged, as far as parts tell.
 
         Raises TooManyHoles.
         """
         return self._add(first, end, self.ranges_max)
 
     def add_absent(self, first: int, end: int) -> None:
-        """The same for offsets that no record has. It is never refused, because nobody can acknowledge them later: whoever
-        reads the log bounds how many of these there are, by ``crowded``."""
+        """``add`` for offsets that no record has. It is never refused, because nobody can acknowledge them later: the reader
+        of the log bounds their number by ``crowded``."""
         self._add(first, end, 1 << 62)
 
     @property
@@ -154,9 +152,9 @@ class Acknowledged:
         return len(self._end_of) >= 2 * self.ranges_max
 
     def add_part(self, first: int, records: int, remaining: int) -> int:
-        """Acknowledge the records of a batch whose bits are not set in ``remaining``. How many of them were not acknowledged.
+        """Acknowledge the records of a batch whose bits are not set in ``remaining``. Returns how many were not acknowledged.
 
-        ``records``: how many the batch has. Raises TooManyHoles.
+        ``records``: the number of records in the batch. Raises TooManyHoles.
         """
         if self.covers(first):
             return 0
@@ -184,7 +182,7 @@ class Acknowledged:
         return count
 
     def until(self, offset: int) -> bool:
-        """Acknowledge everything before the offset. Whether that was not the case already."""
+        """Acknowledge everything before the offset. Returns whether this changed anything."""
         if offset <= self.before:
             return False
         self._move(offset)
@@ -192,7 +190,7 @@ class Acknowledged:
         return True
 
     def reset(self, before: int) -> None:
-        """Everything before the offset is acknowledged, and nothing else."""
+        """Acknowledge everything before the offset, and nothing else."""
         self.before = before
         self.beyond = 0
         self._starts.clear()
@@ -203,8 +201,8 @@ class Acknowledged:
         self.version += 1
 
     def restore(self, ranges: Iterable[tuple[int, int]], parts: Iterable[tuple[int, int, int]]) -> None:
-        """Once, on a new one: what ``ranges`` and ``parts`` (first offset, records, remaining bits) have said, whatever the
-        bounds are now. Raises ValueError if that cannot have been."""
+        """Fill a new object with stored ``ranges`` and ``parts`` (first offset, records, remaining bits), whatever the bounds
+        are now. Raises ValueError if no valid state has these."""
         end = self.before
         for first, following in ranges:
             if not end < first < following:
@@ -269,7 +267,7 @@ class Acknowledged:
         self.beyond += end - start
 
     def _take_out(self, start: int) -> int:
-        """The range is none any more. Where it has ended."""
+        """Remove the range and return its end."""
         self._starts.remove(start)
         end = self._end_of.pop(start)
         self.beyond -= end - start
@@ -298,11 +296,11 @@ class Acknowledged:
         return count
 
     def _move(self, before: int) -> None:
-        """Everything before this offset is acknowledged: what it has reached is no range, or part, any more."""
+        """Acknowledge everything before this offset, and drop the ranges and parts that it has reached."""
         starts = self._starts
         first = starts.first
         if first is not None and first <= before:
-            # They neither overlap nor touch: none begins where another one ends.
+            # Ranges neither overlap nor touch, so none begins where another ends.
             taken = starts.take_until(before)
             ends = list(map(self._end_of.pop, taken))
             self.beyond -= sum(ends) - sum(taken)
@@ -312,7 +310,7 @@ class Acknowledged:
             self._drop_parts(0, before)
 
     def _drop_parts(self, first: int, end: int) -> None:
-        """The batches that begin at one of these offsets are acknowledged as a whole."""
+        """Drop the parts of batches that begin at these offsets, which are now acknowledged as a whole."""
         if first == 0:
             for batch in self._order.take_until(end - 1):
                 self._part_bytes -= _size(self._parts.pop(batch).remaining)

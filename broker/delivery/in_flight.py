@@ -1,12 +1,10 @@
-"""The records that have been read and are not acknowledged: who has each, how much of it is left, how often it has failed.
+"""Records in flight, read and not yet acknowledged: the owner, weight and failures of each.
 
-Pure; the caller holds whatever lock guards it. It knows no protocol: Pulsar's Shared and Key_Shared subscriptions and Kafka's
-share groups keep their records here. What is acknowledged for good is kept elsewhere (``acknowledged.py``); this table
-forgets it.
+Pure; the caller holds the lock that guards it. It knows no protocol: Pulsar's Shared and Key_Shared subscriptions and Kafka's
+share groups keep their records here. Acknowledged records leave this table; ``acknowledged.py`` keeps them.
 
-A *record* here is what is delivered and comes back as one: an entry of Pulsar's, with one message or a batch of them, or a
-range of offsets of a share group. Its *weight* is the number of messages of it that are not acknowledged. Its states are
-those of KIP-932:
+A *record* here is the unit of delivery: a Pulsar entry, with one message or a batch of them, or a range of offsets of a share
+group. Its *weight* is the number of its messages that are not acknowledged. Its states are those of KIP-932:
 
 | state | event | next | what the caller does |
 |---|---|---|---|
@@ -22,15 +20,15 @@ those of KIP-932:
 | ACQUIRED | the last fail | - | archives it |
 | ACQUIRED | remove | - | has acknowledged it, or archives it (reject) |
 
-ACKNOWLEDGED and ARCHIVED are the same to this table: the record is not in it (-). An owner that leaves releases what it holds,
+ACKNOWLEDGED and ARCHIVED are the same to this table: the record is not in it (-). An owner that leaves releases its records,
 which does not count as a failure. A record whose lock has ended (``expired``) fails.
 
-Limits: an owner whose weight reaches ``owner_max`` is *blocked* until it is down to half of that, or until one of its records
-fails and it is below the limit again: whoever hands something back may have it again. The whole table is blocked in the same
-way by ``total_max``. The limits are reached by whole records, so a record larger than a limit passes. Whoever acquires looks
-at ``blocked`` before; the table refuses nothing.
+Limits: an owner whose weight reaches ``owner_max`` is *blocked* until its weight is down to half of that, or until one of its
+records fails and the weight is below the limit again: an owner that hands a record back may have it again. ``total_max`` blocks
+the whole table in the same way. The limits are reached by whole records, so a record larger than a limit passes. The caller
+looks at ``blocked`` before it acquires; the table refuses nothing.
 
-Every method takes a time that does not depend on the number of records or owners, but for ``before`` and ``cut``.
+Every method takes constant time, however many records or owners there are, except ``before`` and ``cut``.
 """
 
 from bisect import bisect_left
@@ -40,13 +38,13 @@ from heapq import heappop, heappush
 import attrs
 
 _NO_LIMIT = 1 << 62
-_ENDS_LEFT_MAX = 64  # ends of locks that no record has any more
-_NO_ENDS: list[float] = []  # of all tables without locks; nothing is put into it
+_ENDS_LEFT_MAX = 64  # ends of locks that no record has any longer
+_NO_ENDS: list[float] = []  # shared by all tables without locks; never changed
 
 
 @attrs.define(eq=False)
 class Owner:
-    """A consumer, or the member of a group. ``InFlight`` alone changes these fields."""
+    """A consumer, or a member of a group. Only ``InFlight`` changes these fields."""
 
     # The weight of the records that it holds.
     unacked: int = attrs.field(default=0, init=False)
@@ -63,7 +61,7 @@ class Record:
         self.first = first  # offset
         self.weight = weight
         self.tag = tag  # the caller's own
-        self.failures = 0  # how often it failed; while it is acquired, Kafka's delivery count is one more
+        self.failures = 0  # Kafka's delivery count is one more while the record is acquired
         self.owner: Owner | None = None  # None: AVAILABLE
         self.until = 0.0  # when the lock ends, if locks do
 
@@ -72,9 +70,9 @@ class Record:
 
 
 class InFlight:
-    """``owner_max``, ``total_max``: limits of the weight, 0 for none. ``failures_max``: the failure with this number archives the
-    record, and so does a later one if the limit was higher before; 0 for never. ``lock_s``: how long a record may be held, 0 for
-    as long as its owner likes. The last two may be changed; locks that have begun end when they would have."""
+    """``owner_max``, ``total_max``: limits of the weight, 0 for none. ``failures_max``: the failure with this number, or a later
+    failure if the limit was higher before, archives the record; 0 for never. ``lock_s``: how long a record may be held, 0 for no
+    limit. The last two may be changed; locks that have begun keep their ends."""
 
     __slots__ = (
         "_ends",
@@ -91,13 +89,13 @@ class InFlight:
     def __init__(self, *, owner_max: int = 0, total_max: int = 0, failures_max: int = 0, lock_s: float = 0.0) -> None:
         self.failures_max = failures_max
         self.lock_s = lock_s
-        # What is acquired, by the end of the lock: records that are acquired together have one end.
+        # Acquired records by the end of their lock: records that are acquired together share an end.
         self._locks: dict[float, dict[int, Record]] | None = {} if lock_s else None
-        self._ends: list[float] = _NO_ENDS  # a heap of the keys of _locks, and of some that it had
+        self._ends: list[float] = _NO_ENDS  # a heap of the keys of _locks, and of some former keys
         self._owner_max = owner_max or _NO_LIMIT
         self._total_max = total_max or _NO_LIMIT
-        self.records: dict[int, Record] = {}  # by the first offset; changed in here only
-        self.unacked = 0  # the weight of all that is acquired
+        self.records: dict[int, Record] = {}  # by the first offset; only this class changes it
+        self.unacked = 0  # the weight of all acquired records
         self.blocked = False
 
     @property
@@ -109,8 +107,7 @@ class InFlight:
         self._failures_max = failures or _NO_LIMIT
 
     def limit(self, owners: Iterable[Owner], owner_max: int, total_max: int) -> bool:
-        """Other limits hold from now on, also for what is acquired already. ``owners``: all that have records. False if they are
-        those that hold."""
+        """Change the limits, also for acquired records. ``owners``: all that have records. Returns False if nothing changes."""
         limits = owner_max or _NO_LIMIT, total_max or _NO_LIMIT
         if limits == (self._owner_max, self._total_max):
             return False
@@ -127,13 +124,13 @@ class InFlight:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def add(self, first: int, weight: int, tag: int = 0) -> Record:
-        """A record that nobody has, to be acquired later."""
+        """Add a record without an owner, to be acquired later."""
         assert first not in self.records
         self.records[first] = record = Record(first, weight, tag)
         return record
 
     def acquire(self, owner: Owner, first: int, weight: int, tag: int = 0, now: float = 0.0) -> Record:
-        """The record goes to the owner. ``weight`` is the current one; ``tag`` is for a record that is not in the table."""
+        """Give the record to the owner. ``weight`` is the current weight; ``tag`` is for a record that is not in the table."""
         record = self.records.get(first)
         if record is None:
             self.records[first] = record = Record(first, weight, tag)
@@ -161,14 +158,14 @@ class InFlight:
             self._lock(record, now + self.lock_s)
 
     def lower(self, record: Record, weight: int) -> None:
-        """A part of the record with this weight, and not all of it, is acknowledged."""
+        """A part of the record with this weight, but not all of it, is acknowledged."""
         weight = min(weight, record.weight)
         record.weight -= weight
         if record.owner is not None:
             self._relieve(record.owner, weight)
 
     def remove(self, record: Record) -> Owner | None:
-        """It is acknowledged, or archived. Returns who had it."""
+        """The record is acknowledged, or archived. Returns its owner."""
         del self.records[record.first]
         owner = record.owner
         if owner is not None:
@@ -176,7 +173,7 @@ class InFlight:
         return owner
 
     def release(self, record: Record) -> None:
-        """The owner no longer has it, through no fault of the record's."""
+        """The owner no longer has the record, for a reason that does not count as its failure."""
         owner = record.owner
         assert owner is not None
         record.owner = None
@@ -186,7 +183,7 @@ class InFlight:
         self._relieve(owner, record.weight)
 
     def fail(self, record: Record) -> bool:
-        """The owner hands it back, or has held it too long. False: it is archived."""
+        """The owner hands the record back, or has held it too long. Returns False if that archives it."""
         owner = record.owner
         assert owner is not None
         self.release(record)
@@ -198,7 +195,7 @@ class InFlight:
         return True
 
     def clear(self) -> None:
-        """Forget all records. Their owners have left and are not looked at again."""
+        """Forget all records. Their owners have left and are not used again."""
         self.records.clear()
         if self._locks is not None:
             self._locks.clear()
@@ -224,7 +221,7 @@ class InFlight:
         return ends[0] if ends else None
 
     def expired(self, now: float, most: int) -> list[Record]:
-        """At most so many records whose locks have ended, the oldest first. The caller has them fail."""
+        """At most ``most`` records whose locks have ended, the oldest first. The caller has them fail."""
         records: list[Record] = []
         passed = []
         while len(records) < most and (end := self.next_expiry()) is not None and end <= now:
@@ -262,16 +259,16 @@ class InFlight:
     # -- several records ----------------------------------------------------------------------------------------------
 
     def before(self, offset: int) -> list[Record]:
-        """Those that begin before the offset. Takes some 20 ns for each record of the table."""
+        """Records that begin before the offset. Takes some 20 ns for each record of the table."""
         return [record for first, record in self.records.items() if first < offset]
 
     def cut(self, ranges: Iterable[tuple[int, int]]) -> list[Record]:
-        """The records that have the offsets in these ranges, first and last of each, ascending and apart. A record that lies
-        only in part in a range is split there. For tables in which the weight of a record is the number of its offsets.
+        """The records that have the offsets in these ranges (first and last, ascending, disjoint). A record that lies only
+        partly in a range is split there. For tables in which the weight of a record is the number of its offsets.
 
-        Takes a sort of the table, whose records are nearly in order, and a step for each record that is returned."""
+        Costs a sort of the table, whose records are nearly in order, and a step for each record returned."""
         starts = sorted(self.records)
-        found: list[Record] = []
+        records: list[Record] = []
         for first, last in ranges:
             at = bisect_left(starts, first)
             if at:
@@ -285,11 +282,11 @@ class InFlight:
                 if record.first + record.weight > last + 1:
                     self.split(record, last + 1)
                     starts.insert(at, last + 1)
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
     def split(self, record: Record, at: int) -> Record:
-        """The offsets from ``at`` on become a record of their own, which is returned, in the same state and with the same lock.
+        """Split off the offsets from ``at`` on as a record of their own, in the same state and with the same lock, and return it.
         For tables in which the weight of a record is the number of its offsets."""
         assert record.first < at < record.first + record.weight
         part = Record(at, record.first + record.weight - at, record.tag)

@@ -1,11 +1,10 @@
-"""A sorted set of offsets, in blocks, so that adding and removing cost the same however many there are.
+"""Collections of offsets: a sorted set (``SortedOffsets``), and a queue with the smallest first (``OffsetQueue``).
 
-Pure. A list of 200,000 moves a megabyte for each offset that is put into its middle, which takes 50 us.
+Pure. ``SortedOffsets`` keeps blocks, so that adding and removing cost the same for any number of offsets: in a list of 200,000,
+an insertion into the middle moves a megabyte, which takes 50 us.
 
-Offsets that wait to be read again, the smallest first.
-
-Pure. An offset may be put in twice and comes out twice, and it comes out although its record has been acknowledged meanwhile:
-whoever takes it out looks whether the record is still waiting. So nothing has to be searched for in here.
+``OffsetQueue`` has the offsets that wait to be read again. An offset may be put in twice, and it stays in when its record is
+acknowledged meanwhile: the caller of ``take`` says which records are still waiting, so the queue never has to be searched.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,9 +21,9 @@ class SortedOffsets:
     __slots__ = ("_blocks", "_firsts", "_length")
 
     def __init__(self) -> None:
-        # None of the blocks is empty. Most sets are empty: they share these two lists, which nothing is put into.
+        # No block is empty. Most sets are empty: they share these two lists, which never change.
         self._blocks = _NO_BLOCKS
-        self._firsts = _NO_FIRSTS  # the first offset of each
+        self._firsts = _NO_FIRSTS  # the first offset of each block
         self._length = 0
 
     def __len__(self) -> int:
@@ -42,7 +41,7 @@ class SortedOffsets:
         return self._blocks[-1][-1] if self._blocks else None
 
     def at_or_before(self, offset: int) -> int | None:
-        """The largest that is not greater than this one."""
+        """The largest offset that is not greater than ``offset``."""
         at = bisect_right(self._firsts, offset) - 1
         if at < 0:
             return None
@@ -50,7 +49,7 @@ class SortedOffsets:
         return block[bisect_right(block, offset) - 1]
 
     def at_or_after(self, offset: int) -> int | None:
-        """The smallest that is not less than this one."""
+        """The smallest offset that is not less than ``offset``."""
         at = bisect_right(self._firsts, offset) - 1
         if at >= 0:
             block = self._blocks[at]
@@ -60,7 +59,7 @@ class SortedOffsets:
         return self._firsts[at + 1] if at + 1 < len(self._firsts) else None
 
     def add(self, offset: int) -> None:
-        """It must not be in here."""
+        """Add an offset, which must not be in the set."""
         self._length += 1
         blocks, firsts = self._blocks, self._firsts
         if not blocks:
@@ -74,21 +73,21 @@ class SortedOffsets:
             block.insert(bisect_left(block, offset), offset)
             firsts[at] = block[0]
         if len(block) > _BLOCK_MAX:
-            # Offsets come ascending as a rule: then nothing is put into the first half any more.
+            # Offsets usually come in ascending order: then nothing more is put into the first half.
             half = len(block) // 2
             blocks.insert(at + 1, block[half:])
             firsts.insert(at + 1, block[half])
             del block[half:]
 
     def fill(self, ascending: Sequence[int]) -> None:
-        """Once, on a new one."""
+        """Fill a new set. Call it once."""
         half = _BLOCK_MAX // 2
         self._blocks = [list(ascending[at : at + half]) for at in range(0, len(ascending), half)]
         self._firsts = [block[0] for block in self._blocks]
         self._length = len(ascending)
 
     def remove(self, offset: int) -> None:
-        """It must be in here."""
+        """Remove an offset, which must be in the set."""
         self._length -= 1
         at = bisect_right(self._firsts, offset) - 1
         block = self._blocks[at]
@@ -99,7 +98,7 @@ class SortedOffsets:
             del self._blocks[at], self._firsts[at]
 
     def take_until(self, offset: int) -> list[int]:
-        """Remove all that are not greater than this one, and return them. Whole blocks go at once."""
+        """Remove and return all offsets that are not greater than ``offset``. Whole blocks go at once."""
         at = bisect_right(self._firsts, offset)
         if not at:
             return []
@@ -126,14 +125,14 @@ class OffsetQueue:
         self._heap: list[int] = []
 
     def __len__(self) -> int:
-        """At least as many as there are to be taken."""
+        """An upper bound of the number of offsets to take."""
         return len(self._heap)
 
     def put(self, offset: int) -> None:
         heappush(self._heap, offset)
 
     def take(self, most: int, waiting: Callable[[int], bool]) -> list[int]:
-        """At most so many of the smallest ones that are ``waiting``, ascending; they are in here no longer."""
+        """Remove and return at most ``most`` of the smallest offsets that are ``waiting``, ascending."""
         heap = self._heap
         taken: list[int] = []
         while heap and len(taken) < most:

@@ -5,11 +5,11 @@ security (ACLs, SCRAM credentials, client quotas), the cursors of subscriptions,
 and the next producer id. ``sqlite.py`` is the embedded implementation; the simulator has another (``tests/sim/catalogue.py``).
 
 Any thread may call any method. A method that changes something returns when the change is durable, that is, when it survives
-a power loss. It raises StorageError if the change could not be made; then none of it has happened, now or after a restart. If the
-disk does not even let the broker find that out, the method raises UnknownOutcome: the change is not in force, and the next
-start finds it either whole or not at all.
+a power loss. It raises StorageError if the change could not be made; then none of it has happened, now or after a restart. If a
+disk error keeps the broker from finding that out, the method raises UnknownOutcome: the change is not in force, and after the
+next start it exists either as a whole or not at all.
 
-Every change costs an fsync, so callers keep their own copy in memory where speed matters. No record passes through here.
+Every change costs an fsync, so callers keep their own copy in memory where speed matters. Records do not pass through here.
 
 Tests: tests/contract/test_catalogue.py.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
-# What a group commits for one partition: topic, partition, offset, leader epoch, metadata, commit time (wall clock, ms).
+# A group's commit for one partition: topic, partition, offset, leader epoch, metadata, commit time (wall clock, ms).
 # A plain tuple, because consumers commit at the rate at which they poll.
 OffsetRow = tuple[str, int, int, int, str | None, int]
 
@@ -91,7 +91,7 @@ class AclRow(NamedTuple):
 
 
 class CredentialRow(NamedTuple):
-    """What a broker keeps of a password (RFC 5802): the password cannot be computed from it."""
+    """The broker's verifier of a password (RFC 5802): the password cannot be computed from it."""
 
     user: str
     mechanism: str  # "SCRAM-SHA-256" or "SCRAM-SHA-512"
@@ -102,7 +102,7 @@ class CredentialRow(NamedTuple):
 
 
 class QuotaRow(NamedTuple):
-    """One quota of one entity. ``entity`` is the quotas' own text for it, such as ``user=alice,client-id=<default>``."""
+    """A quota of an entity. ``entity`` is its text form in the quotas, such as ``user=alice,client-id=<default>``."""
 
     entity: str
     key: str  # such as "producer_byte_rate"
@@ -110,7 +110,7 @@ class QuotaRow(NamedTuple):
 
 
 class CursorRow(NamedTuple):
-    """What a subscription has acknowledged in one partition. The format of ``state`` is the caller's.
+    """The state of a subscription in one partition, in the caller's format.
 
     The topic is named by its id, so that a topic that is made again under the same name does not inherit cursors.
     """
@@ -184,7 +184,7 @@ class Catalogue(Protocol):
     def add_to_transaction(
         self, transactional_id: str, partitions: Iterable[tuple[str, int]], groups: Iterable[str]
     ) -> None:
-        """Add these to the row of an open transaction. Writes no more than these: a row may have thousands already."""
+        """Add these to the row of an open transaction. Writes only these, because a row may have thousands already."""
 
     def load_pending_offsets(self) -> Iterable[PendingOffset]:
         """The pending offsets of all transactions, in no particular order."""
@@ -207,7 +207,7 @@ class Catalogue(Protocol):
         """All ACLs, in no particular order."""
 
     def alter_acls(self, added: Iterable[AclRow], removed: Iterable[AclRow]) -> None:
-        """Remove, then add, all of these or none. Adding an ACL that is there, or removing one that is not, does nothing."""
+        """Remove, then add, all of these or none. Adding an existing ACL or removing a missing ACL does nothing."""
 
     def load_credentials(self) -> Iterable[CredentialRow]:
         """All SCRAM credentials, in no particular order."""
@@ -230,8 +230,8 @@ class Catalogue(Protocol):
         """Insert or replace all of these or none."""
 
     def delete_cursors(self, cursors: Iterable[tuple[uuid.UUID, int, str]]) -> None:
-        """Delete the cursors of these (topic id, partition, subscription): all of them or none. One that is not there does not
-        matter."""
+        """Delete the cursors of these (topic id, partition, subscription): all of them or none. Missing cursors are
+        ignored."""
 
     def delete_topic_cursors(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Delete all cursors of these topics."""
@@ -251,12 +251,12 @@ class Catalogue(Protocol):
     def together(self, changes: "Iterable[Change]") -> None:
         """Make several changes as one: all of them or none.
 
-        Each is called with a catalogue on which it may call the methods that change something.
+        Each is called with a catalogue of which it may call the methods that make changes.
         """
 
     def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
-        """Call ``moment`` while nothing changes. Returns a function that writes everything as it was then into a new file at a
-        path, later and while changes go on; it is called once. Both raise StorageError."""
+        """Call ``moment`` while nothing changes. Returns a function that writes the catalogue as of that moment into a new file
+        at a path, later and while changes go on; it is called once. Both raise StorageError."""
 
     def meta(self, key: str) -> str | None:
         """The value stored under the key, or None."""

@@ -1,7 +1,6 @@
 """The catalogue in an SQLite file: each method of ``Catalogue`` as its SQL.
 
-``sqlite_database.py`` opens the file and runs the transactions, ``sqlite_database.py`` has the tables. Any thread may call any
-method.
+``sqlite_database.py`` opens the file, has the tables and runs the transactions. Any thread may call any method.
 
 Tests: tests/contract/test_catalogue.py, tests/metadata/test_sqlite.py.
 """
@@ -27,7 +26,7 @@ from broker.metadata.sqlite_database import Connection, SqliteDatabase
 
 T = TypeVar("T")
 
-# The partition of an addition to a transaction that is a group.
+# The partition number of an added group in ``transaction_additions``.
 _GROUP = -1
 
 
@@ -84,11 +83,11 @@ class SqliteCatalogue:
         return dict(self._database.read("SELECT name, value FROM broker_configs WHERE entity = ?", (entity,)))
 
     def configs_by_entity(self, prefix: str) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
+        configs: dict[str, dict[str, str]] = {}
         sql = "SELECT entity, name, value FROM broker_configs WHERE entity >= ? AND entity < ?"
         for entity, name, value in self._database.read(sql, (prefix, _after(prefix))):
-            found.setdefault(entity, {})[name] = value
-        return found
+            configs.setdefault(entity, {})[name] = value
+        return configs
 
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         def change(connection: Connection) -> None:
@@ -315,7 +314,7 @@ class SqliteCatalogue:
 
 
 def _after(prefix: str) -> str:
-    """The first text behind all that begin with ``prefix``."""
+    """The first text after all those that begin with ``prefix``."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 

@@ -1,4 +1,4 @@
-"""The catalogue's SQLite file: how it is opened and checked, and how a transaction is written so that it cannot half happen.
+"""The catalogue's SQLite file: its tables, how it is opened and checked, and how a transaction is written all or nothing.
 
 The file is in WAL mode with ``synchronous=FULL``, so a commit costs one fsync of the write-ahead log. One connection is used
 behind one lock: SQLite allows one writer at a time anyway, and the broker reads only at the start. Any thread may call any
@@ -7,21 +7,19 @@ method.
 A commit can fail after its frames were written to the log, when the fsync fails. SQLite then rolls back, but the frames stay in
 the file, and a process that opens it later takes them for a committed transaction. So a failed commit is followed by a
 transaction that only increments a counter. SQLite writes it over the failed frames; because the checksum of each frame
-continues the one before, the remaining failed frames become invalid. Nothing else is written until that has succeeded.
+continues the previous checksum, the remaining failed frames become invalid. Nothing else is written until that has succeeded.
 
 In WAL mode SQLite needs a file of 32 KiB beside the catalogue, which a full disk has no space for. In that case the catalogue is
 opened exclusively for this process, which does not need the file: it can be read, and it can be written once there is space.
 
-The catalogue contains credentials, so only the broker's own user may read a new file, and one that gets the tables for them by an
-upgrade. The rights that an operator gives later are left as they are. SQLite gives the -wal and -shm files the same rights.
+The catalogue contains credentials, so only the broker's own user may read a new file, or a file that an upgrade gives the
+tables for credentials. Rights that an operator gives later are left as they are. SQLite gives the -wal and -shm files the same
+rights.
 
-The tables of the SQLite catalogue, as the sequence of layouts that led to them.
+The tables are defined as a sequence of layouts. ``user_version`` stores the number of the file's layout. An older file is
+upgraded when it is opened, by the scripts of the layouts that it lacks; a newer file is refused.
 
-A catalogue stores the number of its layout in ``user_version``. A file with an older layout is upgraded when it is opened, by
-the scripts of the layouts that it lacks. A file with a newer layout is refused.
-
-Tests: tests/metadata/test_sqlite.py,
-tests/process/test_failed_commit.py.
+Tests: tests/metadata/test_sqlite.py, tests/process/test_failed_commit.py.
 """
 
 import sqlite3
@@ -66,13 +64,13 @@ CREATE TABLE pending_offsets (
     PRIMARY KEY (transactional_id, group_id, topic, partition)
 ) WITHOUT ROWID;
 """
-# 3: the producer id that a producer had before it was given its present one.
+# 3: the producer id that a producer had before its present id.
 _LAST_PRODUCER = """
 ALTER TABLE transactions ADD COLUMN last_producer_id INTEGER NOT NULL DEFAULT -1;
 UPDATE transactions SET last_producer_id = producer_id WHERE last_epoch >= 0;
 """
 
-# 4: who may come in, what they may do, and how much they may take.
+# 4: ACLs, credentials and quotas.
 _SECURITY = """
 CREATE TABLE acls (
     resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL, principal TEXT NOT NULL,
@@ -88,7 +86,7 @@ CREATE TABLE quotas (
 ) WITHOUT ROWID;
 """
 
-# 5: the cursors of subscriptions, and documents whose format is that of the service they belong to.
+# 5: the cursors of subscriptions, and documents in the formats of their services.
 _CURSORS = """
 CREATE TABLE cursors (
     topic_id BLOB NOT NULL, partition INTEGER NOT NULL, subscription TEXT NOT NULL, state BLOB NOT NULL,
@@ -98,12 +96,12 @@ CREATE TABLE documents (kind TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NUL
 """
 
 # 6: the producer id that a producer gets when its transaction is complete. A broker that does not know it would go on with the
-# old one, whose last epoch has been used.
+# old id, whose last epoch has been used.
 _NEXT_PRODUCER = """
 ALTER TABLE transactions ADD COLUMN next_producer_id INTEGER NOT NULL DEFAULT -1;
 """
 
-# 7: what was added to an open transaction after its row was written, because the row has all of it: a partition of the topic
+# 7: additions to an open transaction after its row was written, because the row has all of it: a partition of the topic
 # `name`, or with the partition -1 the group `name`.
 _TRANSACTION_ADDITIONS = """
 CREATE TABLE transaction_additions (
@@ -141,7 +139,7 @@ logger = get_logger("storage")
 
 # The key in ``meta`` of the counter of failed commits.
 _OVERWRITES = "overwritten_commits"
-# A commit that fails with one of these has not written its last frame, without which its other frames do not count.
+# A commit that fails with one of these has not written its last frame, and without it the other frames do not count.
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY)
 
 
@@ -240,7 +238,7 @@ class SqliteDatabase:
         return save
 
     def _pinned(self) -> Connection:
-        """A connection that sees what is committed now, whatever is committed later. ``_lock`` is held."""
+        """A connection with a snapshot of what is committed now. ``_lock`` is held."""
         source = sqlite3.connect(
             ":memory:" if self._exclusive else self._path, isolation_level=None, check_same_thread=False
         )

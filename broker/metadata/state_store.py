@@ -1,9 +1,9 @@
 """Keeps states that change often in the catalogue: share partitions of Kafka, cursors of Pulsar.
 
-Whoever has changed something calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable.
-The writer's thread asks for the state when it writes, so that all changes that arrive during one fsync become one row, and those
-of many states one transaction. A state that could not be written stays changed: it is tried again every second, and with the next
-``save``. A deletion that has failed is tried again every second as well, unless there is a new state of the same key.
+A caller reports a change by ``changed``, and it is written within a second; or by ``save``, which calls back when it is durable.
+The writer's thread asks for the state when it writes, so all changes that arrive during one fsync become one row, and those of
+many states one transaction. A state that could not be written stays changed: it is tried again every second, and with the next
+``save``. So is a failed deletion, unless the same key gets a new state.
 
 Any thread. The lock guards the tables; nothing is called under it.
 """
@@ -20,7 +20,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 
-# A change that nobody waits for is durable after this time.
+# Maximum time until a change without a waiting caller is written.
 INTERVAL_S = 1.0
 
 Key = TypeVar("Key")
@@ -28,25 +28,25 @@ KeyOf = TypeVar("KeyOf", covariant=True)
 
 
 class Stored(Protocol[KeyOf]):
-    """Something whose state is kept."""
+    """An object whose state is stored."""
 
     @property
     def key(self) -> KeyOf: ...
 
     def state(self) -> tuple[int, bytes] | None:
-        """The version of the state and its bytes; None: there is nothing to write any more. Raises StorageError for a state that
-        cannot be stored."""
+        """The version and bytes of the state, or None if there is nothing to write any longer. Raises StorageError for a state
+        that cannot be stored."""
 
     def saved(self, version: int, state: bytes) -> bool:
-        """The state of this version is durable. False: it has changed and has to be written again."""
+        """The state of this version is durable. Returns False if it has changed and has to be written again."""
 
     def settle(self, done: Done) -> None:
-        """``state`` was None, and ``done`` waits: call it now, or when the last state is durable."""
+        """``state`` was None while ``done`` waited: call it now, or when the last state is durable."""
 
 
 class StateStore(Generic[Key]):
-    """``write``: writes the row of a key. ``remove``: deletes the rows of keys, all or none. ``report``: logs an error, with the
-    number of errors that were left out since the last one."""
+    """``write`` writes the row of a key. ``remove`` deletes the rows of keys, all or none. ``report`` logs an error, with the
+    number of errors left out since the last report."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class StateStore(Generic[Key]):
         self.remove = remove
         self._report = report
         self._lock = Lock()
-        self._waiting: dict[Stored[Key], list[Done]] = {}  # in the writer's queue, and who waits for that
+        self._waiting: dict[Stored[Key], list[Done]] = {}  # in the writer's queue, with the callbacks that wait
         self._changed: dict[Stored[Key], None] = {}  # to be written at the next tick
-        self._doomed: dict[Key, _Deletion[Key]] = {}  # deleted, and still in the catalogue; with the last deletion
+        self._doomed: dict[Key, _Deletion[Key]] = {}  # deleted, but still in the catalogue; with the last deletion
         self._ticking = False
         self._failures = EventLimit()
 
     # -- states --------------------------------------------------------------------------------------------------------
 
     def save(self, stored: Stored[Key], done: Done) -> None:
-        """Write it now, and call ``done`` on the writer's thread, with no lock held, when what it has at this moment is durable,
+        """Write the state now. Call ``done`` on the writer's thread, without a lock, when the state as of this moment is durable
         or could not be written."""
         with self._lock:
             self._changed.pop(stored, None)
@@ -85,7 +85,7 @@ class StateStore(Generic[Key]):
         self._enqueue(stored)
 
     def changed(self, stored: Stored[Key]) -> None:
-        """Write it within a second."""
+        """Write the state within a second."""
         with self._lock:
             self._changed[stored] = None
             if self._ticking:
@@ -93,36 +93,36 @@ class StateStore(Generic[Key]):
         self._tick_later()
 
     def unchanged(self, stored: Stored[Key]) -> None:
-        """It is not to be written after all, unless somebody waits for that."""
+        """Cancel ``changed``. Does not affect ``save``."""
         with self._lock:
             self._changed.pop(stored, None)
 
     def take_waiting(self, stored: Stored[Key]) -> list[Done]:
-        """Who waits for a write that has not begun. Whoever comes later waits for the next one."""
+        """Take the callbacks of a write that begins now. Later callers wait for the next write."""
         with self._lock:
             return self._waiting.pop(stored, [])
 
     def failed(self, stored: Stored[Key], error: StorageError) -> None:
-        """It could not be written: it is tried again."""
+        """The state could not be written: try again."""
         self._note(stored.key, error)
         self.changed(stored)
 
     # -- deletions -----------------------------------------------------------------------------------------------------
 
     def delete(self, keys: Iterable[Key], done: Done) -> None:
-        """Remove these rows; the ``state`` of each is None from now on. Then ``done``, as for ``save``."""
+        """Remove these rows; the ``state`` of each is None from now on. Calls ``done`` like ``save``."""
         with self._lock:
             deletion = self._doom(keys)
         self._enqueue_deletion(deletion, done)
 
     def is_being_deleted(self, key: Key) -> bool:
-        """A row of this key that is written now, not by the writer, would be deleted as well."""
+        """Whether a queued deletion would also delete a row of this key that is written now by someone other than the writer."""
         deletion = self._doomed.get(key)
         return deletion is not None and deletion.is_queued
 
     def spare(self, key: Key, *, even_queued: bool) -> None:
-        """There is a new state of this key: an older deletion that has failed is not tried again. ``even_queued``: one that is in
-        the writer's queue leaves the row alone, too."""
+        """The key has a new state: do not retry an older deletion that has failed. ``even_queued``: a deletion in the writer's
+        queue spares the row, too."""
         if self._doomed:
             with self._lock:
                 deletion = self._doomed.get(key)
@@ -154,7 +154,7 @@ class StateStore(Generic[Key]):
     # -- the background ------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hand everything that is left to the writer, which then has to be flushed."""
+        """Hand all pending work to the writer, which then has to be flushed."""
         self._tick()
 
     def _tick_later(self) -> None:
@@ -165,10 +165,10 @@ class StateStore(Generic[Key]):
         self._timer.at(self._clock.monotonic() + INTERVAL_S, self._tick)
 
     def _tick(self) -> None:
-        """On the timer's thread."""
+        """Runs on the timer's thread."""
         with self._lock:
             self._ticking = False
-            # What is in the queue already is asked for its state only then.
+            # A state that is already in the queue is read when it is written.
             due = [stored for stored in self._changed if stored not in self._waiting]
             self._changed.clear()
             self._waiting.update({stored: [] for stored in due})
@@ -192,13 +192,13 @@ class StateStore(Generic[Key]):
 
 
 class _Deletion(Generic[Key]):
-    """A deletion that is not in the catalogue yet."""
+    """A deletion that has not been written to the catalogue yet."""
 
     __slots__ = ("_remove", "is_queued", "keys")
 
     def __init__(self, remove: Callable[[Catalogue, Iterable[Key]], None], keys: Iterable[Key]) -> None:
         self._remove = remove
-        self.keys = dict.fromkeys(keys)  # without those that were spared
+        self.keys = dict.fromkeys(keys)  # without spared keys
         self.is_queued = True
 
     def __call__(self, catalogue: Catalogue) -> None:
@@ -207,7 +207,7 @@ class _Deletion(Generic[Key]):
 
 
 class _Write(Generic[Key]):
-    """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
+    """A state on its way into the catalogue. The writer may call it twice: together with others, and then alone."""
 
     __slots__ = ("_asked", "_state", "_store", "_stored", "_waiting")
 
@@ -222,7 +222,7 @@ class _Write(Generic[Key]):
         if self._waiting is None:
             self._waiting = self._store.take_waiting(self._stored)
         if not self._asked:
-            self._state = self._stored.state()  # raises StorageError for one that cannot be stored
+            self._state = self._stored.state()  # raises StorageError if it cannot be stored
             self._asked = True
         if self._state is not None:
             self._store.write(catalogue, self._stored.key, self._state[1])
@@ -240,4 +240,4 @@ class _Write(Generic[Key]):
 
 
 def _ignore(_: StorageError | None) -> None:
-    """The next tick finds out."""
+    """The next tick retries."""

@@ -1,4 +1,4 @@
-"""Writes changes to the catalogue in batches, on a thread of its own, in the order in which they were handed in.
+"""Writes changes to the catalogue in batches, on a thread of its own, in the order of their arrival.
 
 A change of the catalogue costs an fsync, and consumers commit offsets at the rate at which they poll. So callers put their
 changes into a queue and go on. Everything that arrives while the last fsync runs becomes one transaction (group commit). The
@@ -13,7 +13,7 @@ from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue, Change, OffsetRow
 from broker.runtime.worker import Inbox
 
-# Called with None when the change is durable, or else with the reason why it could not be made.
+# Called with None when the change is durable, or with the reason why it could not be made.
 Done = Callable[[StorageError | None], None]
 
 # Bounds how long the first change of a batch waits for the others.
@@ -42,7 +42,7 @@ _Item = _Commit | _Change | _Call
 
 
 class CatalogueWriter:
-    """The body of the ``catalogue-writer`` thread, which calls ``done`` and ``function``: they must not block.
+    """The body of the ``catalogue-writer`` thread, which calls ``done`` and ``function``. These must not block.
 
     Any thread may call ``commit``, ``change`` and ``call_soon``.
     """
@@ -53,11 +53,11 @@ class CatalogueWriter:
 
     @property
     def waiting(self) -> int:
-        """Changes that it has not begun with. For any thread."""
+        """Number of changes that are still in the queue. For any thread."""
         return len(self._inbox)
 
     def commit(self, group_id: str, offsets: Sequence[OffsetRow], done: Done) -> None:
-        """Commit offsets of a group. Commits of the same group that are in the queue together are written as one."""
+        """Commit offsets of a group. Queued commits of the same group are written together."""
         self._inbox.put(_Commit(group_id, offsets, done))
 
     def change(self, write: Change, done: Done) -> None:
@@ -80,12 +80,12 @@ class CatalogueWriter:
         self._inbox.wakeup()
 
     def flush(self) -> None:
-        """Write everything that is left. Only after the thread has ended."""
+        """Write everything in the queue. Only after the thread has ended."""
         while self._inbox:
             self.step(0)
 
     def _write(self, batch: list[_Item]) -> None:
-        """Write a batch. A call divides it: what was handed in before the call is durable before it."""
+        """Write a batch. A call divides it: changes handed in before the call are durable before it."""
         part: list[_Commit | _Change] = []
         for item in batch:
             if isinstance(item, _Call):
@@ -97,7 +97,7 @@ class CatalogueWriter:
         self._write_part(part)
 
     def _write_part(self, items: list[_Commit | _Change]) -> None:
-        """Write these in one transaction; if that fails, each by itself, since perhaps only one of them is to blame."""
+        """Write these in one transaction; if that fails, write each alone, since perhaps only one change is to blame."""
         changes = _merge_commits(items)
         failure = None
         if len(changes) > 1:
@@ -118,7 +118,7 @@ class CatalogueWriter:
 def _merge_commits(items: list[_Commit | _Change]) -> list[tuple[Change, list[Done]]]:
     """The changes to make, each with the callbacks that wait for it.
 
-    Consecutive commits of a group become one. They are not moved past another change, which may delete the same offsets.
+    Consecutive commits of a group are merged. They are not moved past another change, which may delete the same offsets.
     """
     changes: list[tuple[Change, list[Done]]] = []
     commits: dict[str, list[_Commit]] = {}
@@ -134,7 +134,7 @@ def _merge_commits(items: list[_Commit | _Change]) -> list[tuple[Change, list[Do
 
 
 def _merged(group_id: str, commits: list[_Commit]) -> tuple[Change, list[Done]]:
-    """Several commits of one group, the oldest first, as one change: the last commit of a partition counts."""
+    """Merge commits of a group, oldest first: the last commit of a partition counts."""
     waiting = [commit.done for commit in commits]
     if len(commits) == 1:
         rows = commits[0].offsets

@@ -1,4 +1,4 @@
-"""What is acknowledged, against a set of offsets."""
+"""Acknowledged offsets, against a set of offsets."""
 
 import pytest
 from hypothesis import settings
@@ -10,13 +10,13 @@ from broker.delivery.acknowledged import Acknowledged, TooManyHoles
 RANGES_MAX = 4
 PARTS_MAX = 3
 LAST = 60
-# Batches of 1 to 6 records, always the same ones.
+# Batches of 1 to 6 records, always the same.
 BATCHES = [(first, size) for first, size in zip([0, 1, 4, 9, 10, 16, 20, 21, 22, 28, 30, 36, 40, 45, 50, 51, 57],
                                                 [1, 3, 5, 1, 6, 4, 1, 1, 6, 2, 6, 4, 5, 5, 1, 6, 3], strict=True)]  # fmt: skip
 
 
 class AcknowledgedMachine(RuleBasedStateMachine):
-    """The model is the set of acknowledged (offset) and, for each batch, the records that are left."""
+    """The model is the set of acknowledged offsets and, for each batch, the unacknowledged records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,18 +27,18 @@ class AcknowledgedMachine(RuleBasedStateMachine):
         return any(not self.left[first] for first, size in BATCHES if first <= offset < first + size)
 
     def runs(self) -> list[tuple[int, int]]:
-        """The ranges that the model says there are, those at the start included."""
-        found: list[tuple[int, int]] = []
+        """The ranges of the model, including those at the start."""
+        ranges: list[tuple[int, int]] = []
         for offset in range(LAST):
             if self.is_done(offset):
-                if found and found[-1][1] == offset:
-                    found[-1] = (found[-1][0], offset + 1)
+                if ranges and ranges[-1][1] == offset:
+                    ranges[-1] = (ranges[-1][0], offset + 1)
                 else:
-                    found.append((offset, offset + 1))
-        return found
+                    ranges.append((offset, offset + 1))
+        return ranges
 
     def would_be(self, first: int, left: set[int]) -> tuple[int, int]:
-        """How many ranges and parts there would be."""
+        """The number of ranges and parts in the model."""
         kept = self.left[first]
         self.left[first] = left
         runs = self.runs()
@@ -67,7 +67,7 @@ class AcknowledgedMachine(RuleBasedStateMachine):
     @rule(batch=st.sampled_from(BATCHES), data=st.data())
     def add_part(self, batch: tuple[int, int], data: st.DataObject) -> None:
         first, size = batch
-        # More bits than the batch has records: a client may say so.
+        # More bits than the batch has records: a client may send them.
         given = data.draw(st.integers(0, (1 << (size + 3)) - 1))
         left = {record for record in self.left[first] if given >> record & 1}
         before = self.counts()
@@ -129,7 +129,7 @@ TestAcknowledgedMachine = AcknowledgedMachine.TestCase
 TestAcknowledgedMachine.settings = settings(max_examples=150, stateful_step_count=40)
 
 
-def test_at_the_bound_only_what_makes_another_hole_is_refused() -> None:
+def test_at_bound_only_further_holes_are_refused() -> None:
     acknowledged = Acknowledged(ranges_max=2)
     acknowledged.add(10, 11)
     acknowledged.add(20, 21)
@@ -141,8 +141,8 @@ def test_at_the_bound_only_what_makes_another_hole_is_refused() -> None:
     assert 1 == acknowledged.add(0, 1)  # moves the start
 
 
-def test_a_million_holes_are_refused_and_none_is_forgotten() -> None:
-    # Pulsar's issue 25540: what is above the limit was acknowledged for the consumer, and delivered again after a restart.
+def test_million_holes_are_refused_without_forgetting_any() -> None:
+    # Pulsar's issue 25540: offsets above the limit were acknowledged for the consumer, and delivered again after a restart.
     acknowledged = Acknowledged(ranges_max=1000)
     kept = []
     for offset in range(1, 20_000, 2):
@@ -155,19 +155,19 @@ def test_a_million_holes_are_refused_and_none_is_forgotten() -> None:
     assert all(acknowledged.covers(offset) for offset in kept)
 
 
-def test_a_bit_set_longer_than_its_batch_takes_no_more_memory_than_the_batch() -> None:
+def test_bit_set_takes_no_more_memory_than_batch() -> None:
     acknowledged = Acknowledged()
     assert 1 == acknowledged.add_part(0, 3, (1 << 40_000_000) - 2)
     assert 0b110 == acknowledged.part(0)
 
 
-def test_a_batch_that_claims_two_billion_records_costs_what_its_bits_cost() -> None:
+def test_batch_claiming_two_billion_records_costs_its_bits() -> None:
     acknowledged = Acknowledged()
     assert 2**31 - 2 == acknowledged.add_part(0, 2**31 - 1, 1)
     assert 1 == acknowledged.part(0)
 
 
-def test_the_bits_of_all_parts_are_bounded() -> None:
+def test_bits_of_all_parts_are_bounded() -> None:
     acknowledged = Acknowledged()
     large = (1 << 80_000_000) - 2
     acknowledged.add_part(0, 100_000_000, large)
@@ -177,7 +177,7 @@ def test_the_bits_of_all_parts_are_bounded() -> None:
     acknowledged.add_part(100_000_000, 100_000_000, large)
 
 
-def test_offsets_without_records_are_never_refused_but_reading_must_stop() -> None:
+def test_absent_offsets_are_accepted_but_stop_the_reader() -> None:
     acknowledged = Acknowledged(ranges_max=2)
     for offset in (10, 20, 30):
         assert not acknowledged.crowded
@@ -202,8 +202,6 @@ def test_offsets_without_records_are_never_refused_but_reading_must_stop() -> No
         ([], [(9, 2, 1), (7, 2, 1)]),
     ],
 )
-def test_a_state_that_cannot_have_been_is_not_restored(
-    ranges: list[tuple[int, int]], parts: list[tuple[int, int, int]]
-) -> None:
+def test_impossible_state_is_not_restored(ranges: list[tuple[int, int]], parts: list[tuple[int, int, int]]) -> None:
     with pytest.raises(ValueError):
         Acknowledged(5).restore(ranges, parts)

@@ -11,7 +11,7 @@ def chore(done: list[str], name: str, steps: int) -> Generator[None]:
         yield
 
 
-def test_each_slice_does_as_many_steps_as_it_may() -> None:
+def test_each_slice_does_its_allowed_number_of_steps() -> None:
     chores, done = Chores(slice=2), list[str]()
     chores.add(chore(done, "a", 3))
     chores.add(chore(done, "b", 3))

@@ -16,7 +16,7 @@ FIRST, WEIGHT = 5, 3
 
 
 class Case:
-    """One record in a table, and what can happen to it."""
+    """A record in a table, and its possible events."""
 
     def __init__(self, state: str) -> None:
         self.table = InFlight(failures_max=2, lock_s=10.0)
@@ -67,7 +67,7 @@ ROWS = re.findall(r"^\| (-|[A-Z]+) \| ([a-z ]+) \| (-|[A-Z]+) \|", in_flight.__d
 
 @loop_over("state", ["-", "AVAILABLE", "ACQUIRED"])
 @loop_over("event", list(EVENTS))
-def test_every_event_in_every_state_does_what_the_row_says(state: str, event: str) -> None:
+def test_every_event_in_every_state_follows_its_row(state: str, event: str) -> None:
     following = [next for from_state, name, next in ROWS if (from_state, name) == (state, event)]
     case = Case(state)
     if following:
@@ -78,14 +78,14 @@ def test_every_event_in_every_state_does_what_the_row_says(state: str, event: st
             EVENTS[event](case)
 
 
-def test_the_table_knows_no_other_events() -> None:
+def test_table_knows_no_other_events() -> None:
     assert set(EVENTS) == {event for _, event, _ in ROWS}
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_at_its_limit_is_blocked_until_half_of_it_is_acknowledged() -> None:
+def test_owner_at_limit_is_blocked_down_to_half() -> None:
     table, owner = InFlight(owner_max=4), Owner()
     records = [table.acquire(owner, offset, 1) for offset in range(4)]
     assert owner.blocked
@@ -96,7 +96,7 @@ def test_an_owner_at_its_limit_is_blocked_until_half_of_it_is_acknowledged() -> 
     assert not owner.blocked
 
 
-def test_an_owner_that_hands_something_back_is_blocked_no_longer() -> None:
+def test_owner_that_hands_record_back_is_unblocked() -> None:
     table, owner = InFlight(owner_max=4), Owner()
     records = [table.acquire(owner, offset, 1) for offset in range(4)]
     table.fail(records[0])
@@ -105,7 +105,7 @@ def test_an_owner_that_hands_something_back_is_blocked_no_longer() -> None:
     assert owner.blocked
 
 
-def test_a_record_larger_than_the_limit_passes_and_blocks_until_its_end() -> None:
+def test_oversized_record_passes_and_blocks_until_its_end() -> None:
     """Pulsar's issue 22657: blocked with less than the limit to come, for ever."""
     table, owner = InFlight(owner_max=10, total_max=10), Owner()
     record = table.acquire(owner, 0, 100)
@@ -116,7 +116,7 @@ def test_a_record_larger_than_the_limit_passes_and_blocks_until_its_end() -> Non
     assert not owner.blocked and not table.blocked
 
 
-def test_a_limit_of_one_does_not_block_for_ever() -> None:
+def test_limit_of_one_does_not_block_for_ever() -> None:
     table, owner = InFlight(owner_max=1, total_max=1), Owner()
     record = table.acquire(owner, 0, 1)
     assert owner.blocked and table.blocked
@@ -127,7 +127,7 @@ def test_a_limit_of_one_does_not_block_for_ever() -> None:
 # -- locks ------------------------------------------------------------------------------------------------------------
 
 
-def test_locks_end_in_the_order_in_which_they_began() -> None:
+def test_locks_end_in_the_order_of_their_start() -> None:
     table, owner = InFlight(lock_s=10.0), Owner()
     for offset, now in ((1, 0.0), (2, 1.0), (3, 2.0)):
         table.acquire(owner, offset, 1, now=now)
@@ -169,10 +169,10 @@ def test_ranges_are_cut_out_of_the_records(weights: list[tuple[int, bool, bool]]
         offset += weight
     edges = sorted(bounds)
     ranges = [(first, last - 1) for first, last in zip(edges[::2], edges[1::2], strict=False)]
-    found = table.cut(ranges)
+    records = table.cut(ranges)
     wanted = {offset for first, last in ranges for offset in range(first, last + 1)}
     assert sorted(wanted & set(state)) == [
-        offset for record in found for offset in range(record.first, record.first + record.weight)
+        offset for record in records for offset in range(record.first, record.first + record.weight)
     ]
     after = {
         offset: (record.tag, record.owner is owner)
@@ -205,8 +205,8 @@ class InFlightMachine(RuleBasedStateMachine):
         self.offset = 0
 
     def pick(self, which: int, *, acquired: bool | None) -> tuple[int, Record] | None:
-        found = [offset for offset, row in self.model.items() if acquired is None or (row[0] is not None) == acquired]
-        offset = found[which % len(found)] if found else None
+        offsets = [offset for offset, row in self.model.items() if acquired is None or (row[0] is not None) == acquired]
+        offset = offsets[which % len(offsets)] if offsets else None
         return None if offset is None else (offset, self.table.records[offset])
 
     @rule(weight=st.integers(1, 6), owner=st.integers(0, 1), passed=st.booleans())

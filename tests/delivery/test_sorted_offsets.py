@@ -21,7 +21,7 @@ def check(offsets: SortedOffsets, model: list[int], probe: int) -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=80), st.integers(-1, 41))
-def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
+def test_sorted_offsets_behave_like_sorted_list(changes: list[int], probe: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_offsets, "_BLOCK_MAX", 3)
         offsets, model = SortedOffsets(), []
@@ -38,11 +38,11 @@ def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
         check(filled, model, probe)
         offsets.clear()
         check(offsets, [], probe)
-    assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # all of the empty ones have these
+    assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # shared by all empty sets
 
 
 @given(st.lists(st.integers(0, 40), max_size=40, unique=True), st.lists(st.integers(-1, 41), max_size=4))
-def test_what_lies_before_an_offset_goes_at_once(wanted: list[int], cuts: list[int]) -> None:
+def test_offsets_up_to_cut_are_taken_at_once(wanted: list[int], cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_offsets, "_BLOCK_MAX", 3)
         offsets, model = SortedOffsets(), sorted(wanted)
@@ -60,7 +60,7 @@ def test_what_lies_before_an_offset_goes_at_once(wanted: list[int], cuts: list[i
                 check(offsets, model, offset)
 
 
-def test_many_offsets_in_any_order_lie_in_blocks_of_a_bounded_size() -> None:
+def test_unordered_offsets_lie_in_blocks_of_bounded_size() -> None:
     wanted = list(range(0, 100_000, 2))
     shuffled = wanted[:]
     random.Random(1).shuffle(shuffled)

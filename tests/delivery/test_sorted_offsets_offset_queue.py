@@ -7,7 +7,7 @@ from broker.delivery.sorted_offsets import OffsetQueue
 
 
 @given(st.lists(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 10))
-def test_the_smallest_that_wait_come_out_once(put: list[int], waiting: set[int], most: int) -> None:
+def test_smallest_waiting_offsets_come_out_once(put: list[int], waiting: set[int], most: int) -> None:
     queue = OffsetQueue()
     for offset in put:
         queue.put(offset)

@@ -1,4 +1,4 @@
-"""What only the SQLite catalogue does: damage, versions, threads, errors. tests/contract/test_catalogue.py has the rest."""
+"""Properties of the SQLite catalogue alone: damage, versions, threads, errors. The rest: tests/contract/test_catalogue.py."""
 
 import threading
 import uuid
@@ -11,7 +11,7 @@ from broker.metadata.catalogue import TopicRow, TransactionRow
 from broker.metadata.sqlite import SqliteCatalogue
 
 
-def test_a_damaged_file_is_refused_with_a_sentence_that_says_what_to_do(tmp_path: Path) -> None:
+def test_damaged_file_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"this is no database" * 1000)
     with pytest.raises(ConfigError, match=r"is damaged .*: restore it from a backup"):
         SqliteCatalogue(f"{tmp_path}/c")
@@ -30,7 +30,7 @@ def test_damage_inside_is_found_at_the_start(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/c")
 
 
-def test_an_addition_to_a_large_transaction_does_not_write_all_of_it(tmp_path: Path) -> None:
+def test_addition_to_large_transaction_writes_only_the_addition(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     partitions = tuple(("topic", number) for number in range(20_000))
     catalogue.save_transactions([TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", partitions, (), 1, 1, -1, -1)])
@@ -41,7 +41,7 @@ def test_an_addition_to_a_large_transaction_does_not_write_all_of_it(tmp_path: P
     catalogue.close()
 
 
-def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
+def test_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     catalogue._database._connection.execute("PRAGMA user_version=99")
     catalogue.close()
@@ -49,12 +49,12 @@ def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/c")
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         SqliteCatalogue(f"{tmp_path}/none/c")
 
 
-def test_nobody_else_may_read_a_new_file_with_credentials(tmp_path: Path) -> None:
+def test_new_file_with_credentials_is_private(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     catalogue.set_meta("a", "1")
     assert {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == dict.fromkeys(
@@ -73,7 +73,7 @@ def test_commits_are_fsynced(tmp_path: Path) -> None:
     catalogue.close()
 
 
-def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> None:
+def test_committed_changes_survive_without_close(tmp_path: Path) -> None:
     first = SqliteCatalogue(f"{tmp_path}/c")
     first.set_meta("a", "1")
     second = SqliteCatalogue(f"{tmp_path}/c")
@@ -82,7 +82,7 @@ def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_change_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+def test_change_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     rows = [("t", 0, 5, 0, "", 0), ("t", None, 6, 0, "", 0)]
     with pytest.raises(StorageError):

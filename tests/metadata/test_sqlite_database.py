@@ -33,7 +33,7 @@ PRAGMA user_version=1;
 """
 
 
-def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+def test_catalogue_of_first_layout_is_upgraded(tmp_path: Path) -> None:
     path = str(tmp_path / "catalogue.sqlite")
     connection = sqlite3.connect(path)
     connection.executescript(FIRST_LAYOUT)
@@ -69,7 +69,7 @@ INSERT INTO transactions VALUES ('went-on', 8, 3, 2, 60000, 'Empty', '[]', '[]',
 )
 
 
-def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
+def test_catalogue_of_second_layout_is_upgraded(tmp_path: Path) -> None:
     path = str(tmp_path / "catalogue.sqlite")
     connection = sqlite3.connect(path)
     connection.executescript(SECOND_LAYOUT)
@@ -84,7 +84,7 @@ def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
 
 
 def tables(path: str) -> tuple[int, list[tuple[str, str]]]:
-    """The number of the layout, and the tables with what has made them."""
+    """The number of the layout, and the tables with the SQL that made them."""
     connection = sqlite3.connect(path)
     made = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -103,6 +103,6 @@ def test_every_earlier_layout_becomes_the_present_one(tmp_path: Path, version: i
     assert tables(fresh) == tables(old)
 
 
-def test_the_guide_says_which_layouts_can_be_upgraded() -> None:
+def test_guide_says_which_layouts_can_be_upgraded() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "RECOVERY.md").read_text()
     assert f"layouts 1 to {sqlite_database.LAYOUT_VERSION} of the catalogue" in guide

@@ -1,4 +1,4 @@
-"""States in the catalogue: what is answered is durable, many changes are one row, and failures are tried again."""
+"""States in the catalogue: answered changes are durable, many changes share a row, and failures are tried again."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,7 +40,7 @@ class Rows:
 
 
 class Thing:
-    """``value`` None: it is gone."""
+    """``value`` None: deleted."""
 
     def __init__(self, key: str = "k") -> None:
         self.key = key
@@ -115,7 +115,7 @@ def test_saves_that_wait_together_are_one_row(bench: Bench) -> None:
     assert ([[None]] * 3, 1, {"k": b"3"}) == (answers, bench.rows.writes, bench.rows.table)
 
 
-def test_a_change_is_written_within_a_second(bench: Bench) -> None:
+def test_change_is_written_within_a_second(bench: Bench) -> None:
     thing = Thing()
     bench.store.changed(thing)
     bench.store.changed(thing)
@@ -126,7 +126,7 @@ def test_a_change_is_written_within_a_second(bench: Bench) -> None:
     assert bench.timer.next_deadline() is None
 
 
-def test_a_change_during_the_write_is_written_again(bench: Bench) -> None:
+def test_change_during_the_write_is_written_again(bench: Bench) -> None:
     thing = Thing()
     write = bench.rows.write
 
@@ -143,7 +143,7 @@ def test_a_change_during_the_write_is_written_again(bench: Bench) -> None:
     assert ({"k": b"late"}, [0, 1]) == (bench.rows.table, thing.saved_versions)
 
 
-def test_a_failed_write_is_told_and_tried_again(bench: Bench) -> None:
+def test_failed_write_is_reported_and_retried(bench: Bench) -> None:
     thing = Thing()
     bench.rows.broken = True
     answers = bench.save(thing)
@@ -166,7 +166,7 @@ def test_one_failed_state_does_not_hold_up_others(bench: Bench) -> None:
     assert {"a", "c"} == set(bench.rows.table)
 
 
-def test_without_a_state_whoever_waits_is_settled(bench: Bench) -> None:
+def test_missing_state_settles_waiting_callers(bench: Bench) -> None:
     thing = Thing()
     answers = bench.save(thing)
     thing.set(None)
@@ -174,7 +174,7 @@ def test_without_a_state_whoever_waits_is_settled(bench: Bench) -> None:
     assert ([], 1, {}) == (answers, len(thing.settled), bench.rows.table)
 
 
-def test_who_waits_can_be_taken_from_the_queue(bench: Bench) -> None:
+def test_waiting_callers_can_be_taken_from_queue(bench: Bench) -> None:
     thing = Thing()
     answers = bench.save(thing)
     (done,) = bench.store.take_waiting(thing)
@@ -192,14 +192,14 @@ def test_unchanged_is_not_written(bench: Bench) -> None:
     assert {} == bench.rows.table
 
 
-def test_flush_hands_over_what_is_left(bench: Bench) -> None:
+def test_flush_hands_over_pending_states(bench: Bench) -> None:
     bench.store.changed(Thing())
     bench.store.flush()
     bench.run()
     assert {"k": b"0"} == bench.rows.table
 
 
-def test_a_deletion_comes_after_earlier_saves(bench: Bench) -> None:
+def test_deletion_comes_after_earlier_saves(bench: Bench) -> None:
     saved, deleted = bench.save(Thing()), bench.delete("k")
     assert bench.store.is_being_deleted("k")
     bench.run()
@@ -207,7 +207,7 @@ def test_a_deletion_comes_after_earlier_saves(bench: Bench) -> None:
     assert not bench.store.is_being_deleted("k")
 
 
-def test_a_failed_deletion_is_tried_again(bench: Bench) -> None:
+def test_failed_deletion_is_tried_again(bench: Bench) -> None:
     bench.rows.table = {"a": b"", "b": b""}
     bench.rows.broken = True
     answers = bench.delete("a", "b")
@@ -230,7 +230,7 @@ def failed_deletion(bench: Bench, *keys: str) -> None:
 
 
 @pytest.mark.parametrize("even_queued", [False, True])
-def test_a_failed_deletion_spares_a_new_state(bench: Bench, even_queued: bool) -> None:
+def test_failed_deletion_spares_a_new_state(bench: Bench, even_queued: bool) -> None:
     bench.rows.table = {"a": b"new", "b": b"old"}
     failed_deletion(bench, "a", "b")
     bench.store.spare("a", even_queued=even_queued)
@@ -239,7 +239,7 @@ def test_a_failed_deletion_spares_a_new_state(bench: Bench, even_queued: bool) -
 
 
 @pytest.mark.parametrize("even_queued", [False, True])
-def test_a_queued_deletion_spares_only_when_told(bench: Bench, even_queued: bool) -> None:
+def test_queued_deletion_spares_only_when_told(bench: Bench, even_queued: bool) -> None:
     bench.rows.table = {"k": b"row"}
     answers = bench.delete("k")
     bench.store.spare("k", even_queued=even_queued)
@@ -248,7 +248,7 @@ def test_a_queued_deletion_spares_only_when_told(bench: Bench, even_queued: bool
     assert ([None], even_queued) == (answers, "k" in bench.rows.table)
 
 
-def test_a_deletion_may_be_spared_while_it_fails(bench: Bench) -> None:
+def test_deletion_may_be_spared_while_it_fails(bench: Bench) -> None:
     bench.rows.table = {"k": b"new"}
 
     def spare_and_fail(keys: Iterable[str]) -> None:
@@ -263,14 +263,14 @@ def test_a_deletion_may_be_spared_while_it_fails(bench: Bench) -> None:
     assert {"k": b"new"} == bench.rows.table
 
 
-def test_a_saved_state_survives_an_older_deletion(bench: Bench) -> None:
+def test_saved_state_survives_an_older_deletion(bench: Bench) -> None:
     failed_deletion(bench, "k")
     answers = bench.save(Thing())
     bench.wait()
     assert ([None], {"k": b"0"}) == (answers, bench.rows.table)
 
 
-def test_a_later_deletion_replaces_a_failed_one(bench: Bench) -> None:
+def test_later_deletion_replaces_a_failed_one(bench: Bench) -> None:
     failed_deletion(bench, "k")
     answers = bench.delete("k")
     bench.run()

@@ -1,4 +1,4 @@
-"""Changes that were handed in while the last fsync ran are one transaction, and each caller is told what became of its own."""
+"""Changes that arrive during the last fsync share a transaction, and each caller is told the outcome of its own change."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_changes_that_wait_together_are_one_transaction(database: CountingDataba
     assert list(catalogue.load_groups()) == [("g", b"blob")]
 
 
-def test_callbacks_are_called_in_the_order_of_the_changes_except_within_a_group(catalogue: SqliteCatalogue) -> None:
+def test_callbacks_follow_the_order_of_changes_between_groups(catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), []
     writer.commit("a", at(1), lambda failure: told.append("a 1"))
     writer.commit("b", at(1), lambda failure: told.append("b 1"))
@@ -75,7 +75,7 @@ def test_callbacks_are_called_in_the_order_of_the_changes_except_within_a_group(
     assert stored(catalogue) == {("a", 1): 3, ("b", 0): 1}
 
 
-def test_a_change_that_fails_does_not_fail_the_others(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
+def test_failed_change_does_not_fail_the_others(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), {}
     for group in ("a", "bad", "c"):
         writer.commit(group, at(1), lambda failure, group=group: told.__setitem__(group, failure))
@@ -91,7 +91,7 @@ def test_a_change_that_fails_does_not_fail_the_others(database: CountingDatabase
     assert database.transactions == 5
 
 
-def test_a_change_that_waits_alone_is_written_by_itself(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
+def test_single_waiting_change_is_written_alone(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), []
     writer.commit("bad", at(1), lambda failure: told.append(str(failure)))
     writer.step(0)

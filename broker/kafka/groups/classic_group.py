@@ -1,12 +1,12 @@
-"""One classic consumer group: what clients ask of it, by Kafka's rules.
+"""A classic consumer group: the requests of its clients, by Kafka's rules.
 
-Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
-generations to make durable. ``wake`` says when ``expire`` is due. There is no lock, clock or catalogue here: the coordinator
-hands in the events of one group one after the other, under its lock for the group. Offsets are in ``offsets.py``.
+Pure: events come in with ``now`` (monotonic seconds), and effects come out of ``take_effects``: answers to send, generations to
+make durable. ``wake`` says when ``expire`` is due. There is no lock, clock or catalogue here: the coordinator passes the events
+of a group one by one, under its lock for the group. Offsets are in ``offsets.py``.
 
-The group is composed of its members (``members.py``), the clients that were given a member id and have not come back
-(``members.py``), the requests that wait for an answer (``members.py``), its deadlines (``deadlines.py``) and the
-rebalancer (``rebalancer.py``), which owns the state. ``classic_states.py`` has the table of states.
+The group consists of its members, the clients that were given a member id and have not come back, the requests that wait for an
+answer (all in ``members.py``), its deadlines (``deadlines.py``) and the rebalancer (``rebalancer.py``), which owns the state.
+``classic_states.py`` has the table of states.
 
 Tests: tests/kafka/groups/test_group_joining.py, tests/kafka/groups/test_group_sessions.py,
 tests/kafka/groups/test_group_static.py, tests/kafka/groups/test_group_syncing.py, tests/kafka/groups/test_group_machine.py.
@@ -46,7 +46,7 @@ DEAD = ClassicGroupState.DEAD
 
 
 class ClassicGroup:
-    """A ``Group``. A request that is against the rules gets an error code as its answer."""
+    """A ``Group``. A request against the rules gets an error code as its answer."""
 
     type: ClassVar[GroupType] = GroupType.CLASSIC
 
@@ -64,12 +64,12 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, group_id: str, limits: GroupLimits, snapshot: GroupSnapshot, now: float) -> "ClassicGroup":
-        """The group as it was when ``snapshot`` was saved. Its members have a whole session timeout to send a heartbeat."""
+        """The group as of ``snapshot``. Its members have a whole session timeout to send a heartbeat."""
         group = cls(group_id, limits)
         group._rebalancer.restore(snapshot, now)
         return group
 
-    # What the coordinator reads -------------------------------------------------------------------------------------
+    # State that the coordinator reads --------------------------------------------------------------------------------
 
     @property
     def state(self) -> ClassicGroupState:
@@ -121,7 +121,7 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, besides what every group takes."""
+        """Approximate memory in addition to that of every group."""
         return self.members.size_bytes + self._pending.size_bytes + len(self.protocol_type or "")
 
     @property
@@ -130,11 +130,11 @@ class ClassicGroup:
 
     @property
     def was_never_joined(self) -> bool:
-        """No client has been a member or is about to become one: only offsets of the group are worth keeping."""
+        """Whether no client has been a member or is about to become a member: only its offsets are worth keeping."""
         return self.state is EMPTY and self.generation == 0 and not self.has_pending_members
 
     def take_effects(self) -> list[Effect]:
-        """What the events since the last call ask for, in order."""
+        """The effects of the events since the last call, in order."""
         effects = self._effects.copy()
         self._effects.clear()
         return effects
@@ -159,7 +159,7 @@ class ClassicGroup:
     # Requests -------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, to: JoinReply, now: float, free_bytes: float = inf) -> None:
-        """``free_bytes``: how much memory this group may take in addition, out of what all groups may take."""
+        """``free_bytes``: how much memory this group may take in addition, within the bound of all groups."""
         member_id = request.member_id
         if not self._is_size_allowed_with(member_id):
             self._rebalancer.forget(member_id)
@@ -218,13 +218,13 @@ class ClassicGroup:
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int, now: float) -> ErrorCode:
         """Whether this member, or this consumer that is not a member, may commit offsets now. Counts as a heartbeat."""
         if self.state is EMPTY and generation < 0:
-            return ErrorCode.none  # a consumer that assigns its partitions itself, or an operator
+            return ErrorCode.none  # a consumer that assigns its own partitions, or an operator
         error = self._check_generation(member_id, group_instance_id, generation)
         if error:
             return error
         if self.state is COMPLETING:
             return ErrorCode.rebalance_in_progress
-        # While a rebalance is prepared, members of the previous generation may still commit what they have read.
+        # While a rebalance is prepared, members of the previous generation may still commit.
         self._rebalancer.expect_heartbeat(self.members[member_id], now)
         return ErrorCode.none
 
@@ -240,25 +240,25 @@ class ClassicGroup:
     # Other events ---------------------------------------------------------------------------------------------------
 
     def saved(self, save: Save, error: ErrorCode, now: float) -> None:
-        """``save`` is durable, or could not be made so (``error``)."""
+        """``save`` is durable, or has failed (``error``)."""
         if isinstance(save.then, Assigned):
             self._rebalancer.assigned(save.then, error, now)
         elif isinstance(save.then, Replaced):
             self._replaced(save.then, error, now)
-        # Otherwise the group has become empty. If that was not saved, a restart brings back the generation before, whose
-        # members then time out.
+        # Otherwise the group has become empty. If that was not saved, a restart restores the previous generation, whose members
+        # then time out.
 
     def expire(self, now: float) -> None:
-        """Do everything that is due by ``now``."""
+        """Handle everything that is due by ``now``."""
         self._rebalancer.expire(now)
 
     def rebalance(self, now: float) -> None:
-        """Have all members join again, if none is being asked to already."""
+        """Have all members join again, unless they are already being asked to."""
         if self.state is STABLE:
             self._rebalancer.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
 
     def hand_over(self) -> None:
-        """Another group takes over its members. Those that are parked are told to join again, and nothing else happens here."""
+        """Another group takes over the members. Parked members are told to join again, and nothing else happens here."""
         self._parked.answer_all(ErrorCode.rebalance_in_progress)
 
     def shut_down(self) -> None:
@@ -269,16 +269,16 @@ class ClassicGroup:
     # Checks -----------------------------------------------------------------------------------------------------------
 
     def _is_size_allowed_with(self, member_id: str) -> bool:
-        """Whether the group would have no more than ``max_size`` members with this one."""
+        """Whether the group has at most ``max_size`` members including this member."""
         if self.state in (EMPTY, DEAD):
             return True
         if self.state is PREPARING:
-            # Counts the members that have joined: if the limit was lowered, the last ones to join again are turned away.
+            # Counts the members that have joined: if the limit was lowered, the last members to join again are turned away.
             return member_id in self._parked.joins or len(self._parked.joins) < self._limits.max_size
         return member_id in self.members or len(self.members) < self._limits.max_size
 
     def _check_bytes(self, request: JoinRequest, free_bytes: float) -> ErrorCode:
-        """Whether the member's metadata is too large for the group, or for the broker. Pending members are bounded apart."""
+        """Whether the member's metadata is too large for the group, or for the broker. Pending members have their own bound."""
         known = request.member_id
         if known == UNKNOWN_MEMBER and request.group_instance_id is not None:
             known = self.members.static_member_id(request.group_instance_id) or UNKNOWN_MEMBER
@@ -328,7 +328,7 @@ class ClassicGroup:
         self._effects.append(JoinAnswer(to, JoinResult(error, member_id)))
 
     def _join_unknown(self, request: JoinRequest, to: JoinReply, now: float) -> None:
-        """A client that has no member id."""
+        """Join a client that has no member id."""
         member_id, instance_id = request.new_member_id, request.group_instance_id
         if instance_id is not None:
             if self.members.static_member_id(instance_id) is None:
@@ -351,7 +351,7 @@ class ClassicGroup:
         # The leader of a stable group joins again when it wants a rebalance, for example because a topic got more partitions.
         wants_rebalance = self.state is STABLE and member.member_id == self.members.leader
         if self.state is not PREPARING and is_unchanged and not wants_rebalance:
-            # It has not received the answer to its first join.
+            # The client has not received the answer to its first join.
             self._effects.append(JoinAnswer(to, self._rebalancer.generation_for(member)))
             return
         self.members.update(member, request)
@@ -370,7 +370,7 @@ class ClassicGroup:
     # Static members ---------------------------------------------------------------------------------------------------
 
     def _replace(self, instance_id: str, request: JoinRequest, to: JoinReply, now: float) -> None:
-        """A static member is back without its member id: it gets a new one, and a client that still uses the old is fenced."""
+        """A static member is back without its member id: it gets a new id, and a client that still uses the old id is fenced."""
         rebalancer = self._rebalancer
         old_id, new_id = self.members.static_member_id(instance_id) or "", request.new_member_id
         before, old_leader = attrs.evolve(self.members[old_id]), self.members.leader or ""
@@ -390,7 +390,7 @@ class ClassicGroup:
         rebalancer = self._rebalancer
         member_id = then.request.new_member_id
         if member_id not in self._parked.joins or self.state is not STABLE or self.generation != then.generation:
-            return  # it has left or was replaced again; or a rebalance has begun, and its join is part of that
+            return  # it has left or was replaced again; or its join is part of a new rebalance
         if error:
             self._parked.answer_join(member_id, JoinResult(error, UNKNOWN_MEMBER))
             member = rebalancer.rename(member_id, then.before.member_id)
@@ -403,7 +403,7 @@ class ClassicGroup:
             # A leader leads again but must not assign anew: the group is stable, so nobody would get that assignment.
             result = attrs.evolve(result, skip_assignment=member_id == self.members.leader)
         else:
-            # Before version 9 the only way to keep it from assigning is to name its old id as the leader.
+            # Before version 9 the only way to keep the leader from assigning is to name its old id as the leader.
             result = attrs.evolve(result, leader=then.old_leader, members=())
         self._parked.answer_join(member_id, result)
         rebalancer.expect_heartbeat(member, now)

@@ -1,18 +1,18 @@
-"""The states of a classic consumer group, by Kafka's names, as one table.
+"""The state table of a classic consumer group, by Kafka's names.
 
-MEMBER_JOINED: a member joins that was not in the group.
+MEMBER_JOINED: a new member joins.
 MEMBER_CHANGED: a member joins again with other protocols; or the leader of a stable group joins again; or a static member
-comes back under a new member id and there is no generation yet that it could go on in, or it changes the vote.
+comes back under a new member id, and there is no generation yet in which it could continue, or it changes the vote.
 MEMBER_LEFT: a member leaves, or its session times out.
 SYNC_TIMED_OUT: members have not synced within the rebalance timeout and have been removed.
 ASSIGNMENT_SAVED, ASSIGNMENT_FAILED: the leader's assignment is durable; or it cannot be saved, or is too large.
 LIMIT_LOWERED: the group was loaded and has more members than are allowed now.
 GENERATION_STARTED: every member has joined and no pending member is awaited, or the time to join is up; members that have not
-joined are removed, except static ones. GENERATION_EMPTY: the same, and no member is left.
+joined are removed, except static members. GENERATION_EMPTY: the same, but no member remains.
 GROUP_DELETED: the group has no members, and it is deleted or has no offsets left. BROKER_STOPPED: the broker stops.
 
-In PREPARING_REBALANCE the same things happen to members, but the state stays. A pair that is not in the table is a bug in the
-broker (AssertionError).
+In PREPARING_REBALANCE the same things happen to members, but the state stays. A pair that the table lacks is a bug in the broker
+(AssertionError).
 """
 
 from enum import Enum, auto

@@ -1,13 +1,12 @@
-"""What clients ask of consumer groups whose coordinator assigns the partitions (KIP-848). Part of the ``GroupCoordinator``.
+"""Requests to consumer groups whose coordinator assigns the partitions (KIP-848). Part of the ``GroupCoordinator``.
 
-A heartbeat that changes nothing is answered at once. One that changes something is answered when that is durable, on the
-catalogue writer's thread; one that joins, or subscribes to something else, when its partitions are known as well. Assignments
-of large groups and matches of regular expressions are computed by the ``GroupWorker``.
+A heartbeat that changes nothing is answered at once. A heartbeat that changes something is answered when that is durable, on the
+catalogue writer's thread; a join or a new subscription also waits until its partitions are known. The ``GroupWorker`` computes
+assignments of large groups and matches of regular expressions.
 
 Any thread may call any method, inline on a processor: none of them waits.
 
-Whether a ConsumerGroupHeartbeat is valid by itself, with Kafka's messages. Pure: any thread, before the group is looked
-for.
+``check_heartbeat`` is pure. It checks a ConsumerGroupHeartbeat before the group is looked up, with Kafka's messages.
 
 Tests: tests/kafka/groups/consumer/test_heartbeat_checks.py.
 """
@@ -39,7 +38,7 @@ from broker.kafka.groups.registry import GroupEntry, GroupRegistry, Send, send
 from broker.kafka.groups.topic_images import TopicImages
 from protocol.kafka.errors import ErrorCode
 
-# The first version in which members make their ids themselves.
+# The first version in which members choose their own ids.
 CLIENT_MEMBER_ID_VERSION = 1
 
 
@@ -85,7 +84,7 @@ def _invalid(group_id: str, request: HeartbeatRequest, version: int) -> str | No
     return None
 
 
-# Of these topics, those that may be described on behalf of what a request had as its ``context``. None: nobody knows that now.
+# The topics among these that the ``context`` of a request may describe. None: unknown now.
 Visible = Callable[[object, frozenset[str]], frozenset[str] | None]
 _TAKE_TURNS = "Let its members leave first, or set group.protocol to classic in this client, as it is in theirs."
 
@@ -108,13 +107,13 @@ class ConsumerCoordinator:
 
     @property
     def topics(self) -> TopicsImage:
-        """The topics as groups see them now."""
+        """The present topics as groups see them."""
         return self._topics.now
 
     def heartbeat(
         self, group_id: str, request: HeartbeatRequest, version: int, reply: HeartbeatReply
     ) -> HeartbeatResult | None:
-        """The answer if it is known now; None if ``reply`` gets it later, or has got it."""
+        """The answer if it is known now; otherwise None, and ``reply`` gets it, now or later."""
         registry = self._registry
         if not registry.is_active:
             return HeartbeatResult(ErrorCode.coordinator_not_available)
@@ -143,7 +142,7 @@ class ConsumerCoordinator:
                         return HeartbeatResult(ErrorCode.group_id_not_found, _not_a_consumer_group(group_id))
                     try:
                         if request.subscribed_topic_regex:
-                            compile_regex(request.subscribed_topic_regex)  # costs less than to look at all members
+                            compile_regex(request.subscribed_topic_regex)  # cheaper than looking at all members
                         group = self._successor(group, now)
                     except RequestError as error:
                         return HeartbeatResult(ErrorCode(error.code), error.message)
@@ -171,8 +170,8 @@ class ConsumerCoordinator:
     # Changes of the protocol ------------------------------------------------------------------------------------------
 
     def _successor(self, group: Group, now: float) -> ConsumerGroup:
-        """What a group of another kind becomes when a client of the newer protocol joins it: a consumer group, with its members
-        if it has any (the online upgrade). The group itself stays as it is. Raises RequestError if it cannot become one."""
+        """The consumer group that replaces a group of another kind when a client of the newer protocol joins: with its members
+        if it has any (the online upgrade). The old group is unchanged. Raises RequestError if it cannot be converted."""
         registry = self._registry
         if registry.may_admit(group, GroupType.CONSUMER):
             made = registry.make(group.group_id, GroupType.CONSUMER)
@@ -187,7 +186,7 @@ class ConsumerCoordinator:
             raise RequestError(error.code, f"{error.message} {_TAKE_TURNS}") from error
 
     def _succeed(self, entry: GroupEntry, group: ConsumerGroup) -> Sequence[Send]:
-        """The new group takes the place of the old one. Returns the answers that the old one still owes."""
+        """Replace the old group by the new. Returns the answers that the old group still owes."""
         if isinstance(entry.group, ClassicGroup):
             entry.group.hand_over()
         return self._registry.replace(entry, group)
@@ -228,7 +227,7 @@ class ConsumerCoordinator:
         return ()
 
     def _hide(self, task: RegexTask) -> None:
-        """Take out of the matches what the member may not describe."""
+        """Remove topics from the matches that the member may not describe."""
         if task.matches is None:
             return
         visible = self.visible(task.context, frozenset().union(*task.matches.values()))
@@ -240,7 +239,7 @@ class ConsumerCoordinator:
     # Changes of topics and settings -----------------------------------------------------------------------------------
 
     def _topics_changed(self, names: frozenset[str]) -> None:
-        """On the catalogue writer's thread. Heartbeats see the new topics as well; this is for them to come sooner."""
+        """Runs on the catalogue writer's thread. Heartbeats see new topics anyway; this only makes it sooner."""
 
         def change(group: Group, now: float) -> bool:
             if not isinstance(group, ConsumerGroup) or not group.may_read(names):

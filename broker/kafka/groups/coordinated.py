@@ -1,8 +1,8 @@
-"""What consumer groups (KIP-848) and share groups (KIP-932) have in common: the coordinator assigns the partitions, members learn
-theirs with heartbeats, and the catalogue has a group as rows.
+"""The common parts of consumer groups (KIP-848) and share groups (KIP-932): the coordinator assigns the partitions, members learn
+theirs with heartbeats, and the catalogue stores a group as rows.
 
-``Subscriptions``: what members subscribe to. ``ParkedMembers``: requests that wait. ``UnsavedRows``: what is not durable yet.
-The functions at the end make and read rows.
+``Subscriptions``: the members' subscriptions. ``ParkedMembers``: requests that wait. ``UnsavedRows``: rows that are not durable
+yet. The functions at the end make and read rows.
 
 Pure bookkeeping of one group, under the group's lock.
 
@@ -18,7 +18,7 @@ import attrs
 
 from protocol.kafka.errors import ErrorCode
 
-# What a member sends as its epoch to join and to leave.
+# Epochs with which a member joins and leaves.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 
@@ -27,7 +27,7 @@ RELEASE_MAX = 200
 
 
 class Subscribed(Protocol):
-    """What a member subscribes to. Equal ones have the same hash, which is computed once."""
+    """A member's subscription. Equal subscriptions have the same hash, which is computed once."""
 
     @property
     def names(self) -> Iterable[str]: ...
@@ -40,11 +40,11 @@ S = TypeVar("S", bound=Subscribed)
 
 
 class Subscriptions(Generic[S]):
-    """The different subscriptions of a group's members. Members that name the same topics share one object, however many they
-    are: this bounds the memory, and an assignor sees at once who is alike."""
+    """The different subscriptions of a group's members. Any number of members that name the same topics share an object: this
+    bounds the memory, and tells an assignor at once which members are alike."""
 
     def __init__(self) -> None:
-        # Of all of them together.
+        # All subscriptions together.
         self.size_bytes = 0
         self._members: dict[S, int] = {}
         self._interned: dict[S, S] = {}
@@ -57,7 +57,7 @@ class Subscriptions(Generic[S]):
         return iter(self._interned)
 
     def items(self) -> Iterable[tuple[S, int]]:
-        """Each different one, with the number of members that have it."""
+        """Each different subscription, with the number of its members."""
         return self._members.items()
 
     @property
@@ -68,11 +68,11 @@ class Subscriptions(Generic[S]):
         return self._names
 
     def intern(self, subscription: S) -> S:
-        """The equal one that members have; this one if none has."""
+        """The equal subscription that members have, or else this subscription."""
         return self._interned.get(subscription, subscription)
 
     def count(self, subscription: S, change: int) -> None:
-        """So many more members have it; fewer if ``change`` is negative."""
+        """Add ``change`` to the number of members that have this subscription."""
         members = self._members.get(subscription, 0) + change
         if subscription not in self._interned:
             self._interned[subscription] = subscription
@@ -87,16 +87,16 @@ class Subscriptions(Generic[S]):
 
 @attrs.frozen(eq=False)
 class ParkedRequest:
-    """``finish`` answers it, with an error if there is one, at a time. ``epoch``: the group epoch whose assignment it waits for,
-    in a group that releases its requests by epochs."""
+    """``finish`` answers it, with an error or none, at a time. ``epoch``: the group epoch whose assignment it waits for, in a
+    group that releases its requests by epochs."""
 
     finish: Callable[[ErrorCode, float], None]
     epoch: int = 0
 
 
 class ParkedMembers:
-    """Members whose request waits, until their assignment is known or what they changed is durable. Each member has one request
-    here at most, and each is answered."""
+    """Members whose request waits, until their assignment is known or their changes are durable. Each member has at most one
+    request here, and each is answered."""
 
     def __init__(self) -> None:
         self._requests: dict[str, ParkedRequest] = {}
@@ -115,9 +115,9 @@ class ParkedMembers:
         self._requests[member_id] = request
 
     def supersede(self, member_id: str, now: float) -> bool:
-        """The member has sent another request, so it has given up the one that waits, if there is one. False if there is none.
+        """Refuse the member's waiting request, because it has sent another. Returns False if there is none.
 
-        That one must not be carried out later: what it says of the client's partitions is out of date.
+        It must not be carried out later, because its state of the client's partitions is out of date.
         """
         is_parked = member_id in self._requests
         self.finish(member_id, ErrorCode.coordinator_not_available, now)
@@ -130,7 +130,7 @@ class ParkedMembers:
             request.finish(error, now)
 
     def release(self, epoch: int, now: float) -> bool:
-        """Answer some of the requests whose assignment is there. True if there are more of them."""
+        """Answer some of the requests whose assignment is known. Returns whether there are more."""
         ready = [member_id for member_id, request in self._requests.items() if request.epoch <= epoch]
         for member_id in ready[:RELEASE_MAX]:
             self.finish(member_id, ErrorCode.none, now)
@@ -142,16 +142,16 @@ class ParkedMembers:
 
 
 class UnsavedRows:
-    """Which rows are not durable yet: changed since they were last handed out to be saved, or being saved. Rows have any names.
+    """Rows that are not durable yet: changed since they were last handed out to be saved, or being saved. Rows have any names.
 
-    A row that could not be saved counts as changed again, unless a later save has it too, so that the next save, of whatever,
-    writes it: one failure leaves nothing behind. Saves end in the order in which they began.
+    A row that could not be saved counts as changed again, unless a later save has it too, so the next save of any kind writes
+    it: no failure is forgotten. Saves end in the order in which they began.
     """
 
     def __init__(self) -> None:
-        # The rows that are to be written, as an ordered set.
+        # The rows to write, as an ordered set.
         self.changed: dict[str, None] = {}
-        # Of the last save.
+        # Number of the last save.
         self.number = 0
         # By row: the number of the last save that has it.
         self._saving: dict[str, int] = {}
@@ -160,11 +160,11 @@ class UnsavedRows:
         return row in self._saving or row in self.changed
 
     def add(self, row: str) -> None:
-        """This row has changed."""
+        """Mark a row as changed."""
         self.changed[row] = None
 
     def take(self) -> list[str]:
-        """The rows that have changed, which are saved from now on; ``number`` is that save's."""
+        """Begin a save of the changed rows; ``number`` is its number."""
         self.number += 1
         taken = list(self.changed)
         self.changed.clear()
@@ -172,7 +172,7 @@ class UnsavedRows:
         return taken
 
     def saved(self, number: int, taken: Iterable[str], *, failed: bool) -> None:
-        """That save is durable, or has failed."""
+        """The save is durable, or has failed."""
         for row in taken:
             if self._saving.get(row) == number:
                 del self._saving[row]
@@ -180,13 +180,13 @@ class UnsavedRows:
                     self.changed[row] = None
 
 
-# Rows in the catalogue: JSON with a version, which people can read and which can get new fields ----------------------------
+# Rows in the catalogue: versioned JSON, which people can read and which can get new fields ---------------------------------
 
 _VERSION: Final = 1
 # The row of the group itself. Its ``type`` is the value of the ``GroupType``.
 GROUP_ROW: Final = ""
 MEMBER_PREFIX: Final = "m/"
-# What reading a row that nobody here has made can raise.
+# Exceptions that reading a row from another source can raise.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -200,7 +200,7 @@ def encode_row(value: dict[str, Any]) -> bytes:
 
 
 def decode_row(row: bytes) -> dict[str, Any]:
-    """Raises one of UNREADABLE if ``encode_row`` has not made it, or that of another version."""
+    """Raises one of UNREADABLE for a row that ``encode_row`` has not made, or a row of another version."""
     value: dict[str, Any] = json.loads(row)
     if value["version"] != _VERSION:
         raise ValueError(f"version {value['version']}")
@@ -208,7 +208,7 @@ def decode_row(row: bytes) -> dict[str, Any]:
 
 
 def runs_of(partitions: Iterable[int]) -> list[int]:
-    """Runs of ascending partitions as two numbers each, the first and the last, because members of small groups have long runs:
+    """Runs of ascending partitions as pairs of the first and the last, because members of small groups have long runs:
     0, 1, 2 and 5 are 0, 2, 5, 5."""
     runs: list[int] = []
     for partition in partitions:
@@ -220,6 +220,6 @@ def runs_of(partitions: Iterable[int]) -> list[int]:
 
 
 def partitions_of(runs: list[int]) -> Iterator[int]:
-    """What ``runs_of`` was made of."""
+    """The partitions from which ``runs_of`` made the runs."""
     for first, last in zip(runs[::2], runs[1::2], strict=True):
         yield from range(first, last + 1)

@@ -1,10 +1,10 @@
-"""The group coordinator: what the handlers call.
+"""The group coordinator: the interface for the handlers.
 
 Any thread may call any method. No method waits for the catalogue, so processors may call them inline. A request that cannot be
 answered at once is answered by callback, on the thread that completes it: a processor's, a handler's or the catalogue writer's.
 
 Committed offsets are durable before the commit is answered. A generation is durable, with its assignment, once it is stable or
-empty. After a restart of the broker the members of the last stable generation just continue with their heartbeats.
+empty. After a restart of the broker the members of the last stable generation simply continue with their heartbeats.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,9 +64,9 @@ class GroupCoordinator:
         topic: Callable[[str], TopicInfo | None] = lambda name: None,
         pause: Callable[[float], object] = pause,
     ) -> None:
-        """``topic``: the topic of that name as it is now. Tell ``topics.changed`` when it is another one. ``pause``: how the
-        worker lets others have the interpreter."""
-        # What was set for single groups of the newer protocols.
+        """``topic``: returns the present topic of a name. Call ``topics.changed`` when it changes. ``pause``: lets other threads
+        have the interpreter while the worker waits."""
+        # Settings of single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
         registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
         self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
@@ -86,7 +86,7 @@ class GroupCoordinator:
         return self._registry.memory
 
     def has_memory_for(self, size_bytes: int) -> bool:
-        """False if this does not fit into ``coordinator_max_bytes`` any more, which is also logged."""
+        """False if this no longer fits into ``coordinator_max_bytes``, which is also logged."""
         return self._registry.has_memory_for(size_bytes)
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
@@ -97,12 +97,12 @@ class GroupCoordinator:
         self.expiration.start()
 
     def shut_down(self) -> None:
-        """Refuse requests, and answer those that are parked so that connections can drain."""
+        """Refuse requests, and answer parked requests so that connections can drain."""
         self.expiration.stop()
         self._registry.shut_down()
 
     def close(self) -> None:
-        """Shut down and write what is left. The catalogue writer's thread must have ended."""
+        """Shut down and write everything pending. The catalogue writer's thread must have ended."""
         self.shut_down()
         self.writer.flush()
 
@@ -111,7 +111,7 @@ class GroupCoordinator:
         self.topics.changed(topic)
 
     def share_settings(self, group_id: str) -> ShareSettings:
-        """The settings in force for a share group. A look-up: it may be asked for every request."""
+        """The settings in force for a share group. A cheap look-up, for use in every request."""
         return self.share.settings.of(group_id)
 
     # Membership -------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class GroupCoordinator:
         error = registry.refusal(group_id) or self._refuse_session_timeout(request.session_timeout_ms)
         entry = None
         if not error:
-            # A member id was given by a group. If that group does not exist any more, the id is no longer valid.
+            # A group gives a member id. If that group no longer exists, the id is no longer valid.
             is_new = request.member_id == UNKNOWN_MEMBER
             if is_new and not registry.has_memory_for_group(group_id):
                 error = ErrorCode.coordinator_not_available
@@ -181,7 +181,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members by (member id, group instance id). Returns the error of the whole request, or else one for each member."""
+        """Members by (member id, group instance id). Returns the error of the whole request, or else an error for each member."""
         registry = self._registry
         error = registry.refusal(group_id)
         entry = registry.get(group_id)
@@ -202,7 +202,7 @@ class GroupCoordinator:
                         errors.append(group.leave(member_id, instance_id, now))
                     elif isinstance(group, ConsumerGroup):
                         errors.append(group.classic_leave(member_id, instance_id, now))
-                        answers += registry.settle(entry)  # it may be a classic group now
+                        answers += registry.settle(entry)  # the group may have become classic
                     else:
                         errors.append(ErrorCode.unknown_member_id)
                 answers += registry.settle(entry)
@@ -217,7 +217,7 @@ class GroupCoordinator:
     # Administration ---------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
-        """A classic group. One that does not exist is described as dead, without an error; and so are those of other kinds."""
+        """Describe a classic group. A missing group, or a group of another kind, is described as dead, without an error."""
         dead = GroupDescription(group_id, ClassicGroupState.DEAD)
         error = self._registry.refusal(group_id, may_be_empty=True)
         entry = self._registry.get(group_id)
@@ -228,7 +228,7 @@ class GroupCoordinator:
             return ErrorCode.none, group.describe() if isinstance(group, ClassicGroup) else dead
 
     def list(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[ErrorCode, Sequence[GroupOverview]]:
-        """All groups, or those in one of these states and of one of these types. Names are compared without regard to case."""
+        """All groups, or the groups in one of these states and of one of these types. The case of names is ignored."""
         error = self._registry.refusal("", may_be_empty=True)
         if error:
             return error, []
@@ -246,7 +246,7 @@ class GroupCoordinator:
         return ErrorCode.none, overviews
 
     def type_of(self, group_id: str) -> GroupType | None:
-        """None if there is no such group."""
+        """None if the group does not exist."""
         entry = self._registry.get(group_id)
         return None if entry is None else entry.group.type
 
@@ -258,7 +258,7 @@ class GroupCoordinator:
         return len(self._registry)
 
     def figures(self, group_id: str) -> GroupFigures | None:
-        """None if there is no such group. Holds the group's lock for the copy of some fields."""
+        """None if the group does not exist. Holds the group's lock to copy some fields."""
         entry = self._registry.get(group_id)
         if entry is None:
             return None
@@ -278,7 +278,7 @@ class GroupCoordinator:
             )
 
     def topics_among(self, group_id: str, topics: frozenset[str]) -> Sequence[str]:
-        """Those of these topics in which the group has committed offsets."""
+        """The topics among these in which the group has committed offsets."""
         entry = self._registry.get(group_id)
         if entry is None:
             return ()
@@ -286,17 +286,17 @@ class GroupCoordinator:
             return entry.offsets.among(topics)
 
     def committed(self, group_id: str, topics: Iterable[str]) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """The committed offsets that a group has in these topics. Holds the group's lock for one topic at a time."""
+        """The group's committed offsets in these topics. Holds the group's lock for one topic at a time."""
         entry = self._registry.get(group_id)
-        found: dict[str, Mapping[int, CommittedOffset]] = {}
+        offsets: dict[str, Mapping[int, CommittedOffset]] = {}
         if entry is None:
-            return found
+            return offsets
         for topic in self.topics_among(group_id, frozenset(topics)):
             with entry.lock:
                 partitions = entry.offsets.copy_of(topic)
             if partitions:
-                found[topic] = partitions
-        return found
+                offsets[topic] = partitions
+        return offsets
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
         """``reply`` gets an error code for each group when all deletions are durable."""
@@ -326,7 +326,7 @@ class GroupCoordinator:
 
 
 def _protocol_type(group: Group) -> str:
-    """What members of a classic group call their protocol; the newer kinds are named after theirs."""
+    """The members' name for the protocol of a classic group; the newer kinds are named after their protocol."""
     if isinstance(group, ClassicGroup):
         return group.protocol_type or ""
     return CONSUMER if group.type is GroupType.CONSUMER else group.type.value

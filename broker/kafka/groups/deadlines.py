@@ -1,16 +1,13 @@
-"""Deadlines by key, of which most are put off again and again: which is the first?
+"""The deadlines of groups: a queue of deadlines by key, and the schedules of classic and consumer groups.
 
-Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Each heartbeat puts off its member's deadline. That costs one
-look-up: the heap keeps the earlier time and is corrected when that time comes. Setting, removing and finding the first deadline
-cost O(log n). The heap holds at most twice as many items as there are deadlines, and 64 more.
+Pure bookkeeping of a group, under the group's lock. Times are monotonic seconds.
 
-Everything that falls due in one group: its members' sessions, the end of joining and the end of syncing.
+``Deadlines`` suits deadlines that are mostly put off again and again: each heartbeat puts off its member's deadline. That costs
+one look-up: the heap keeps the earlier time and is corrected when that time comes. Setting, removing and finding the first
+deadline cost O(log n). The heap holds at most twice as many items as there are deadlines, plus 64.
 
-Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Times are monotonic seconds.
-
-Everything that falls due in one consumer group.
-
-Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. Times are monotonic seconds, and the keys are member ids.
+``Schedule`` has the deadlines of a ``ClassicGroup``: its members' sessions, the end of joining and the end of syncing.
+``ConsumerSchedule`` has those of a ``ConsumerGroup``; its keys are member ids.
 
 Tests: tests/kafka/groups/consumer/test_group_timeouts.py.
 """
@@ -27,13 +24,13 @@ _SLACK = 64
 class _Entry:
     key: str
     deadline: float
-    # The time and the number under which the heap has this key. The time is not later than the deadline.
+    # The time and number of this key in the heap. The time is not later than the deadline.
     queued: float
     number: int
 
 
 class Deadlines:
-    """Times by key, in seconds. Of equal times the one that was queued first comes first."""
+    """Times by key, in seconds. Equal times come in the order in which they were queued."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -47,7 +44,7 @@ class Deadlines:
         return key in self._entries
 
     def set(self, key: str, deadline: float) -> None:
-        """Due at ``deadline``, instead of what was set before."""
+        """Set or replace the deadline of a key."""
         entry = self._entries.get(key)
         if entry is not None and deadline >= entry.queued:
             entry.deadline = deadline
@@ -79,7 +76,7 @@ class Deadlines:
         return inf if head is None else head.deadline
 
     def first_key(self) -> str | None:
-        """The key that has the earliest deadline."""
+        """The key with the earliest deadline."""
         head = self._head()
         return None if head is None else head.key
 
@@ -88,7 +85,7 @@ class Deadlines:
         while heap:
             queued, number, key = heap[0]
             entry = self._entries.get(key)
-            if entry is None or entry.number != number:  # removed, or set to an earlier time since
+            if entry is None or entry.number != number:  # removed, or set to an earlier time meanwhile
                 heapq.heappop(heap)
             elif entry.deadline > queued:
                 entry.queued = entry.deadline
@@ -110,11 +107,11 @@ class Schedule:
 
     def __init__(self) -> None:
         self.wake = inf
-        # When the members that have not joined again are given up; None while no rebalance is prepared.
+        # When members that have not joined again are removed; None while no rebalance is prepared.
         self.join_deadline: float | None = None
-        # When the members that have not synced are given up; None if all have, or no sync is awaited.
+        # When members that have not synced are removed; None if all have, or no sync is awaited.
         self.sync_deadline: float | None = None
-        # When members, known and pending, are given up. A member whose request is parked may have none.
+        # When members, known and pending, are removed. A member whose request is parked may have none.
         self.members = Deadlines()
 
     def set_member(self, member_id: str, deadline: float) -> None:
@@ -151,14 +148,14 @@ class ConsumerSchedule:
 
     def __init__(self) -> None:
         self.wake = inf
-        # When members are fenced that have sent no heartbeat.
+        # When members without a heartbeat are fenced.
         self.sessions = Deadlines()
-        # When members are fenced that have not given up the partitions that they were asked to.
+        # When members that have not given up partitions as requested are fenced.
         self.revocations = Deadlines()
-        # When classic members are fenced that have not joined again although they were told to, or have not synced.
+        # When classic members that have not joined again as told, or have not synced, are fenced.
         self.joins = Deadlines()
         self.syncs = Deadlines()
-        # When regular expressions are to be matched again, or the next parked members are to be answered.
+        # When regular expressions are matched again, or the next parked members are answered.
         self.other = inf
 
     def set(self, deadlines: Deadlines, member_id: str, deadline: float) -> None:
@@ -185,7 +182,7 @@ class ConsumerSchedule:
 
     def next(self) -> float:
         """The earliest deadline; infinity if there is none."""
-        members = min(each.first() for each in (self.sessions, self.revocations, self.joins, self.syncs))
+        members = min(deadlines.first() for deadlines in (self.sessions, self.revocations, self.joins, self.syncs))
         return min(members, self.other)
 
     def next_member(self, now: float) -> str | None:

@@ -1,12 +1,11 @@
-"""What every kind of group is to the coordinator: the interface ``Group``, and the effects that the newer kinds ask for.
+"""The coordinator's view of every kind of group: the interface ``Group``, and the effects of the newer kinds.
 
-A group is pure. Events come in with ``now`` (monotonic seconds), one after the other, under the lock of the group's
-``GroupEntry``; what has to be done comes out of ``take_effects``. ``registry.py`` carries it out, ``kinds.py`` has the table of
-the kinds.
+A group is pure. Events come in with ``now`` (monotonic seconds), one by one, under the lock of the group's ``GroupEntry``;
+effects come out of ``take_effects``. ``registry.py`` carries them out, ``kinds.py`` has the table of the kinds.
 
 A group of the classic protocol is stored whole with each generation (``values.Save``). A group of a newer protocol is stored as
-rows of which each change writes those that it concerns (``SaveRows``): the row "" is JSON with the fields ``version`` and
-``type`` (the value of ``GroupType``), and the others are the group's own. A group that has not written its row "" is not stored.
+rows, and each change writes the rows that it concerns (``SaveRows``): the row "" is JSON with the fields ``version`` and
+``type`` (the value of ``GroupType``), and the others belong to the group. A group that has not written its row "" is not stored.
 
 Tests: tests/kafka/groups/test_registry.py.
 """
@@ -34,7 +33,7 @@ class SaveRows:
     """Effect: make these rows durable, all or none, then call the group's ``saved``. None deletes a row. Rows that several
     effects of one group write are made durable in the order of the effects.
 
-    ``then`` is the group's own: what waits for it. None if nothing does.
+    ``then`` belongs to the group: the action that waits for the save, or None.
     """
 
     put: Mapping[str, bytes | None]
@@ -50,12 +49,12 @@ class Answer:
 
 
 class Group(Protocol):
-    """One group, of any kind. A request that is against the rules gets an error code as its answer."""
+    """A group of any kind. A request against the rules gets an error code as its answer."""
 
     type: ClassVar[GroupType]
     group_id: str
 
-    # What the coordinator reads -------------------------------------------------------------------------------------
+    # State that the coordinator reads --------------------------------------------------------------------------------
 
     @property
     def state_name(self) -> str:
@@ -67,15 +66,15 @@ class Group(Protocol):
 
     @property
     def member_count(self) -> int:
-        """How many members it has."""
+        """Number of members."""
 
     @property
     def is_empty(self) -> bool:
-        """It has no members, and is not dead."""
+        """Whether it has no members and is not dead."""
 
     @property
     def is_dead(self) -> bool:
-        """It is deleted, or the broker stops."""
+        """Whether it is deleted, or the broker stops."""
 
     @property
     def topics(self) -> frozenset[str] | None:
@@ -87,19 +86,19 @@ class Group(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, besides what every group takes (``coordinator_memory.GROUP_BYTES``)."""
+        """Approximate memory in addition to that of every group (``values.GROUP_BYTES``)."""
 
     @property
     def has_pending_members(self) -> bool:
-        """A client was given a member id and is about to join with it."""
+        """Whether a client was given a member id and is about to join with it."""
 
     @property
     def was_never_joined(self) -> bool:
-        """No client has been a member or is about to become one, and nothing was stored: the group was made for a request
+        """Whether no client has been or is about to become a member, and nothing was stored: the group was made for a request
         that did not need it."""
 
     def take_effects(self) -> Sequence[Any]:
-        """What the events since the last call ask for, in order."""
+        """The effects of the events since the last call, in order."""
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -107,23 +106,23 @@ class Group(Protocol):
         """Whether this member, or (epoch -1) a client that is not a member, may commit offsets now."""
 
     def saved(self, save: Any, error: ErrorCode, now: float) -> None:
-        """``save``, an effect of this group, is durable, or could not be made so (``error``)."""
+        """``save``, an effect of this group, is durable, or has failed (``error``)."""
 
     def expire(self, now: float) -> None:
-        """Do everything that is due by ``now``."""
+        """Handle everything that is due by ``now``."""
 
     def delete(self) -> ErrorCode:
         """End the group if it has no members."""
 
     def shut_down(self) -> None:
-        """The broker stops. Requests that wait are answered; the group stays as it was saved."""
+        """The broker stops. Waiting requests are answered; the group stays as it was saved."""
 
 
 @attrs.frozen
 class GroupKind:
-    """A kind of group: how one is made, and how it is made again from its rows.
+    """A kind of group: how a group is made, and how it is restored from its rows.
 
-    ``restore`` raises StorageError if the rows cannot be read. Its rows do not have the row of a group that has none.
+    ``restore`` raises StorageError if the rows cannot be read. They do not include the registry's own row (``kinds.SINCE``).
     """
 
     type: GroupType

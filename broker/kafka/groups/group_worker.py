@@ -1,8 +1,8 @@
-"""What groups have computed without their locks: target assignments and matches of regular expressions, on a thread of its own.
+"""Computes target assignments and matches of regular expressions for groups, on a thread of its own, without their locks.
 
-The cheapest task that waits is done first, but none is overtaken for longer than its own work is expected to take. A task that
-runs holds up the others, and through the interpreter's lock everybody else. So a group gets the thread for at most a fifth of
-the time, and all groups together for about half of it: a client that changes its subscription again and again costs no more.
+The cheapest waiting task is done first, but no task is overtaken for longer than its own expected work. A running task holds up
+the others, and through the interpreter's lock all other threads. So a group gets the thread for at most a fifth of the time, and
+all groups together for about half of it: a client that changes its subscription again and again costs no more.
 
 ``GroupWorker.submit`` may be called from any thread; everything else runs on the worker's thread.
 """
@@ -20,13 +20,13 @@ from broker.runtime.worker import Inbox
 
 log = get_logger("groups")
 
-# Expected work (s) of one unit of a task's cost.
+# Expected time (s) of a unit of a task's cost.
 _UNIT_S = 4e-6
-# A group waits this many times what its last task took before its next one begins.
+# The pause of a group before its next task, as a multiple of the time of its last task.
 _GROUP_PAUSE = 4
-# A pause for all groups is as long as what was done since the last one, and not longer than this (s).
+# Longest pause for all groups (s). A pause is as long as the work since the last pause.
 _PAUSE_MAX_S = 0.1
-# Work that is done without a pause (s).
+# Work between pauses (s).
 _PAUSE_EVERY_S = 0.005
 
 
@@ -36,9 +36,9 @@ def pause(seconds: float) -> None:
 
 @attrs.define(eq=False)
 class Task:
-    """``run`` is called until it returns True, with no lock held. ``done`` takes the result; both handle their own errors.
+    """``run`` is called until it returns True, without a lock. ``done`` takes the result; both handle their own errors.
 
-    ``key``: whose task it is. ``cost``: about how many units of 4 us it takes.
+    ``key``: the owner of the task. ``cost``: approximate number of units of 4 us.
     """
 
     key: str
@@ -59,12 +59,12 @@ class GroupWorker:
         self._heap: list[tuple[float, int, Task]] = []
         self._number = 0
         self._worked_s = 0.0
-        # When the next task of a group may begin (monotonic s). Only of groups for which that is in the future.
+        # Earliest start of a group's next task (monotonic s), for groups for which it is in the future.
         self._not_before: dict[str, float] = {}
 
     @property
     def waiting(self) -> int:
-        """Tasks that wait. For any thread."""
+        """Number of waiting tasks. For any thread."""
         return len(self._inbox) + len(self._heap)
 
     def submit(self, task: Task) -> None:

@@ -1,12 +1,12 @@
-"""The kinds of groups that are served, as one table: how a group of each kind is made, and restored from its rows.
+"""The kinds of groups that are served, as one table, and the forms in which the catalogue stores them.
 
-The rows of groups in the catalogue: documents of the kind ``group-rows`` with the key group id, NUL, name of the row.
+The rows of groups are documents of the kind ``group-rows`` with the key group id, NUL, name of the row. A group id may contain
+any character; in a key its NULs are escaped, so that no row can be taken for another group's. ``SINCE`` is the registry's own
+row: since when the group is empty, which is where the age of its offsets begins.
 
-A group id may contain any character. In a key its NULs are escaped, so that no group's rows can be taken for another's.
-``SINCE`` is the registry's own row: since when the group is empty, from where the age of its offsets counts. Pure, but for the
-changes of the catalogue.
+``encode`` and ``decode`` convert a classic group's generation: JSON, which people can read and which can get new fields.
 
-A group's generation as the bytes that the catalogue stores: JSON, which people can read and which can get new fields.
+Pure, except for the changes of the catalogue.
 
 Tests: tests/kafka/groups/test_registry.py,
 tests/kafka/groups/test_consumer_coordinator.py.
@@ -39,7 +39,7 @@ Rows = Mapping[str, bytes]
 
 
 def prefix_of(group_id: str) -> str:
-    """What the keys of all rows of a group begin with, and no others."""
+    """The common prefix of the keys of a group's rows, which no other key has."""
     return group_id.replace("%", "%25").replace("\0", "%00") + "\0"
 
 
@@ -54,7 +54,7 @@ def by_group(documents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, dict
 
 
 def type_of(group_id: str, rows: Rows) -> GroupType:
-    """The kind of group that these rows are of. Raises StorageError if they do not say, or name a kind that is not known."""
+    """The kind of the group with these rows. Raises StorageError if they name no kind, or an unknown kind."""
     try:
         return GroupType(json.loads(rows[GROUP_ROW])["type"])
     except (KeyError, TypeError, ValueError) as error:
@@ -62,7 +62,7 @@ def type_of(group_id: str, rows: Rows) -> GroupType:
 
 
 def take_since_ms(rows: dict[str, bytes]) -> int | None:
-    """Remove the registry's row. Returns since when the group is empty; None if that is not known."""
+    """Remove the registry's row. Returns since when the group is empty; None if unknown."""
     try:
         return int(rows.pop(SINCE))
     except (KeyError, ValueError):
@@ -70,13 +70,13 @@ def take_since_ms(rows: dict[str, bytes]) -> int | None:
 
 
 def since_row(since_ms: int) -> bytes | None:
-    """The registry's row; ``since_ms`` is 0 for a group that has members."""
+    """The registry's row; ``since_ms`` is 0 for a group with members."""
     return str(since_ms).encode() if since_ms else None
 
 
 @attrs.frozen
 class Save:
-    """A change of the catalogue: rows of one group, after everything of the kind that it had before (``replaced``) is deleted."""
+    """A change of the catalogue: writes rows of a group, after deleting its state as a group of the kind ``replaced``."""
 
     group_id: str
     put: Mapping[str, bytes | None]
@@ -95,7 +95,7 @@ class Save:
 
 @attrs.frozen
 class Delete:
-    """A change of the catalogue: a group's state, as its kind stores it."""
+    """A change of the catalogue: deletes a group's state, as its kind stores it."""
 
     group_id: str
     type: GroupType
@@ -168,7 +168,7 @@ def _share(config: BrokerConfig, configs: GroupConfigs) -> GroupKind:
 @attrs.frozen
 class StoredGroup:
     snapshot: GroupSnapshot
-    since_ms: int  # wall clock, when it was saved: the age of an empty group's offsets counts from here
+    since_ms: int  # wall clock of the save: the age of an empty group's offsets begins here
 
 
 def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:
@@ -197,7 +197,7 @@ def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:
 
 
 def decode(group_id: str, stored: bytes) -> StoredGroup:
-    """Raises StorageError if the bytes are not what ``encode`` made."""
+    """Raises StorageError if ``encode`` has not made these bytes."""
     try:
         value = decode_row(stored)
         members = tuple(

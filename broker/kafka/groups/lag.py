@@ -1,9 +1,9 @@
-"""How far a group is behind: in records, and in time.
+"""The lag of a group: in records, and in time.
 
 The lag in records of a partition is the distance from the committed offset to the end of the log, as Kafka's tools count it:
-markers of transactions and offsets that compaction has removed are in it. The lag in time is the age of the oldest record that
-the group has not committed, by the timestamp in the header of its batch: one small read from the log, so it is only computed
-where somebody asks, on a thread that may block, and not for more than a bounded number of partitions.
+markers of transactions and offsets that compaction has removed are included. The lag in time is the age of the oldest record
+that the group has not committed, by the timestamp in the header of its batch: one small read from the log, so it is only computed
+on request, on a thread that may block, and for a bounded number of partitions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from broker.kafka.groups.offsets import CommittedOffset
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 
-# What the timestamps in logs have told, by topic id, partition and offset. Groups that stand still are asked for again and again.
+# Timestamps read from logs, by topic id, partition and offset. Groups that stand still are queried again and again.
 _REMEMBERED_MAX = 20_000
 
 
 @attrs.frozen
 class PartitionLag:
-    """``end_offset`` and ``lag`` are None for a partition that does not exist or is offline; ``lag_s`` if that is not known."""
+    """``end_offset`` and ``lag`` are None for a partition that does not exist or is offline; ``lag_s`` if it is unknown."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ def behind(committed: int, end_offset: int) -> int:
 
 
 def age_s(timestamp_ms: int, now_ms: int) -> float | None:
-    """How long ago that was; None if there is no timestamp. One in the future is now."""
+    """The age of the timestamp; None if there is none. A timestamp in the future has the age 0."""
     return None if timestamp_ms < 0 else max(0, now_ms - timestamp_ms) / 1000
 
 
@@ -47,11 +47,11 @@ class Lags:
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
-        # Threads may find the same at the same time.
+        # Several threads may read the same timestamp at once.
         self._timestamps: dict[tuple[UUID, int, int], int] = {}
 
     def of(self, topic: str, partition: int, committed: CommittedOffset) -> PartitionLag:
-        """In records."""
+        """The lag in records."""
         log = self._logs.get(topic, partition)
         if log is None or log.offline is not None:
             return PartitionLag(topic, partition, committed, None, None)
@@ -59,7 +59,7 @@ class Lags:
         return PartitionLag(topic, partition, committed, end, behind(committed.offset, end))
 
     def in_time(self, lag: PartitionLag, now_ms: int) -> PartitionLag:
-        """The same, also in time. May read from the disk."""
+        """Add the lag in time. May read from the disk."""
         if lag.lag is None:
             return lag
         log = self._logs.get(lag.topic, lag.partition)
@@ -82,7 +82,7 @@ class Lags:
         return age_s(timestamp, now_ms)
 
     def records(self, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> int:
-        """The lag in records of all of them together."""
+        """The total lag in records."""
         total = 0
         get = self._logs.get
         for topic, partitions in offsets.items():
@@ -94,9 +94,9 @@ class Lags:
 
 
 def total_lag(lags: Iterable[PartitionLag]) -> int:
-    return sum(each.lag for each in lags if each.lag is not None)
+    return sum(lag.lag for lag in lags if lag.lag is not None)
 
 
 def longest_s(lags: Iterable[PartitionLag]) -> float | None:
-    """The lag in time of a group: that of its partition that is furthest behind."""
-    return max((each.lag_s for each in lags if each.lag_s is not None), default=None)
+    """The lag in time of a group: that of the partition that is furthest behind."""
+    return max((lag.lag_s for lag in lags if lag.lag_s is not None), default=None)

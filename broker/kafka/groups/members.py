@@ -1,19 +1,16 @@
-"""The members of one classic group: dynamic and static, which of them leads, and which protocol they vote for.
+"""The members of a classic group, its parked requests, and its pending members.
 
-Pure bookkeeping of a ``ClassicGroup``, under the group's lock. It knows no states, deadlines or replies.
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. It knows no states or deadlines.
 
-The joins and syncs of one group that wait for their answer.
+``Members``: dynamic and static members, the leader, and the votes for a protocol.
 
-Pure bookkeeping of a ``ClassicGroup``, under the group's lock. A join is parked while a rebalance is prepared (and, for a static
+``ParkedRequests``: joins and syncs that wait for their answer. A join is parked while a rebalance is prepared (and, for a static
 member that came back to a stable group, until its new member id is durable), a sync until the leader's assignment is durable.
-
 Each request is answered exactly once, because its connection stays muted until then. Kafka drops a parked request without an
-answer in two cases: when its member sends another one, and when a member leaves that waits in sync. Here both are answered.
+answer in two cases: when its member sends another, and when a member that waits in sync leaves. Here both are answered.
 
-Pending members of one group: clients that were given a member id (KIP-394) and have not come back with it yet.
-
-Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Both their number and their bytes are bounded: a client comes back
-at once, and one that was forgotten begins anew.
+``PendingMembers``: clients that were given a member id (KIP-394) and have not come back with it yet. Both their number and their
+bytes are bounded: a client comes back at once, and a forgotten client begins anew.
 
 Tests: tests/kafka/groups/test_group_joining.py,
 tests/kafka/groups/test_group_static.py,
@@ -45,14 +42,14 @@ from protocol.kafka.errors import ErrorCode
 
 
 def size_of(member_id: str, group_instance_id: str | None, client_id: str, protocols: Protocols) -> int:
-    """About how much memory a member takes, in bytes, without its assignment."""
+    """Approximate memory of a member in bytes, without its assignment."""
     texts = 2 * len(member_id) + 2 * len(group_instance_id or "") + len(client_id)
     return MEMBER_BYTES + texts + sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 @attrs.define(eq=False)
 class Member:
-    """One member of a group."""
+    """A member of a group."""
 
     member_id: str
     group_instance_id: str | None
@@ -94,11 +91,11 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, without its assignment."""
+        """Approximate memory, without the assignment."""
         return size_of(self.member_id, self.group_instance_id, self.client_id, self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for that protocol; empty if it does not support the protocol."""
+        """Its metadata for the protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
@@ -119,11 +116,11 @@ class Member:
 
 
 class Members:
-    """Members by id, in the order in which they joined first."""
+    """Members by id, in the order of their first joins."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
-        self.size_bytes = 0  # about how much memory all members take, with their assignments
+        self.size_bytes = 0  # approximate memory of all members, with their assignments
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # group instance id -> member id
         self._supported: Counter[str] = Counter()  # protocol -> members that support it
@@ -141,7 +138,7 @@ class Members:
         return self._members[member_id]
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """The member id that this static member has now; None if there is no such member."""
+        """The present member id of this static member; None if it does not exist."""
         return self._static.get(group_instance_id)
 
     @property
@@ -162,7 +159,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Remove it if it is there. If it was the leader, the member that has been in the group longest becomes the leader."""
+        """Remove the member if it exists. If it leads, the member that has been in the group longest becomes the leader."""
         member = self._members.pop(member_id, None)
         if member is None:
             return
@@ -174,7 +171,7 @@ class Members:
             self.leader = next(iter(self._members), None)
 
     def replace(self, old_member_id: str, new_member_id: str) -> Member:
-        """A static member comes back under a new member id. Everything else stays, leadership included."""
+        """A static member comes back under a new member id. Everything else stays, including leadership."""
         member = self._members.pop(old_member_id)
         assert member.group_instance_id is not None
         self.size_bytes -= member.size_bytes
@@ -187,7 +184,7 @@ class Members:
         return member
 
     def update(self, member: Member, source: JoinRequest | MemberSnapshot) -> None:
-        """The member has joined again, perhaps with other protocols; or it becomes again what it was."""
+        """The member has joined again, perhaps with other protocols; or its former state is restored."""
         self.size_bytes -= member.size_bytes
         self._count(member.protocols, -1)
         member.client_id, member.client_host = source.client_id, source.client_host
@@ -202,12 +199,12 @@ class Members:
         member.assignment = assignment
 
     def supports_one_of(self, protocols: Protocols) -> bool:
-        """True if every member supports at least one of these, the same one."""
+        """Whether all members support one of these protocols."""
         return any(self._supported[name] == len(self._members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all members support. The protocol with most votes is selected; of
-        several, the one that was voted for first."""
+        """Each member votes for the first of its protocols that all members support. The protocol with most votes is selected; in
+        a tie, the protocol with the earliest vote."""
         candidates = {name for name, members in self._supported.items() if members == len(self._members)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
@@ -228,7 +225,7 @@ class ParkedRequests:
         self._emit = emit
 
     def park_join(self, member_id: str, to: JoinReply) -> None:
-        # The member has given up its earlier join, if there is one, but the connection of that may still exist.
+        # The member has given up its earlier join, if any, but the connection of that join may still exist.
         self.answer_join(member_id, JoinResult(ErrorCode.rebalance_in_progress, member_id))
         self.joins[member_id] = to
 
@@ -251,7 +248,7 @@ class ParkedRequests:
         return True
 
     def answer_all(self, error: ErrorCode) -> None:
-        """Refuse everything that is parked."""
+        """Refuse all parked requests."""
         for member_id in list(self.joins):
             self.answer_join(member_id, JoinResult(error, member_id))
         for member_id in list(self.syncs):
@@ -280,7 +277,7 @@ class PendingMembers:
         return set(self._sizes)
 
     def add(self, member_id: str) -> list[str]:
-        """Returns the ids that were forgotten to make room: those that have been away longest."""
+        """Returns the ids that were forgotten to make room, the oldest first."""
         size = PENDING_MEMBER_BYTES + len(member_id)
         forgotten = []
         while self._sizes and (len(self._sizes) >= PENDING_MAX or self.size_bytes + size > self._max_bytes):
@@ -292,7 +289,7 @@ class PendingMembers:
         return forgotten
 
     def remove(self, member_id: str) -> None:
-        """Remove it if it is there."""
+        """Remove the id if it exists."""
         self.size_bytes -= self._sizes.pop(member_id, 0)
 
     def clear(self) -> None:

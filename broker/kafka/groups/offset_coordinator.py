@@ -1,11 +1,10 @@
-"""What clients ask of committed offsets: to commit, fetch and delete them, in a transaction or outside.
+"""Requests about committed offsets: to commit, fetch and delete them, in a transaction or outside; and their expiration.
 
 Part of the ``GroupCoordinator``. Any thread may call any method. Commits and deletions are answered by callback, on the catalogue
 writer's thread, when they are durable.
 
-Deletes committed offsets that nobody needs any more: they are too old (KIP-211), or their topic is deleted.
-
-A sweep looks at all groups, on the catalogue writer's thread, a part at a time. ``offsets.py`` has the rule.
+``OffsetExpiration`` deletes committed offsets that are too old (KIP-211), or whose topic is deleted. A sweep checks all groups,
+on the catalogue writer's thread, a part at a time. ``offsets.py`` has the rule.
 
 Tests: tests/kafka/groups/test_bounds.py.
 """
@@ -26,16 +25,16 @@ from broker.runtime.timers import TimerHandle
 from protocol.kafka.errors import ErrorCode
 
 Errors = dict[Partition, ErrorCode]
-# A topic, and its partitions with the offset that is committed for each, if there is one.
+# A topic, and its partitions with the committed offset of each, if any.
 FetchedTopic = tuple[str, list[tuple[int, CommittedOffset | None]]]
 
 
 @attrs.frozen
 class Committer:
-    """Who commits: a member in a generation, or (generation -1) a consumer that is not a member.
+    """The author of a commit: a member in a generation, or (generation -1) a consumer that is not a member.
 
-    ``generation`` is the member epoch where the coordinator assigns the partitions (KIP-848). ``knows_epochs``: the version of
-    the request is one that such members use.
+    ``generation`` is the member epoch where the coordinator assigns the partitions (KIP-848). ``knows_epochs``: such members use
+    this version of the request.
     """
 
     member_id: str
@@ -57,7 +56,7 @@ class OffsetCoordinator:
             if committer.generation >= 0:
                 error = ErrorCode.group_id_not_found if committer.knows_epochs else ErrorCode.illegal_generation
             elif registry.has_memory_for_group(group_id):
-                entry = registry.get_or_create(group_id)  # a group of which only offsets are known
+                entry = registry.get_or_create(group_id)  # a group with offsets only
             else:
                 error = ErrorCode.coordinator_not_available
         if error or entry is None:
@@ -114,7 +113,7 @@ class OffsetCoordinator:
 
     def check_in_transaction(self, group_id: str, committer: Committer) -> ErrorCode:
         """Whether this member may commit offsets in a transaction. As in Kafka, a client that names no member may, unless the
-        group has members and assigns its partitions itself."""
+        group has members and the coordinator assigns its partitions."""
         registry = self._registry
         error = registry.refusal(group_id)
         entry = registry.get(group_id)
@@ -130,7 +129,7 @@ class OffsetCoordinator:
                 committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
             )
             registry.arm(entry)
-        # TxnOffsetCommit has no error of its own for the epoch of a member.
+        # TxnOffsetCommit has no error code for the epoch of a member.
         return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
 
     def make_unstable(self, group_id: str, keys: Sequence[Partition]) -> None:
@@ -150,8 +149,8 @@ class OffsetCoordinator:
             registry.delete_if_finished(entry)
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a client that says it is this member, in this member epoch, may be told the group's offsets. Only members of
-        the newer protocol name themselves; of a group that does not exist there is nothing to tell."""
+        """Whether a client that claims this member id and member epoch may fetch the group's offsets. Only members of the newer
+        protocol name themselves; a group that does not exist has no offsets to hide."""
         entry = self._registry.get(group_id)
         if entry is None or (not member_id and epoch < 0):
             return ErrorCode.none
@@ -162,7 +161,7 @@ class OffsetCoordinator:
     def fetch(
         self, group_id: str, topics: Iterable[tuple[str, Sequence[int]]] | None
     ) -> tuple[ErrorCode, list[FetchedTopic]]:
-        """The offsets that are committed for these (topic, partitions), or, if None, all that the group has. In any state."""
+        """The committed offsets of these (topic, partitions), or of all if None. In any state."""
         error = self._registry.refusal(group_id, may_be_empty=True)
         if error:
             return error, []
@@ -187,7 +186,7 @@ class OffsetCoordinator:
         return ErrorCode.none, fetched
 
     def unstable(self, group_id: str, topics: Iterable[tuple[str, Sequence[int]]]) -> set[Partition]:
-        """The partitions among these for which a transaction that has not ended yet commits an offset."""
+        """The partitions among these for which an open transaction commits an offset."""
         entry = self._registry.get(group_id)
         if entry is None:
             return set()
@@ -202,7 +201,7 @@ class OffsetCoordinator:
     def delete(
         self, group_id: str, partitions: Sequence[Partition], reply: Callable[[ErrorCode, Errors], None]
     ) -> None:
-        """``reply`` gets the error code of the whole request, or else one for each partition."""
+        """``reply`` gets the error code of the whole request, or else an error code for each partition."""
         registry = self._registry
         error = registry.refusal(group_id)
         entry = registry.get(group_id)
@@ -239,8 +238,8 @@ class OffsetCoordinator:
 
 
 def _error_before_epochs(group: Group, committer: Committer, error: ErrorCode) -> ErrorCode:
-    """For a version of OffsetCommit that only clients of the classic protocol use."""
-    # Kafka looks at the version before the epoch.
+    """The error code for a version of OffsetCommit that only clients of the classic protocol use."""
+    # Kafka checks the version before the epoch.
     if isinstance(group, ConsumerGroup) and group.is_of_consumer_protocol(committer.member_id):
         return ErrorCode.unsupported_version
     return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
@@ -249,7 +248,7 @@ def _error_before_epochs(group: Group, committer: Committer, error: ErrorCode) -
 def _parts(topics: Iterable[tuple[str, Sequence[int]]]) -> Iterator[list[tuple[str, Sequence[int], bool]]]:
     """The same partitions in the same order, at most ``LOCKED_MAX`` at a time.
 
-    The bool says that the topic continues: the part before ended with it.
+    The bool says that the topic continues from the previous part.
     """
     part: list[tuple[str, Sequence[int], bool]] = []
     left = LOCKED_MAX
@@ -277,7 +276,7 @@ def _deleted(
     send([partial(reply, ErrorCode.none, errors)])
 
 
-# Groups that a sweep looks at before it lets commits pass. Most groups have some hundred offsets at most.
+# Groups per part of a sweep; commits pass between the parts. Most groups have some hundred offsets at most.
 _SWEEP_PART = 100
 
 
@@ -302,10 +301,10 @@ class OffsetExpiration:
         self._sweep_part(self._registry.entries())
 
     def _sweep_part(self, entries: list[GroupEntry]) -> None:
-        """Look at some of them now, and at the others after everything that waits for the writer by then."""
+        """Check a part of the entries now, and queue the rest behind everything that then waits for the writer."""
         try:
             self.sweep(entries[:_SWEEP_PART])
-        finally:  # the sweeps go on, whatever fails for one group
+        finally:  # an error for one group must not end the sweeps
             if self._registry.is_active:
                 if len(entries) > _SWEEP_PART:
                     self._registry.writer.call_soon(partial(self._sweep_part, entries[_SWEEP_PART:]))
@@ -313,7 +312,7 @@ class OffsetExpiration:
                     self.start()
 
     def sweep(self, entries: Iterable[GroupEntry] | None = None) -> None:
-        """Delete offsets that are too old, and groups of which nothing is left: of these entries, or of all."""
+        """Delete offsets that are too old, and groups without members and offsets: of these entries, or of all."""
         registry = self._registry
         now_ms = registry.clock.time_ms()
         retention_ms = registry.config.offsets_retention_minutes * 60_000
@@ -329,10 +328,10 @@ class OffsetExpiration:
                 registry.delete_if_finished(entry)
 
     def on_topic_deleted(self, topic: str) -> None:
-        """Delete its offsets in every group. Returns before that is durable; if it never is, ``GroupRegistry.load`` does it."""
+        """Delete the topic's offsets in all groups. Returns before that is durable; ``GroupRegistry.load`` repeats a failure."""
         registry = self._registry
         for entry in registry.entries():
-            if not entry.offsets.may_have(topic):  # most have not, and there are as many locks as groups
+            if not entry.offsets.may_have(topic):  # the usual case, and there are as many locks as groups
                 continue
             with entry.lock:
                 removed = entry.offsets.of_topic(topic)

@@ -1,6 +1,6 @@
-"""The committed offsets of one group, and which of them are too old.
+"""The committed offsets of a group, and the rule for their expiration.
 
-Pure, under the group's lock. A commit is staged first; it is only fetched once it is durable.
+Pure, under the group's lock. A commit is staged first and can only be fetched once it is durable.
 
 Tests: tests/kafka/groups/test_offset_coordinator.py, tests/kafka/groups/test_bounds.py.
 """
@@ -29,7 +29,7 @@ class CommittedOffset(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory."""
         return OFFSET_BYTES + len(self.metadata)
 
 
@@ -38,7 +38,7 @@ Offsets = dict[Partition, CommittedOffset]
 
 
 def rows_of(offsets: Offsets) -> list[OffsetRow]:
-    """The same as rows of the catalogue, which has no place for the expiry that a client sets: that is lost in a restart."""
+    """Rows for the catalogue, which has no column for the expiry that a client sets: a restart loses it."""
     return [
         (topic, partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms)
         for (topic, partition), committed in offsets.items()
@@ -52,7 +52,7 @@ def delete_offsets(group_id: str, partitions: list[Partition], catalogue: Catalo
 
 @attrs.frozen
 class Retention:
-    """Which offsets may be forgotten at ``now_ms``."""
+    """The rule for offsets that may be forgotten at ``now_ms``."""
 
     now_ms: int
     retention_ms: int
@@ -66,7 +66,7 @@ class Retention:
             return False
         if committed.expire_ms != NEVER:
             return self.now_ms >= committed.expire_ms
-        # Kafka counts only from when the group became empty, and so it drops an offset that an operator has just set on a
+        # Kafka counts only from the time when the group became empty, so it drops an offset that an operator has just set on a
         # group that has been empty for long.
         since_ms = max(committed.commit_ms, self.empty_since_ms)
         return self.now_ms - since_ms >= self.retention_ms
@@ -86,22 +86,22 @@ def retention_of(group: Group, empty_since_ms: int, now_ms: int, retention_ms: i
 
 
 class GroupOffsets:
-    """The offsets of one group, by topic and partition."""
+    """A group's offsets, by topic and partition."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._staged: Offsets = {}
-        # How many open transactions commit an offset of the partition.
+        # Number of open transactions that commit an offset of the partition.
         self._unstable: Counter[Partition] = Counter()
         self._durable_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory they take. An offset that is staged or unstable counts without its metadata."""
+        """Approximate memory. A staged or unstable offset counts without its metadata."""
         return self._durable_bytes + OFFSET_BYTES * (len(self._staged) + len(self._unstable))
 
     def growth(self, offsets: Offsets) -> int:
-        """By how many bytes these offsets would make it larger."""
+        """The additional bytes for these offsets."""
         return sum(
             committed.size_bytes - (before.size_bytes if (before := self.get(*key)) is not None else 0)
             for key, committed in offsets.items()
@@ -118,24 +118,24 @@ class GroupOffsets:
         partitions[partition] = committed
 
     def stage(self, offsets: Offsets) -> None:
-        """These are being written."""
+        """These offsets are being written."""
         self._staged.update(offsets)
 
     def publish(self, offsets: Offsets) -> None:
-        """These, which were staged, are durable. Those that were removed since stay removed."""
+        """These staged offsets are durable. Offsets that were removed meanwhile stay removed."""
         for key, committed in offsets.items():
             if key in self._staged:
                 self.load(*key, committed)
         self.unstage(offsets)
 
     def unstage(self, offsets: Offsets) -> None:
-        """These are not being written any more."""
+        """These offsets are no longer being written."""
         for key, committed in offsets.items():
             if self._staged.get(key) is committed:  # else a later commit of the partition is staged
                 del self._staged[key]
 
     def make_unstable(self, keys: Iterable[Partition]) -> None:
-        """A transaction that has not ended yet commits these."""
+        """An open transaction commits these."""
         self._unstable.update(keys)
 
     def make_stable(self, keys: Iterable[Partition]) -> None:
@@ -150,7 +150,7 @@ class GroupOffsets:
         return None if partitions is None else partitions.get(partition)
 
     def among(self, topics: frozenset[str]) -> list[str]:
-        """Those of these topics that have durable offsets, in any order."""
+        """The topics among these that have durable offsets, in any order."""
         return list(self._topics.keys() & topics)
 
     def copy_of(self, topic: str) -> dict[int, CommittedOffset]:
@@ -181,7 +181,7 @@ class GroupOffsets:
         return sorted(keys)
 
     def expired(self, retention: Retention) -> list[Partition]:
-        """The partitions whose offset is too old. One that is staged or unstable is not."""
+        """The partitions whose offset is too old. Staged and unstable offsets are not."""
         return [
             (topic, partition)
             for topic, partitions in self._topics.items()

@@ -1,13 +1,13 @@
 """Moves a classic group from one generation to the next.
 
 Owns the group's state (``classic_states.py`` has the table), its generation, and the progress of the rebalance. ``ClassicGroup``
-decides what a request means and tells the rebalancer. Pure, under the group's lock: effects go to ``emit``.
+interprets requests and tells the rebalancer. Pure, under the group's lock: effects go to ``emit``.
 
 A rebalance has two phases. In PREPARING_REBALANCE every member has to join; in COMPLETING_REBALANCE every member has to sync, and
 gets its answer once the leader's assignment is durable.
 
 While a member's request is parked its session does not time out, since the broker keeps it waiting. A new member is the
-exception: it cannot send heartbeats before its first join is answered, so nobody could tell if it had died.
+exception: it cannot send heartbeats before its first join is answered, so its death would go unnoticed.
 
 Tests: tests/kafka/groups/test_group_joining.py, tests/kafka/groups/test_group_syncing.py,
 tests/kafka/groups/test_group_sessions.py, tests/kafka/groups/test_group_machine.py.
@@ -47,11 +47,11 @@ _NEW_MEMBER_TIMEOUT_S = 300.0
 
 @attrs.frozen
 class GroupLimits:
-    """What the operator sets for all groups."""
+    """The operator's limits for every group."""
 
     max_size: int = 2**31 - 1
     initial_rebalance_delay_ms: int = 0
-    # Of the group's members, with what they send and what is assigned to them. Pending members may take as much again.
+    # Size of the group's members with their metadata and assignments. Pending members may take as much again.
     max_bytes: int = 2**31 - 1
 
 
@@ -89,8 +89,8 @@ class Rebalancer:
         self._saving_assignment = False
 
     def restore(self, snapshot: GroupSnapshot, now: float) -> None:
-        """Take over what was saved. The members have a whole session timeout to send a heartbeat."""
-        # "" is saved for a group of which only offsets are known.
+        """Take over a saved generation. The members have a whole session timeout to send a heartbeat."""
+        # "" is saved for a group with offsets only.
         self.protocol_type = snapshot.protocol_type or None
         self.generation = snapshot.generation
         self.protocol_name = snapshot.protocol_name
@@ -105,7 +105,7 @@ class Rebalancer:
         if len(self._members) > self._limits.max_size:
             self.prepare(ClassicGroupEvent.LIMIT_LOWERED, now)  # the last members to join again are turned away
         elif snapshot.leader is None and len(self._members):
-            # It was a consumer group until its last member of that kind left, and nobody has led it since.
+            # The group was a consumer group until its last member of that kind left, and has had no leader since.
             self.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
 
     def close(self, event: ClassicGroupEvent) -> None:
@@ -117,7 +117,7 @@ class Rebalancer:
     # Members --------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member, now: float) -> None:
-        """A new member, whose join is about to be parked."""
+        """Add a new member, whose join is about to be parked."""
         if self.state is PREPARING and self.generation == 0:
             self._member_added = True
         self._pending.remove(member.member_id)
@@ -125,7 +125,7 @@ class Rebalancer:
         self._schedule.set_member(member.member_id, now + _NEW_MEMBER_TIMEOUT_S)
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member has another member id now."""
+        """Give a static member another member id."""
         if old_id in self.not_synced:
             self.not_synced.remove(old_id)
             self.not_synced.add(new_id)
@@ -143,7 +143,7 @@ class Rebalancer:
         self._schedule.set_member(member.member_id, now + member.session_timeout_ms / 1000)
 
     def forget(self, member_id: str) -> None:
-        """Remove a member, known or pending, and leave it to the caller to go on with the group."""
+        """Remove a member, known or pending. The caller goes on with the group."""
         self._parked.answer_join(member_id, JoinResult(ErrorCode.unknown_member_id, UNKNOWN_MEMBER))
         self._parked.answer_sync(member_id, SyncResult(ErrorCode.unknown_member_id))
         self._members.remove(member_id)
@@ -199,14 +199,14 @@ class Rebalancer:
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """The members that have joined make up the next generation."""
+        """The members that have joined form the next generation."""
         members, joins = self._members, self._parked.joins
         for member in list(members):
             if member.member_id not in joins and member.group_instance_id is None:
                 self.forget(member.member_id)
         self._initial_left_s = None
         if len(members) and not joins:
-            # Only static members are left and none of them is back: wait until one comes or all have timed out.
+            # Only static members remain and none of them is back: wait until one comes or all have timed out.
             timeout_s = max(members.rebalance_timeout_ms / 1000, _RETRY_MIN_S)
             self._schedule.set_join(now + timeout_s)
             return
@@ -232,7 +232,7 @@ class Rebalancer:
         self._schedule.set_sync(now + members.rebalance_timeout_ms / 1000)
 
     def generation_for(self, member: Member) -> JoinResult:
-        """What a member is told of the current generation."""
+        """The answer to a member's join in the current generation."""
         members = self._members
         is_leader = member.member_id == members.leader
         return JoinResult(
@@ -258,7 +258,7 @@ class Rebalancer:
             self._schedule.sync_deadline = None
 
     def take_assignment(self, assignments: dict[str, bytes], free_bytes: float, now: float) -> None:
-        """The leader's assignment, by member id: save it, unless it is too large."""
+        """Save the leader's assignment, by member id, unless it is too large."""
         if self._saving_assignment:
             return
         members = self._members
@@ -266,7 +266,7 @@ class Rebalancer:
         complete = {member.member_id: assignments.get(member.member_id, b"") for member in members}
         growth = sum(len(complete[member.member_id]) - len(member.assignment) for member in members)
         if growth > 0 and growth > min(free_bytes, self._limits.max_bytes - members.size_bytes):
-            # What Kafka answers all members if the group does not fit into a message of its offsets topic.
+            # Kafka's answer to all members if the group does not fit into a message of its offsets topic.
             self._fail_assignment(ErrorCode.unknown_server_error, now)
             return
         self._saving_assignment = True
@@ -275,7 +275,7 @@ class Rebalancer:
     def assigned(self, then: Assigned, error: ErrorCode, now: float) -> None:
         """The leader's assignment is durable, or could not be saved (``error``)."""
         if self.state is not COMPLETING or self.generation != then.generation:
-            return  # a rebalance has begun since
+            return  # a rebalance has begun meanwhile
         if error:
             self._fail_assignment(error, now)
             return
@@ -298,7 +298,7 @@ class Rebalancer:
                 self.expect_heartbeat(member, now)
 
     def snapshot(self, assignments: dict[str, bytes] | None = None) -> GroupSnapshot:
-        """The current generation, with these assignments instead of those that the members have."""
+        """The current generation, with these assignments instead of the members' present assignments."""
         members = tuple(
             member.snapshot(member.assignment if assignments is None else assignments[member.member_id])
             for member in self._members
@@ -315,7 +315,7 @@ class Rebalancer:
     # Time -----------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Do everything that is due by ``now``, in the order of the deadlines."""
+        """Handle everything that is due by ``now``, in the order of the deadlines."""
         schedule = self._schedule
         due = schedule.next()
         while due <= now:
@@ -332,7 +332,7 @@ class Rebalancer:
         schedule.wake = due
 
     def _expire_member(self, now: float) -> None:
-        """The member, known or pending, with the earliest deadline."""
+        """Expire the member, known or pending, with the earliest deadline."""
         member_id = self._schedule.members.first_key()
         assert member_id is not None
         if member_id in self._pending:
@@ -341,7 +341,7 @@ class Rebalancer:
         elif not self._members[member_id].is_new and (
             member_id in self._parked.joins or member_id in self._parked.syncs
         ):
-            # The broker keeps it waiting: its session goes on when its request is answered.
+            # The broker keeps the member waiting: its session continues when its request is answered.
             self._schedule.members.remove(member_id)
         else:
             self.remove(member_id, now)

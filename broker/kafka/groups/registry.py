@@ -1,12 +1,12 @@
 """All groups of this broker, each with its lock, its timer and its place in the catalogue.
 
-Carries out what a group asks for (``settle``): sets timers, has changes saved, and hands back the answers, which the caller
-sends once it holds no lock. Decides nothing. Any thread may call any method; nothing under a lock blocks.
+Carries out a group's effects (``settle``): sets timers, has changes saved, and returns the answers, which the caller sends
+without holding a lock. Decides nothing. Any thread may call any method; nothing under a lock blocks.
 
-Groups are of several kinds (``kinds.py``), and an id has one group at a time. A group may be replaced by one of another kind:
-an empty one when a client of the other protocol comes (``admit``), another when it is converted (``replace``). Its offsets
-stay. What the catalogue has of the replaced group is deleted together with the first save of the new one, so that a restart
-finds one of the two.
+Groups are of several kinds (``kinds.py``), and an id has one group at a time. A group may be replaced by a group of another kind:
+an empty group when a client of the other protocol comes (``admit``), another group when it is converted (``replace``). Its
+offsets stay. The replaced group's state in the catalogue is deleted together with the first save of the new group, so that a
+restart finds one of the two.
 
 Tests: tests/kafka/groups/test_registry.py, tests/kafka/groups/test_coordinator.py, tests/kafka/groups/test_bounds.py,
 tests/kafka/groups/test_threads.py.
@@ -43,38 +43,38 @@ log = get_logger("groups")
 Send = Callable[[], None]
 R = TypeVar("R")
 
-# How many members or partitions of one request are processed under a group's lock at a time, which takes some ms. Heartbeats and
+# Members or partitions of one request that are processed under a group's lock at a time, which takes some ms. Heartbeats and
 # commits take that lock on processors, which must not wait for a request that names a million.
 LOCKED_MAX = 5000
 
 # Groups that are told of a change before commits may pass.
 _PART = 100
 
-# That there is no memory left is logged at most once in this time.
+# Shortest time between two log events about exhausted memory.
 _COMPLAIN_EVERY_S = 60.0
 
 
 @attrs.define(eq=False)
 class GroupEntry:
-    """One group. All fields are guarded by ``lock``."""
+    """A group with its lock, which guards all fields, its offsets and its timer."""
 
     group: Group
     offsets: GroupOffsets = attrs.Factory(GroupOffsets)
     lock: Lock = attrs.Factory(Lock)
     # Wall clock. Only valid while the group is empty.
     empty_since_ms: int = 0
-    # The catalogue may still have a group of this kind that the present one has replaced. Classic groups are stored apart from
-    # the others, so the present one does not overwrite it.
+    # The catalogue may still have a group of this kind that the present group has replaced. Classic groups are stored apart from
+    # the others, so the present group does not overwrite it.
     replaced: GroupType | None = None
     timer: TimerHandle | None = None
     # When `timer` fires (monotonic s).
     armed_for: float = inf
     # The part of the coordinator's memory that is counted for this entry.
     counted_bytes: int = 0
-    # How many generations, or group epochs, this process has begun.
+    # Number of generations, or group epochs, that this process has begun.
     rebalances: int = 0
     generation_seen: int = 0
-    # No longer in the registry. A thread that still has the entry gets or makes another one.
+    # No longer in the registry. A thread that still holds the entry gets or makes another.
     is_removed: bool = False
 
 
@@ -98,21 +98,21 @@ class GroupRegistry:
         self.is_active = False
         self._catalogue = catalogue
         self._kinds = {kind.type: kind for kind in kinds}
-        # What is done for an effect, by its class, with the entry's lock held. Others are answers: ``to`` gets the ``result``.
+        # Handlers of effects by class, called with the entry's lock held. Other effects are answers: ``to`` gets the ``result``.
         self.carry_out: dict[type, Callable[[GroupEntry, Any], Sequence[Send]]] = {
             Save: self.save,
             SaveRows: self._save_rows,
         }
-        # Groups of which the catalogue has rows that this process cannot read.
+        # Groups with rows in the catalogue that this process cannot read.
         self._unreadable: set[str] = set()
-        self._complaints = EventLimit(1, _COMPLAIN_EVERY_S)  # that there is no memory left
+        self._complaints = EventLimit(1, _COMPLAIN_EVERY_S)  # about exhausted memory
         self._entries: dict[str, GroupEntry] = {}
         self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock, never the other way round
 
     # Start and stop -------------------------------------------------------------------------------------------------
 
     def load(self, topic_exists: Callable[[str], bool]) -> None:
-        """Read the catalogue. Offsets of topics that do not exist any more are deleted."""
+        """Read the catalogue. Offsets of topics that no longer exist are deleted."""
         now = self.clock.monotonic()
         limits = classic_limits(self.config)
         for group_id, stored in self._catalogue.load_groups():
@@ -142,7 +142,7 @@ class GroupRegistry:
         self.is_active = True
 
     def _load_rows(self, now: float) -> None:
-        """The groups of the newer protocols."""
+        """Load the groups of the newer protocols."""
         for group_id, rows in group_rows.by_group(self._catalogue.load_documents(group_rows.KIND)):
             since_ms = group_rows.take_since_ms(rows)
             try:
@@ -170,7 +170,7 @@ class GroupRegistry:
         return kind.restore(group_id, rows, now)
 
     def shut_down(self) -> None:
-        """Refuse requests from now on, and answer those that are parked."""
+        """Refuse requests from now on, and answer parked requests."""
         self.is_active = False
         for entry in self.entries():
             with entry.lock:
@@ -183,7 +183,7 @@ class GroupRegistry:
     # Entries ----------------------------------------------------------------------------------------------------------
 
     def refusal(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """Why no request of that group can be served; ``none`` if it can. For offsets Kafka allows the group id ""."""
+        """Why no request of that group can be served; ``none`` if it can. Kafka allows the group id "" for offsets."""
         if not group_id and not may_be_empty:
             return ErrorCode.invalid_group_id
         return ErrorCode.none if self.is_active else ErrorCode.coordinator_not_available
@@ -192,7 +192,7 @@ class GroupRegistry:
         return self._entries.get(group_id)
 
     def get_or_create(self, group_id: str, type: GroupType = GroupType.CLASSIC) -> GroupEntry:
-        """The entry of the group, of whatever kind; a new one if there is none. Check ``admit`` under its lock."""
+        """The entry of the group, of any kind; a new entry if there is none. Check ``admit`` under its lock."""
         entry = self._entries.get(group_id)
         if entry is None:
             with self._lock:
@@ -206,15 +206,15 @@ class GroupRegistry:
         return len(self._entries)
 
     def entries(self, type: GroupType | None = None) -> list[GroupEntry]:
-        """All of them, or those of one kind of group."""
+        """All entries, or those of one kind of group."""
         with self._lock:
             entries = list(self._entries.values())
         return entries if type is None else [entry for entry in entries if entry.group.type is type]
 
     @contextmanager
     def locked(self, group_id: str, type: GroupType = GroupType.CLASSIC) -> Iterator[GroupEntry]:
-        """The group's entry with its lock held. A new one if there is none, or if it is being removed at this moment; ``type``
-        is the kind of a new group."""
+        """The group's entry with its lock held. A new entry if there is none, or if it is just being removed; ``type`` is the
+        kind of a new group."""
         while True:
             entry = self.get_or_create(group_id, type)
             with entry.lock:
@@ -225,11 +225,11 @@ class GroupRegistry:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def has_memory_for_group(self, group_id: str) -> bool:
-        """False if the group does not exist and there is no memory for another one."""
+        """False if the group does not exist and there is no memory for another."""
         return group_id in self._entries or self.has_memory_for(GROUP_BYTES + len(group_id))
 
     def has_memory_for(self, size_bytes: int) -> bool:
-        """False if this does not fit into ``coordinator_max_bytes`` any more, which is also logged."""
+        """False if this no longer fits into ``coordinator_max_bytes``, which is also logged."""
         if size_bytes <= max(0, self.memory.free_bytes):
             return True
         if self._complaints.take(self.clock.monotonic()) is not None:
@@ -240,8 +240,8 @@ class GroupRegistry:
     # With the entry's lock held ---------------------------------------------------------------------------------------
 
     def admit(self, entry: GroupEntry, type: GroupType) -> bool:
-        """Whether a client of this protocol may join. An empty group of another kind is replaced by a new one. As in Kafka, share
-        groups neither replace others nor are replaced: what they have read has another form."""
+        """Whether a client of this protocol may join. An empty group of another kind is replaced by a new group. As in Kafka,
+        share groups neither replace others nor are replaced: their offsets have another form."""
         group = entry.group
         if group.type is type:
             return True
@@ -252,7 +252,7 @@ class GroupRegistry:
 
     @staticmethod
     def may_admit(group: Group, type: GroupType) -> bool:
-        """Whether the group may be replaced by an empty one of another kind."""
+        """Whether the group may be replaced by an empty group of another kind."""
         return group.is_empty and GroupType.SHARE not in (group.type, type)
 
     def make(self, group_id: str, type: GroupType) -> Group:
@@ -260,8 +260,8 @@ class GroupRegistry:
         return self._kinds[type].make(group_id)
 
     def replace(self, entry: GroupEntry, group: Group) -> Sequence[Send]:
-        """The entry has another group now: an empty one, or the same converted to another kind. ``settle`` it. Returns what is
-        left to be answered by the old one."""
+        """Replace the entry's group by an empty group, or by the same group converted to another kind. ``settle`` it. Returns the
+        answers that the old group still owes."""
         before = entry.group
         if GroupType.CLASSIC in (before.type, group.type):
             entry.replaced = before.type
@@ -273,12 +273,12 @@ class GroupRegistry:
         return self._last_answers(before)
 
     def _last_answers(self, group: Group) -> list[Send]:
-        """Of a group that has been replaced: nothing else of it counts any more."""
+        """The last answers of a replaced group; its other effects no longer count."""
         effects = (effect for effect in group.take_effects() if type(effect) not in self.carry_out)
         return [partial(effect.to, effect.result) for effect in effects]
 
     def settle(self, entry: GroupEntry) -> list[Send]:
-        """Do what the group asks for. Returns the answers, for ``send`` after the lock is released."""
+        """Carry out the group's effects. Returns the answers, for ``send`` after the lock is released."""
         answers: list[Send] = []
         while True:
             group = entry.group
@@ -290,16 +290,16 @@ class GroupRegistry:
                 carry_out = self.carry_out.get(type(effect))
                 if carry_out is None:
                     answers.append(partial(effect.to, effect.result))
-                elif not entry.is_removed:  # a deleted group must not be stored again, whatever of it has failed before
+                elif not entry.is_removed:  # a deleted group must not be stored again, even if a save of it has failed
                     answers += carry_out(entry, effect)
-            if entry.group is group:  # it has not been converted by one of its effects
+            if entry.group is group:  # no effect has converted it
                 break
         self.arm(entry)
         self.count(entry)
         return answers
 
     def count(self, entry: GroupEntry) -> None:
-        """Something about the entry has changed: count the memory that it takes now."""
+        """Update the memory that is counted for an entry after a change."""
         size = 0
         if not entry.is_removed:
             size = GROUP_BYTES + len(entry.group.group_id) + entry.group.size_bytes + entry.offsets.size_bytes
@@ -308,7 +308,7 @@ class GroupRegistry:
             entry.counted_bytes = size
 
     def arm(self, entry: GroupEntry) -> None:
-        """Set the timer for the group's next deadline. If a deadline has moved back since, the timer fires too early."""
+        """Set the timer for the group's next deadline. If a deadline has moved back meanwhile, the timer fires too early."""
         wake = entry.group.wake
         if wake < entry.armed_for and not entry.is_removed:
             if entry.timer is not None:
@@ -336,7 +336,7 @@ class GroupRegistry:
             self.delete(entry, log_failure)
 
     def delete(self, entry: GroupEntry, done: Callable[[StorageError | None], None]) -> None:
-        """Remove a group that is dead. ``done`` is called when it is deleted from the catalogue."""
+        """Remove a dead group. ``done`` is called when it is deleted from the catalogue."""
         self._remove(entry)
         stored = [entry.group.type] if entry.replaced is None else [entry.group.type, entry.replaced]
         self.writer.change(partial(_delete_group, entry.group.group_id, stored), done)
@@ -352,13 +352,13 @@ class GroupRegistry:
                 del self._entries[group_id]
 
     def save(self, entry: GroupEntry, save: SaveWhole, owner: Group | None = None) -> Sequence[Send]:
-        """Make a generation of a classic group durable, then call ``saved`` of ``owner``: of the group, unless another one has
-        left it the generation."""
+        """Make a generation of a classic group durable, then call ``saved`` of ``owner``: by default the group itself, or the
+        converted group that has left it the generation."""
         now_ms = self.clock.time_ms()
         group_id, snapshot = entry.group.group_id, save.snapshot
         if not snapshot.members:
             entry.empty_since_ms = now_ms
-        # Groups rebalance as often as their members come and go.
+        # A debug event, because groups rebalance as often as their members come and go.
         log.debug(
             "group_membership_changed",
             group=group_id,
@@ -383,8 +383,8 @@ class GroupRegistry:
     # Later ------------------------------------------------------------------------------------------------------------
 
     def step(self, entry: GroupEntry, group: Group, take: Callable[[float], R]) -> R | None:
-        """Work that was done for the group without its lock goes on, or has ended: call ``take`` with the time, and do what the
-        group then asks for. None if the group is not the entry's any more. Any thread, with no lock held."""
+        """Continue or finish work that was done for the group without its lock: call ``take`` with the time, and carry out the
+        group's effects. None if the entry has another group by now. Any thread, with no lock held."""
         with entry.lock:
             if entry.group is not group or entry.is_removed:
                 return None
@@ -394,8 +394,8 @@ class GroupRegistry:
         return result
 
     def tell(self, entries: list[GroupEntry], change: Callable[[Group, float], bool]) -> None:
-        """Something has changed that may concern these groups. ``change`` gets each of them, with its lock held, and the time; it
-        returns False if the group is not concerned. On the catalogue writer's thread, where commits pass in between."""
+        """Tell these groups of a change. ``change`` gets each group, with its lock held, and the time; it returns False if the
+        change does not concern the group. Runs on the catalogue writer's thread, where commits pass in between."""
         for entry in entries[:_PART]:
             with entry.lock:
                 if entry.is_removed or not change(entry.group, self.clock.monotonic()):
@@ -414,8 +414,8 @@ class GroupRegistry:
         replaced: GroupType | None,
         failure: StorageError | None,
     ) -> None:
-        """On the catalogue writer's thread. ``group`` was the entry's when it was saved, and ``replaced`` was deleted by the
-        same change."""
+        """Runs on the catalogue writer's thread. ``group`` was the entry's group when it was saved, and the same change has
+        deleted ``replaced``."""
         log_failure(failure)
         with entry.lock:
             owner.saved(save, error_of(failure), self.clock.monotonic())
@@ -426,15 +426,15 @@ class GroupRegistry:
         send(answers)
 
     def _on_timer(self, entry: GroupEntry) -> None:
-        """On the timer's thread, which all other deadlines wait for. The end of a large group's rebalance is a few megabytes of
-        answers, so the catalogue writer's thread does it."""
+        """Runs on the timer's thread, which all other deadlines wait for. The end of a large group's rebalance is a few megabytes
+        of answers, so the catalogue writer's thread does it."""
         self.writer.call_soon(partial(self._expire, entry))
 
     def _expire(self, entry: GroupEntry) -> None:
-        """On the catalogue writer's thread. If the timer was cancelled too late, nothing is due."""
+        """Runs on the catalogue writer's thread. If the timer was cancelled too late, nothing is due."""
         with entry.lock:
             if entry.timer is not None:
-                entry.timer.cancel()  # it may have been set again since this was due
+                entry.timer.cancel()  # it may have been set again meanwhile
             entry.timer = None
             entry.armed_for = inf
             entry.group.expire(self.clock.monotonic())
@@ -453,7 +453,7 @@ def send(answers: Sequence[Send]) -> None:
 
 
 def error_of(failure: StorageError | None) -> ErrorCode:
-    """What Kafka answers if its log cannot be written: the client looks for the coordinator and tries again."""
+    """Kafka's error code if its log cannot be written: the client looks for the coordinator and tries again."""
     return ErrorCode.none if failure is None else ErrorCode.not_coordinator
 
 

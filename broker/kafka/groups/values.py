@@ -1,14 +1,12 @@
-"""The requests, answers, effects and snapshots of groups. Plain values: nothing here decides anything.
+"""The requests, answers, effects and snapshots of groups as plain values, and the memory of the coordinators.
 
-Which topics the members of a consumer group subscribe to, read from the metadata that they join with.
+``subscribed_topics`` reads the topics of a consumer group's members from the metadata that they join with. Kafka's coordinator
+reads only the common beginning of every version of the ConsumerProtocol subscription: version (int16), then an array of topic
+names. The rest belongs to the clients.
 
-Kafka's coordinator reads only what every version of the ConsumerProtocol subscription begins with: version (int16), then
-an array of topic names. The rest belongs to the clients.
-
-How much memory groups, committed offsets and transactional ids take, and the bound for all of them together.
-
-The sizes are estimates of what CPython needs for each object, so that many small ones are bounded as well: an empty group
-counts as much as 4 KB of metadata. Any thread.
+``CoordinatorMemory`` counts the memory of groups, committed offsets and transactional ids against one bound. The sizes are
+estimates of CPython's memory for each object, so that many small objects are bounded as well: an empty group counts as much as
+4 KB of metadata. Any thread.
 
 Tests: tests/kafka/groups/test_group_machine.py,
 tests/kafka/groups/test_bounds.py.
@@ -35,7 +33,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @attrs.frozen
 class JoinRequest:
-    """One JoinGroup. ``new_member_id`` is the id that the client is given if it needs one."""
+    """A JoinGroup. ``new_member_id`` is the id that the client is given if it needs one."""
 
     member_id: str
     group_instance_id: str | None
@@ -54,7 +52,7 @@ class JoinRequest:
 
 @attrs.frozen
 class JoinMember:
-    """What the leader is told of each member."""
+    """A member as the leader is told of it."""
 
     member_id: str
     group_instance_id: str | None
@@ -75,7 +73,7 @@ class JoinResult:
 
 @attrs.frozen
 class SyncRequest:
-    """One SyncGroup. Protocol type and name are None in versions that do not have these fields."""
+    """A SyncGroup. Protocol type and name are None in versions that do not have these fields."""
 
     member_id: str
     group_instance_id: str | None
@@ -93,14 +91,14 @@ class SyncResult:
     assignment: bytes = b""
 
 
-# Where an answer goes. The group keeps them for parked requests and hands them back in its effects; it never calls one.
+# Where an answer goes. The group keeps these for parked requests and returns them in its effects; it never calls them.
 JoinReply = Callable[[JoinResult], None]
 SyncReply = Callable[[SyncResult], None]
 
 
 @attrs.frozen
 class MemberSnapshot:
-    """One member as it is saved."""
+    """A saved member."""
 
     member_id: str
     group_instance_id: str | None
@@ -114,7 +112,7 @@ class MemberSnapshot:
 
 @attrs.frozen
 class GroupSnapshot:
-    """A generation as it is saved. ``leader`` is None if there are no members, or if the group was a consumer group until now."""
+    """A saved generation. ``leader`` is None if there are no members, or if the group was a consumer group until now."""
 
     protocol_type: str
     generation: int
@@ -161,7 +159,7 @@ class Replaced:
 class Save:
     """Effect: make the snapshot durable, then call the group's ``saved``. Saves of one group are made durable in order.
 
-    ``then`` says what waits for it; None if nothing does.
+    ``then`` is the action that waits for it, or None.
     """
 
     snapshot: GroupSnapshot
@@ -183,7 +181,7 @@ class MemberDescription:
 
 @attrs.frozen
 class GroupDescription:
-    """What DescribeGroups shows. Metadata, assignments and protocol are only shown if the group is stable."""
+    """DescribeGroups' view of a group. Metadata, assignments and protocol are only shown if the group is stable."""
 
     group_id: str
     state: ClassicGroupState
@@ -194,7 +192,7 @@ class GroupDescription:
 
 @attrs.frozen
 class GroupOverview:
-    """What ListGroups shows."""
+    """ListGroups' view of a group."""
 
     group_id: str
     type: GroupType
@@ -204,7 +202,7 @@ class GroupOverview:
 
 @attrs.frozen
 class GroupFigures:
-    """What the HTTP API and the metrics show of a group."""
+    """A group in the HTTP API and the metrics."""
 
     group_id: str
     type: GroupType
@@ -213,24 +211,24 @@ class GroupFigures:
     protocol_name: str
     generation: int  # or the group epoch
     members: int
-    topics: tuple[str, ...]  # of which it has committed offsets
+    topics: tuple[str, ...]  # with committed offsets
     rebalances: int = 0  # since this process has started
 
 
 # The protocol type of consumers; Kafka Connect and others have their own and their own metadata.
 CONSUMER = "consumer"
-# Names that are read of one generation; more would take too long for whoever waits for the group's lock. 0.1 s on a slow core;
-# 1,000 members with 100 topics each.
+# Names that are read of one generation; more would hold the group's lock for too long. 0.1 s on a slow core; 1,000 members with
+# 100 topics each.
 _NAMES_MAX = 100_000
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members together; None if one of them cannot be read, or if they are too many to read."""
+    """The topics of all members together; None if a member's metadata cannot be read, or if there are too many topics."""
     topics: set[str] = set()
     left = _NAMES_MAX
     try:
-        for one in set(metadata):  # most members send the same
-            names = parse_subscribed_topics(one, left)
+        for subscription in set(metadata):  # most members send the same
+            names = parse_subscribed_topics(subscription, left)
             left -= len(names)
             topics.update(names)
     except ProtocolError:
@@ -244,11 +242,11 @@ GROUP_BYTES = 4096
 MEMBER_BYTES = 1024
 # A client that was given a member id and has not come back.
 PENDING_MEMBER_BYTES = 512
-# One protocol that a member names, besides its name and metadata.
+# A protocol that a member names, besides its name and metadata.
 PROTOCOL_BYTES = 128
 # A committed offset, besides its metadata and the topic's name, which the offsets of a topic share.
 OFFSET_BYTES = 384
-# A share partition of which only the row is in memory, besides the group's id.
+# A share partition with only its row in memory, besides the group's id.
 SHARE_PARTITION_BYTES = 512
 # A transactional id with its state, its lock and its timer.
 TRANSACTION_BYTES = 2048
@@ -257,7 +255,7 @@ PARTICIPANT_BYTES = 192
 
 
 class CoordinatorMemory:
-    """``max_bytes`` in all. State that was loaded is kept even if the bound was lowered since."""
+    """``max_bytes`` in all. Loaded state is kept even if the bound was lowered since."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -266,7 +264,7 @@ class CoordinatorMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What may still be taken; negative if more is taken than the bound allows."""
+        """The memory that may still be taken; negative if more is taken than the bound allows."""
         return self._max_bytes - self._used_bytes
 
     @property
@@ -274,6 +272,6 @@ class CoordinatorMemory:
         return self._used_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Something has grown, or shrunk, by this much. Never refuses: callers check ``free_bytes`` before they grow."""
+        """Count a growth, or a negative growth. Never refuses: callers check ``free_bytes`` before they grow."""
         with self._lock:
             self._used_bytes += size_bytes

@@ -1,27 +1,26 @@
-"""One ShareFetch, from its session to its answer.
+"""A ShareFetch, from its session to its answer, with its acknowledgements.
 
-Its acknowledgements come first, and when they are durable it fetches: it takes what its session's queue has
-(``partition_entry.py``) until it has enough. It is answered when there are records or an error, and else *parked* until something
-comes or its time is over. What has to wait for the disk is handed over to a handler.
+Its acknowledgements come first, and when they are durable it fetches: it takes records of the session's queue
+(``partition_entry.py``) until it has enough. It is answered when there are records or an error. Otherwise it is *parked* until
+there may be records or its time is over. Work that has to wait for the disk is handed over to a handler.
 
 | state | event | next |
 |---|---|---|
 | BEGUN | the acknowledgements are durable | FETCHING |
-| BEGUN | the session is closed by it | ANSWERED |
+| BEGUN | it closes the session | ANSWERED |
 | FETCHING | records, an error, or no time to wait | ANSWERED |
 | FETCHING | nothing yet | PARKED |
 | FETCHING | cold | HANDED_OVER |
-| PARKED | something may be there | FETCHING |
+| PARKED | there may be records | FETCHING |
 | PARKED | the deadline | FETCHING |
 | HANDED_OVER | a handler has it | FETCHING |
 
-From any state the connection may close: ABANDONED. The states are left on one thread at a time: the connection's processor, or
-the handler that it was handed over to; ``wake``, the timer and the acknowledgements get there through the outbox.
+The connection may close in any state: ABANDONED. Only one thread at a time changes the state: the connection's processor, or
+the handler that has the call; ``wake``, the timer and the acknowledgements get there through the outbox.
 
-The acknowledgements of one request: to each share partition, and then a wait until all of them are durable.
-
+``Acknowledging`` acknowledges the records of one request in each share partition, and then waits until all of that is durable.
 ``run`` is called on the thread that handles the request; ``then`` is called on that thread if there is nothing to wait for, and
-else on the catalogue writer's.
+otherwise on the catalogue writer's.
 
 Tests: tests/kafka/handlers/test_share_fetch.py,
 tests/kafka/handlers/test_share_waiting.py,
@@ -130,7 +129,7 @@ class Acknowledging:
 
 LABEL = "ShareFetch"
 
-# Errors of one partition that Java's share consumer knows. Any other ends the application's ``poll`` with an exception.
+# Partition errors that Java's share consumer handles. Any other error makes the application's ``poll`` raise an exception.
 _TOLD: Final = frozenset(
     {
         ErrorCode.corrupt_message,
@@ -152,7 +151,7 @@ class State(Enum):
     ABANDONED = "ABANDONED"
 
 
-# The table of the docstring.
+# The table in the module's docstring.
 NEXT: Final = {
     State.BEGUN: {State.FETCHING, State.ANSWERED},
     State.FETCHING: {State.ANSWERED, State.PARKED, State.HANDED_OVER},
@@ -166,7 +165,7 @@ class FetchCall:
     def __init__(
         self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: ShareFetchRequest, *, blocking: bool
     ) -> None:
-        """``blocking``: it begins on a handler's thread."""
+        """``blocking``: the call begins on a handler's thread."""
         self._context = context
         self._request = request
         self._outbox = outbox
@@ -184,15 +183,15 @@ class FetchCall:
         self._session: ShareSession | None = None
         self._acknowledging: Acknowledging | None = None
         self._timer: TimerHandle | None = None
-        self._over = False  # nobody waits any more
+        self._over = False  # the wait is over
         self._taken: list[Taken] = []
         self._errors: dict[TopicPartition, tuple[int, str | None]] = {}
-        self._asked: dict[PartitionEntry, None] = {}  # that woke this one, or that it has looked at
+        self._asked: dict[PartitionEntry, None] = {}  # entries that woke this call, or that it has looked at
         self._woken = False
         self.state = State.BEGUN
 
     def _to(self, state: State) -> bool:
-        """False if the connection has closed meanwhile: nothing more is to be done."""
+        """False if the connection has closed meanwhile: there is nothing more to do."""
         before = self.state
         if before is State.ABANDONED:
             return False
@@ -206,7 +205,7 @@ class FetchCall:
         """Raises RequestError for an answer with that error alone; Abandoned."""
         parsed, share = self._parsed, self._context.share
         connection = self._request.connection
-        has_acknowledgements = any(one.acknowledgements for one in parsed.partitions)
+        has_acknowledgements = any(partition.acknowledgements for partition in parsed.partitions)
         if parsed.epoch == OPEN_EPOCH:
             if has_acknowledgements:
                 raise RequestError(
@@ -216,7 +215,7 @@ class FetchCall:
         else:
             session = share.sessions.use(parsed.group_id, parsed.member_id, parsed.epoch)
             if session.waiter is not None:
-                session.waiter.give_up_soon()  # of another connection
+                session.waiter.give_up_soon()  # on another connection
         self._session = session
         if parsed.epoch != CLOSE_EPOCH:
             self._update(session)
@@ -232,12 +231,12 @@ class FetchCall:
         )
 
     def _update(self, session: ShareSession) -> None:
-        """Partitions come to the session, and leave it."""
+        """Add partitions to the session, and remove others."""
         share = self._context.share
         new = {
-            one.partition: None
-            for one in self._parsed.partitions
-            if one.partition not in session.links and one.partition not in session.refused
+            partition.partition: None
+            for partition in self._parsed.partitions
+            if partition.partition not in session.links and partition.partition not in session.refused
         }
         if new:
             share.sessions.make_room(session, len(new))
@@ -266,7 +265,9 @@ class FetchCall:
         if not self._to(State.FETCHING):
             return
         if not may(self._context, self._request.connection, Operation.READ, ResourceType.GROUP, self._parsed.group_id):
-            self._answer(ErrorCode.group_authorization_failed)  # it has lost the right while it was parked
+            self._answer(
+                ErrorCode.group_authorization_failed
+            )  # the client has lost the right while the call was parked
             return
         try:
             self._fetch()
@@ -281,7 +282,7 @@ class FetchCall:
 
     @property
     def _has_no_time(self) -> bool:
-        """It is answered with what there is."""
+        """The call is answered with the records so far."""
         session = self._session
         return (
             self._over
@@ -294,7 +295,7 @@ class FetchCall:
         )
 
     def handed_over(self) -> None:
-        """On a handler's thread."""
+        """Runs on a handler's thread."""
         if self.state is State.HANDED_OVER:
             self._may_block = True
             self._go_on()
@@ -317,14 +318,14 @@ class FetchCall:
                 link = session.ready.popleft()
             except IndexError:
                 return
-            if link in first_seen:  # each has had its turn
+            if link in first_seen:  # each link has had its turn
                 session.ready.appendleft(link)
                 return
             first_seen.add(link)
             self._take(session, link, now)
 
     def _take(self, session: ShareSession, link: Link, now: float) -> None:
-        """What there is of one share partition."""
+        """Take records of one share partition."""
         entry = link.entry
         if link.closed:
             return
@@ -351,7 +352,7 @@ class FetchCall:
             self._failed(session, link, ErrorCode.kafka_storage_error)
 
     def _begin(self, session: ShareSession) -> None:
-        """Find out where the group begins in partitions that have just come to the session. Raises Cold."""
+        """Begin with partitions that have just come to the session. Raises Cold."""
         if not session.unbegun:
             return
         if not self._may_block:
@@ -366,7 +367,7 @@ class FetchCall:
                 self._failed(session, link, code)
 
     def _failed(self, session: ShareSession, link: Link, code: int) -> None:
-        """It is told, and asked again with the next fetch."""
+        """Answer with the error, and try the partition again with the next fetch."""
         partition = link.entry.key.topic_id, link.entry.key.partition
         self._set_aside(session, link)
         if self._context.share.topic_name(partition[0]) is None:
@@ -374,7 +375,7 @@ class FetchCall:
         self._errors[partition] = code if code in _TOLD else ErrorCode.replica_not_available, None
 
     def _refuse(self, session: ShareSession, link: Link) -> None:
-        """The share partition is another one now, or may not be read."""
+        """The share partition was replaced, or may not be read."""
         self._set_aside(session, link)
         self._look_at(session, (link.entry.key.topic_id, link.entry.key.partition))
 
@@ -386,7 +387,7 @@ class FetchCall:
             self._context.share.set_aside(session, link)
 
     def _look_at_refused(self, session: ShareSession) -> None:
-        """Partitions that could not be fetched before, and new ones."""
+        """Look at new partitions, and at those that could not be fetched before."""
         if session.refused:
             for partition in self._request.work(self._context).each(list(session.refused)):
                 self._look_at(session, partition)
@@ -410,7 +411,7 @@ class FetchCall:
         return may(self._context, self._request.connection, Operation.READ, ResourceType.TOPIC, topic)
 
     def _is_enough(self, session: ShareSession) -> bool:
-        """Whether there are ``min_bytes`` to be acquired. If not, the share partitions may ask others."""
+        """Whether ``min_bytes`` can be acquired. If not, the share partitions may ask others."""
         left = self._parsed.min_bytes
         looked_at: list[tuple[Link, int]] = []
         while left > 0 and session.ready and len(looked_at) < len(session.links):
@@ -423,7 +424,7 @@ class FetchCall:
             except (Refusal, StorageError):
                 left = 0
         if left <= 0:
-            session.ready.extendleft(one for one, _ in reversed(looked_at))
+            session.ready.extendleft(link for link, _ in reversed(looked_at))
             return True
         for link, end in looked_at:
             self._asked[link.entry] = None
@@ -433,7 +434,7 @@ class FetchCall:
     # -- waiting ------------------------------------------------------------------------------------------------------------
 
     def _park(self) -> None:
-        """On the connection's processor."""
+        """Runs on the connection's processor."""
         session = self._session
         assert session is not None
         if not self._to(State.PARKED):
@@ -445,14 +446,14 @@ class FetchCall:
             deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
             self._timer = self._context.timer.at(deadline, self.give_up_soon)
         self._pass_on()
-        # What came between the fetch and this has woken nobody.
+        # Events between the fetch and this point have woken nobody.
         if self._over or self._context.stopping or self._request.connection.finished or session.closed:
             self.give_up()
         elif session.ready and (self._parsed.min_bytes <= 1 or session.has_unseen):
             self._look()
 
     def wake(self, entry: PartitionEntry) -> None:
-        """Any thread."""
+        """For any thread."""
         self._asked[entry] = None
         if not self._woken:
             self._woken = True
@@ -465,11 +466,11 @@ class FetchCall:
             self._go_on()
 
     def give_up_soon(self) -> None:
-        """Any thread: the time is over."""
+        """For any thread: the time is over."""
         self._outbox.call(self._request.connection, self.give_up)
 
     def give_up(self) -> None:
-        """On the processor: answer with what there is."""
+        """Answer with the records so far. Runs on the processor."""
         self._over = True
         if self.state is State.PARKED:
             self._stop_waiting()
@@ -480,7 +481,7 @@ class FetchCall:
             self._session.waiter = None
 
     def _pass_on(self) -> None:
-        """Whoever waits for the same share partitions may have what this one has left."""
+        """Let other calls that wait for the same share partitions have the rest."""
         while self._asked:
             try:
                 entry = self._asked.popitem()[0]
@@ -491,7 +492,7 @@ class FetchCall:
     # -- the end ------------------------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """The connection is closed, on its processor. The service closes its sessions, which gives back what was acquired."""
+        """The connection is closed. Runs on its processor. The service closes its sessions, which releases acquired records."""
         self.state = State.ABANDONED
         self._stop_waiting()
         if self._timer is not None:
@@ -508,10 +509,12 @@ class FetchCall:
         parts = self._parts(partitions, refusal)
         size = sum(map(len, parts))
         if self._taken and (refusal or (type(self._outbox) is Metered and not self._outbox.fetched(size - 4))):
-            # The client has used up its quota and gets the records later, or it may not have them.
+            # The client gets the records later, because it has used up its quota, or it may not have them.
             for taken in self._taken:
                 taken.entry.undo(self._parsed.member_id, taken.acquired)
-            parts = self._parts([one._replace(acquired=(), size=0, parts=()) for one in partitions], refusal)
+            parts = self._parts(
+                [partition._replace(acquired=(), size=0, parts=()) for partition in partitions], refusal
+            )
         else:
             thread = get_ident()
             for taken in self._taken:
@@ -519,8 +522,8 @@ class FetchCall:
         errors = self._context.errors
         if refusal:
             errors.add(LABEL, refusal)
-        for one in partitions:
-            for code in (one.error, one.acknowledge_error):
+        for partition in partitions:
+            for code in (partition.error, partition.acknowledge_error):
                 if code:
                     errors.add(LABEL, code)
         self._outbox.send(self._request, parts)
@@ -531,7 +534,7 @@ class FetchCall:
         return fetch_parts(self._request.correlation_id, refusal, None, lock_ms, partitions)
 
     def _partitions(self) -> list[FetchedPartition]:
-        found = {
+        fetched = {
             (taken.entry.key.topic_id, taken.entry.key.partition): FetchedPartition(
                 (taken.entry.key.topic_id, taken.entry.key.partition),
                 acquired=taken.acquired,
@@ -541,9 +544,9 @@ class FetchCall:
             for taken in self._taken
         }
         for partition, (code, message) in self._errors.items():
-            found[partition] = FetchedPartition(partition, code, message)
+            fetched[partition] = FetchedPartition(partition, code, message)
         if self._acknowledging is not None:
             for partition, (code, message) in self._acknowledging.results.items():
-                one = found.get(partition, FetchedPartition(partition))
-                found[partition] = one._replace(acknowledge_error=code, acknowledge_message=message)
-        return list(found.values())
+                before = fetched.get(partition, FetchedPartition(partition))
+                fetched[partition] = before._replace(acknowledge_error=code, acknowledge_message=message)
+        return list(fetched.values())

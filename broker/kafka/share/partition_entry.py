@@ -1,18 +1,18 @@
-"""One share partition of the broker: the pure one with its lock, the log that it reads, and the sessions that fetch from it.
+"""A share partition in the broker: the pure ``SharePartition`` with its lock, its log, and the sessions that fetch from it.
 
-*Readiness.* A session does not look at all of its partitions for each fetch. It has a queue of those that may have something for
-it (``Link.queued``). A fetch takes the first out; if something can still be acquired after it, the link goes to the end of the
-queue, and otherwise the share partition is *drained*. An append, a record that is available again, and a share partition that
-has room again put a drained one back into the queues of all its sessions, and wake one that waits (``refill``). When that
-session is answered, or does not want what there is, it wakes the next (``wake_next``): each waiting session is asked once in a
-round, the one that was asked longest ago first. So what an append costs depends neither on the partitions of a session nor on
-the sessions that wait in vain, and no session starves.
+*Readiness.* A session does not look at all of its partitions for each fetch. It has a queue of partitions that may have records
+for it (``Link.queued``). A fetch takes the first; if more can be acquired after it, the link goes to the end of the queue,
+otherwise the share partition is *drained*. An append, a record that is available again, or a share partition that has room again
+puts a drained share partition back into the queues of all its sessions and wakes a waiting session (``refill``). When that
+session is answered, or does not want the records, it wakes the next (``wake_next``): each waiting session is asked once in a
+round, in the order of their last turns. So the cost of an append depends neither on the number of a session's partitions nor on
+the number of sessions that wait in vain, and no session starves.
 
-*No wake-up is lost.* ``drained`` is set under the lock, and then the end of the log is looked at once more; who appends publishes
-the end of the log before it looks at ``drained``.
+*No wake-up is lost.* ``drained`` is set under the lock before the end of the log is read once more; an append publishes the end
+of the log before it reads ``drained``.
 
-Any thread. ``lock`` guards everything but what is said otherwise; under it, no other lock is taken but those of the log that a
-reader takes. The processor that appends takes it only if the share partition is drained.
+Any thread. ``lock`` guards everything, with the exceptions noted below; under it, the only other locks are those of the log that
+a reader takes. The appending processor takes it only if the share partition is drained.
 """
 
 from collections import deque
@@ -33,31 +33,30 @@ from protocol.kafka.messages.share_fetch import AcknowledgementBatch, AcquiredRe
 if TYPE_CHECKING:
     from broker.metadata.writer import Done
 
-# Ranges whose locks end in one go of the timer: some 3 ms.
+# Ranges whose locks end in one run of the timer: some 3 ms.
 _EXPIRED_MAX = 1_000
 _NEVER = 1 << 62
 
 
 class Waiter(Protocol):
-    """A fetch that waits."""
+    """A fetch that waits for records."""
 
     def wake(self, entry: "PartitionEntry") -> None:
-        """Something may be there to be acquired. It calls the entry's ``wake_next`` when it has looked. Any thread; must not
-        block."""
+        """There may be records. The fetch calls the entry's ``wake_next`` when it has looked. Any thread; must not block."""
 
     def give_up_soon(self) -> None:
         """The session is closed. Any thread; must not block."""
 
 
 class Session(Protocol):
-    """What a share partition knows of a share session."""
+    """The interface of a share session to a share partition."""
 
     ready: "deque[Link]"  # any thread appends
     waiter: Waiter | None
 
 
 class Link:
-    """One share partition in one session."""
+    """A share partition in a session."""
 
     __slots__ = ("closed", "entry", "queued", "round", "seen_end", "session")
 
@@ -65,19 +64,19 @@ class Link:
         self.session = session
         self.entry = entry
         # Guarded by the entry's lock.
-        self.queued = False  # it is in the session's queue
-        self.round = 0  # in which the session was last woken
-        self.closed = False  # the session does not fetch from here any more
+        self.queued = False  # in the session's queue
+        self.round = 0  # of the last wake-up of the session
+        self.closed = False  # the session no longer fetches from here
         self.seen_end = _NEVER  # the end of the log when there was less than the session waits for
 
     @property
     def was_seen(self) -> bool:
-        """The session has looked, and there was less than it waits for."""
+        """The session has looked and found less than it waits for."""
         return self.seen_end < _NEVER
 
 
 class PartitionEntry:
-    """``partition`` is None until it is known where the group begins: ``share_service.py`` sets it, under the lock."""
+    """``partition`` is None until the group's begin is known: ``share_service.py`` sets it, under the lock."""
 
     __slots__ = (
         "_armed_for",
@@ -117,16 +116,16 @@ class PartitionEntry:
         self._timer = timer
         self._store = store
         self._unload = unload
-        self.stored = stored  # as the catalogue has it
+        self.stored = stored  # the catalogue's row
         self.lock = Lock()
         self.partition: SharePartition | None = None
-        self.pins = 0  # who needs it in memory, besides sessions
-        self.forgotten = False  # the group or the topic is deleted: it is not stored any more
+        self.pins = 0  # number of users other than sessions that need it in memory
+        self.forgotten = False  # the group or the topic is deleted: the state is no longer stored
         self._links: dict[Link, None] = {}  # the session that was woken longest ago comes first
         self._drained = False
         self._somebody_wants_more = False  # a session has seen less than it waits for
         self._round = 1
-        self._armed_for: float | None = None  # when the timer calls
+        self._armed_for: float | None = None  # when the timer fires
         self._watch: int | None = None
         self._saved_version = -1
 
@@ -136,7 +135,7 @@ class PartitionEntry:
     # -- sessions -------------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        """A session fetches from here."""
+        """A session begins to fetch from here."""
         with self.lock:
             self._links[link] = None
             self.queue(link)
@@ -153,7 +152,7 @@ class PartitionEntry:
 
     @property
     def is_unused(self) -> bool:
-        """No session fetches from here, nobody holds anything, and all is stored. The lock is held."""
+        """No session fetches from here, no records are in flight, and all is stored. The lock is held."""
         if self._links or self.pins:
             return False
         partition = self.partition
@@ -163,12 +162,12 @@ class PartitionEntry:
 
     @property
     def readable_end(self) -> int:
-        """The end of what the group may read."""
+        """The end of the offsets that the group may read."""
         committed = self.partition is not None and self.partition.settings.reads_committed
         return self.log.last_stable_offset if committed else self.log.high_watermark
 
     def _has_more(self) -> bool:
-        """A fetch would find something, or an error."""
+        """Whether a fetch would get records, or an error."""
         partition = self.partition
         return (
             partition is None
@@ -179,13 +178,13 @@ class PartitionEntry:
         )
 
     def queue(self, link: Link) -> None:
-        """The lock is held."""
+        """Put the link into its session's queue. The lock is held."""
         if not link.queued and not link.closed:
             link.queued = True
             link.session.ready.append(link)
 
     def looked_at(self, link: Link) -> None:
-        """The session has taken the link out of its queue and what it could from here. The lock is held."""
+        """The session has taken the link out of its queue, and the records that it could get. The lock is held."""
         link.seen_end = _NEVER
         link.queued = False
         if not self._has_more():
@@ -204,8 +203,7 @@ class PartitionEntry:
             self._somebody_wants_more = True
 
     def refill(self, *, always: bool = False) -> None:
-        """Something may have changed for the sessions that wait. ``always``: even if there is nothing to acquire. No lock is
-        held."""
+        """The waiting sessions may get more. ``always``: even if there is nothing to acquire. No lock is held."""
         with self.lock:
             if not self._drained or not (always or self._has_more()):
                 return
@@ -216,7 +214,7 @@ class PartitionEntry:
         self.wake_next()
 
     def wake_next(self) -> None:
-        """Wake a session that waits and was not woken in this round. No lock is held."""
+        """Wake a waiting session that was not woken in this round. No lock is held."""
         with self.lock:
             link = self._who_wants_more() if self._drained else self._next_to_wake()
             if link is None:
@@ -229,7 +227,7 @@ class PartitionEntry:
             waiter.wake(self)
 
     def _next_to_wake(self) -> Link | None:
-        """None: all have been asked. Those that still wait want more than there is: the next event begins a new round."""
+        """None if all have been asked. Sessions that still wait want more: the next event begins a new round."""
         for link in self._links:
             if link.round != self._round and link.session.waiter is not None:
                 return link
@@ -237,7 +235,7 @@ class PartitionEntry:
         return self._who_wants_more()
 
     def _who_wants_more(self) -> Link | None:
-        """A session that waits, and has not seen the end of the log as it is now: the event came before it waited."""
+        """A waiting session that has not seen the present end of the log, because the event came before it waited."""
         if self._somebody_wants_more:
             end = self.readable_end
             self._somebody_wants_more = False
@@ -250,12 +248,12 @@ class PartitionEntry:
         return None
 
     def _log_changed(self) -> None:
-        """On the thread that has appended, or that has deleted the topic."""
+        """Runs on the thread that has appended, or that has deleted the topic."""
         if self._drained:
             self.refill()
 
     def begin(self, partition: SharePartition, stored: bytes) -> None:
-        """It is known where the group begins."""
+        """The group begins with this state."""
         with self.lock:
             self.partition = partition
             self.stored = stored
@@ -265,15 +263,15 @@ class PartitionEntry:
     # -- what members do --------------------------------------------------------------------------------------------------
 
     def configure(self, settings: ShareSettings) -> None:
-        """The lock is held."""
+        """Apply the group's settings. The lock is held."""
         if self.partition is not None and self.partition.settings is not settings:
             self.partition.configure(settings)
 
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], done: "Done", *, may_renew: bool
     ) -> bool:
-        """False: there is nothing to wait for; otherwise ``done`` is called when it is durable, or could not be stored: then the
-        member has the records as before. Raises RequestError."""
+        """Returns False if there is nothing to wait for. Otherwise ``done`` is called when the acknowledgement is durable, or
+        could not be stored: then the member holds the records as before. Raises RequestError."""
         with self.lock:
             partition = self.partition
             if partition is None:  # the group has not begun here, so nobody holds anything
@@ -289,7 +287,7 @@ class PartitionEntry:
     def _acknowledged(
         self, member_id: str, epoch: int, finished: Sequence[Finished], done: "Done", error: StorageError | None
     ) -> None:
-        """On the catalogue writer's thread."""
+        """Runs on the catalogue writer's thread."""
         if error is not None:
             with self.lock:
                 if self.partition is not None and not self.forgotten:
@@ -300,11 +298,11 @@ class PartitionEntry:
         done(error)
 
     def member_left(self, member_id: str) -> None:
-        """What it holds goes to others."""
+        """Make the member's records available to others."""
         self._event(lambda partition: partition.member_left(member_id))
 
     def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
-        """What has just been acquired is not sent."""
+        """Release records that were acquired but are not sent."""
         with self.lock:
             if self.partition is not None:
                 self.partition.undo(member_id, acquired)
@@ -323,14 +321,14 @@ class PartitionEntry:
     # -- locks ----------------------------------------------------------------------------------------------------------
 
     def arm(self) -> None:
-        """Something was acquired. The lock is held."""
+        """Set the timer after an acquisition. The lock is held."""
         expiry = None if self.partition is None else self.partition.next_expiry()
         if expiry is not None and (self._armed_for is None or expiry < self._armed_for):
             self._armed_for = expiry
             self._timer.at(expiry, self._lock_ended)
 
     def _lock_ended(self) -> None:
-        """On the timer's thread."""
+        """Runs on the timer's thread."""
         now = self._clock.monotonic()
         with self.lock:
             if self._armed_for is None or self._armed_for > now:
@@ -347,7 +345,7 @@ class PartitionEntry:
     # -- storing ----------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Store it soon."""
+        """Store the state soon."""
         self._store.changed(self)
 
     def save(self, done: "Done") -> None:
@@ -367,10 +365,10 @@ class PartitionEntry:
             unused = self.is_unused
         if unused:
             self._unload(self)
-        return True  # whatever has changed meanwhile has been reported
+        return True  # later changes have been reported
 
     def settle(self, done: "Done") -> None:
-        done(None)  # nothing of it is kept
+        done(None)  # there is no state to keep
 
 
 def ignore(_: StorageError | None) -> None:

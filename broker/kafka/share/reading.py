@@ -1,21 +1,19 @@
-"""Reads a log for a member of a share group, and acquires what it sends: whole batches, as regions of files, for sendfile.
+"""Reads a log for a member of a share group, and acquires the records that it sends: whole batches, as regions of files.
 
-Only the headers of the batches are read here. They tell which offsets there are, and which of them consumers may see: markers of
-transactions, and in a group that reads committed records those of aborted transactions, are passed over.
+Only the headers of the batches are read here, and the regions are sent with sendfile. The headers tell the offsets, and which of
+them consumers may see: markers of transactions are passed over, and in a group that reads committed records those of aborted
+transactions.
 
-A processor reads what is in the page cache. ``Cold`` says that a handler has to do it, which loads the bytes first, without the
-share partition's lock; so nobody waits for the disk under it. Entries, which Pulsar's producers write, are written anew by the
-handler (``broker/kafka/fetches.py``) after they were acquired; what then does not fit is given back.
+A processor reads only the page cache. ``Cold`` says that a handler has to do it. The handler loads the bytes first, without the
+share partition's lock, so nobody waits for the disk under it. Entries, which Pulsar's producers write, are rewritten by the
+handler (``broker/kafka/fetches.py``) after they were acquired; those that do not fit are released. Any thread.
 
-Any thread.
-
-One member acquires records of one share partition, batch by batch of the log. Pure; under the share partition's lock.
-
-Whoever reads the log calls ``take`` for each batch from ``offset`` on, ascending, until it is ``full``, and sends those batches
-of which something was taken. What lies between two batches is absent from the log.
+``Acquisition`` acquires records of one share partition for one member, batch by batch. It is pure and runs under the share
+partition's lock. The reader of the log calls ``take`` for each batch from ``offset`` on, ascending, until it is ``full``, and
+sends those batches of which records were taken. Offsets between two batches are absent from the log.
 
 In the *batch-optimized* mode ``max_records`` is reached by whole batches of the log, so that no other member has to decompress
-the rest of one; in the *record-limit* mode it is not exceeded. The bound of the share partition is never exceeded.
+the rest of a batch; in the *record-limit* mode it is not exceeded. The bound of the share partition is never exceeded.
 
 Tests: tests/kafka/handlers/test_share_fetch.py,
 tests/kafka/handlers/test_share_reading.py,
@@ -47,7 +45,7 @@ _NO_LIMIT = 1 << 62
 
 
 class Acquisition:
-    """``acquired``: what the member has got, ascending; complete after ``finish``. ``count``: how many offsets that are."""
+    """``acquired``: the member's new records, ascending; complete after ``finish``. ``count``: the number of their offsets."""
 
     __slots__ = (
         "_at",
@@ -76,7 +74,7 @@ class Acquisition:
         batch_size: int = 0,
         mode: int = BATCH_OPTIMIZED,
     ) -> None:
-        """``batch_size``: how many records the client would like to acknowledge at once; 0: as many as there are."""
+        """``batch_size``: how many records the client prefers to acknowledge at once; 0 for no preference."""
         self._partition = partition
         self._member_id = member_id
         self._owner = partition.owner(member_id)
@@ -85,14 +83,14 @@ class Acquisition:
         self._most = max_records
         self._batch_size = batch_size if batch_size > 0 else _NO_LIMIT
         self._exact = mode == RECORD_LIMIT
-        # New offsets that the member has got and that are not in flight yet: whole batches become one range.
+        # New offsets of the member that are not in flight yet: whole batches become one range.
         self._first = self._end = 0
         self.acquired: list[AcquiredRecords] = []
         self.count = 0
         self.full = False
 
     def take(self, base: int, last: int, *, visible: bool = True) -> bool:
-        """The next batch of the log has these offsets. Whether the member gets one. ``visible``: consumers may see them."""
+        """Take the next batch of the log. Returns whether the member gets records of it. ``visible``: consumers may see them."""
         partition, first = self._partition, max(base, self._at)
         if self._at < base:
             partition.absent(self._at, base)
@@ -160,20 +158,20 @@ class Acquisition:
         self.acquired.append(AcquiredRecords(first, last, delivery_count))
 
 
-# Of one share partition at a time. Who wants more gets it by turns with the other partitions.
+# Limit for each share partition. The rest follows in turn with the other partitions.
 READ_BYTES_MAX = 1024 * 1024
-# Headers of batches that one fetch reads: 1 us each.
+# Headers of batches that a fetch reads: 1 us each.
 HEADERS_MAX = 2_000
 _CHUNK = 16 * 1024
 
 
 class Cold(Exception):
-    """A handler must do this: the records are not in memory, or have to be written anew, or a look-up reads the disk."""
+    """A handler must do this: the records are not in memory, or have to be rewritten, or a look-up reads the disk."""
 
 
 @attrs.define(eq=False)
 class Wanted:
-    """What a fetch may still take."""
+    """The limits that remain to a fetch."""
 
     member_id: str
     settings: ShareSettings
@@ -190,7 +188,7 @@ class Wanted:
 
 @attrs.frozen
 class Taken:
-    """What a member gets of one share partition."""
+    """A member's records of one share partition."""
 
     entry: PartitionEntry
     acquired: Sequence[AcquiredRecords]
@@ -200,7 +198,7 @@ class Taken:
 
 @attrs.define
 class _Batches:
-    """Batches of the log that are sent, in the order of their offsets."""
+    """Batches to send, in the order of their offsets."""
 
     regions: list[FileRegion] = attrs.Factory(list)
     bases: list[int] = attrs.Factory(list)  # of each region, if ``apart``
@@ -218,9 +216,9 @@ class _Batches:
 
 
 def take(link: Link, wanted: Wanted, now: float, *, first: bool, may_block: bool) -> Taken | None:
-    """What there is for a session whose link was taken out of its queue. ``first``: a batch larger than ``max_bytes`` is sent.
+    """Take records for a session whose link was taken out of its queue. ``first``: a batch larger than ``max_bytes`` is sent.
 
-    Raises Cold, unless ``may_block``, with the link where it was; Refusal, StorageError.
+    Raises Cold, unless ``may_block``, and leaves the link in its place; Refusal, StorageError.
     """
     entry = link.entry
     if may_block:
@@ -255,7 +253,7 @@ def take(link: Link, wanted: Wanted, now: float, *, first: bool, may_block: bool
 
 
 def available_bytes(link: Link, wanted: Wanted) -> int:
-    """About how many bytes a fetch would get from here. Raises Refusal, StorageError."""
+    """Approximate size of a fetch from here. Raises Refusal, StorageError."""
     entry = link.entry
     with entry.lock:
         partition = entry.partition
@@ -267,7 +265,7 @@ def available_bytes(link: Link, wanted: Wanted) -> int:
 
 
 def _read(entry: PartitionEntry, partition: SharePartition, most: int, *, first: bool) -> tuple[int, ReadResult] | None:
-    """From which offset, and what. None: there is nothing."""
+    """The first offset and the result, or None if there is nothing to read."""
     log = entry.log
     for _ in range(2):
         if log.log_start_offset > partition.start:
@@ -290,10 +288,10 @@ def _acquire(
     log = entry.log
     batches = _Batches(apart=log.state.has_entries)
     most = min(wanted.max_bytes, fetches.MOST_BYTES // 4) if batches.apart else wanted.max_bytes
-    found = _read(entry, partition, most, first=first)
-    if found is None:
+    result = _read(entry, partition, most, first=first)
+    if result is None:
         return [], batches
-    offset, read = found
+    offset, read = result
     if not read.resident and not may_block:
         raise Cold
     aborted: Sequence[AbortedTransaction] = ()
@@ -305,9 +303,8 @@ def _acquire(
         offset,
         now,
         max_records=wanted.max_records,
-        batch_size=1
-        if batches.apart
-        else wanted.batch_size,  # each batch by itself, since it may have to be given back
+        # Batches with entries are acquired one by one, since each may have to be released.
+        batch_size=1 if batches.apart else wanted.batch_size,
         mode=wanted.mode,
     )
     try:
@@ -339,13 +336,14 @@ def _walk(
 
 def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
     return header.is_transactional and any(
-        one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
-        for one in aborted
+        transaction.producer_id == header.producer_id
+        and transaction.first_offset <= header.base_offset <= transaction.last_offset
+        for transaction in aborted
     )
 
 
 def _warm(entry: PartitionEntry, wanted: Wanted) -> None:
-    """Load what is about to be acquired, without the lock. It is read once more under the lock."""
+    """Load the records to be acquired, without the lock. They are read again under the lock."""
     with entry.lock:
         partition = entry.partition
         offset = None if partition is None else partition.next_offset()
@@ -366,14 +364,14 @@ def _warm(entry: PartitionEntry, wanted: Wanted) -> None:
 def _translate(
     entry: PartitionEntry, member_id: str, acquired: list[AcquiredRecords], batches: _Batches
 ) -> tuple[list[AcquiredRecords], list[Part], int]:
-    """Records in the place of entries. What does not fit is given back; raises StorageError, and gives everything back."""
+    """Translate entries to records. Entries that do not fit are released; on StorageError all are."""
     parts: list[Part] = []
     size = 0
     try:
         for region, base in zip(batches.regions, batches.bases, strict=True):
             translated = fetches.translate(entry.log, [region], fetches.MOST_BYTES - size, at_least_one=not parts)
             if not translated.whole:
-                kept = [one for one in acquired if one.last < base]
+                kept = [records for records in acquired if records.last < base]
                 entry.undo(member_id, acquired[len(kept) :])
                 return kept, parts, size
             parts += translated.parts

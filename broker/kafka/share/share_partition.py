@@ -1,14 +1,14 @@
-"""What a share group has done with the records of one partition: KIP-932's share partition. Pure.
+"""KIP-932's share partition: the states of a partition's records in a share group. Pure.
 
-The caller holds whatever lock guards it, reads the log, and stores the state (``share_store.py``). The offsets lie in three rows:
+The caller holds the lock that guards it, reads the log, and stores the state (``share_store.py``). The offsets form three rows:
 
-- before ``start``, the *share-partition start offset*: done with;
-- from ``start`` to ``end``: either *done* with out of order (``broker/delivery/acknowledged.py``), or *in flight*
-  (``broker/delivery/in_flight.py``), where ranges of offsets have one state, one holder and one delivery count. Each of these
-  offsets is in exactly one of the two tables;
-- from ``end`` on: nobody has had them.
+- before ``start``, the *share-partition start offset*: finished;
+- from ``start`` to ``end``: either finished out of order (``broker/delivery/acknowledged.py``), or *in flight*
+  (``broker/delivery/in_flight.py``), where ranges of offsets share a state, a holder and a delivery count. Each of these offsets
+  is in exactly one of the two tables;
+- from ``end`` on: never delivered.
 
-The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED differ in no way that anybody could see later: both are done with.
+The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED are indistinguishable later: both are finished.
 
 | state | event | next | durable |
 |---|---|---|---|
@@ -30,17 +30,17 @@ The states of a record are Kafka's. ACKNOWLEDGED and ARCHIVED differ in no way t
 | ACKNOWLEDGED | not stored | ACQUIRED | soon |
 
 *absent*: no consumer may see it, because compaction has removed it, or it is the marker or a record of an aborted transaction.
-*At the limit*: it was delivered as often as ``delivery_count_limit`` allows. A member that leaves has not had its records, so
-the delivery does not count. What is durable only *soon*, or not at all, is found out again after a restart; at worst a record is
-delivered once more than its count says. *Not stored*: the catalogue has failed, and the member was told so. It has the record
-as before, with a new lock, and may acknowledge it again; the same goes for what it has rejected. Every event in another state is
-refused, or leaves the record alone.
+*At the limit*: it was delivered as often as ``delivery_count_limit`` allows. If a member leaves, the delivery of its records does
+not count. Changes that are durable *soon* or not at all happen again after a restart; at worst a record is delivered once more
+than its count says. *Not stored*: the catalogue has failed, and the member was told so. It holds the record as before, with a
+new lock, and may acknowledge it again; the same holds for rejected records. Every event in another state is refused, or leaves
+the record alone.
 
 Bounds: nobody acquires an offset that is ``max_record_locks`` or more beyond ``start``, so no more ranges than that are in
-flight or done out of order, but for what was not stored, and a member that holds the oldest record for ever stops the others
-there and not sooner.
+flight or finished out of order, except ranges that were not stored. A member that holds the oldest record for ever stops the
+others there and not sooner.
 
-The settings of one share group, as share partitions use them. Pure.
+``ShareSettings`` are the settings of a share group.
 
 Tests: tests/kafka/handlers/test_share_fetch.py.
 """
@@ -73,7 +73,7 @@ class ShareSettings:
     reset_duration_ms: int = 0
     isolation_level: str = READ_UNCOMMITTED
     renew_acknowledge_enable: bool = True
-    # Of its members.
+    # Settings of the members.
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
 
@@ -87,30 +87,30 @@ DEFAULTS = ShareSettings()
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
-_RUNS = re.compile(rb"(.)\1*", re.DOTALL)  # equal acknowledge types one after the other
+_RUNS = re.compile(rb"(.)\1*", re.DOTALL)  # runs of equal acknowledge types
 _NO_BOUND = 1 << 62
 _USUAL_TYPES, _KNOWN_TYPES = bytes(range(REJECT + 1)), bytes(range(RENEW + 1))
 
 
 class Finished(NamedTuple):
-    """Offsets that were ACQUIRED, and that an acknowledgement has made ACKNOWLEDGED or ARCHIVED."""
+    """Formerly ACQUIRED offsets that an acknowledgement has made ACKNOWLEDGED or ARCHIVED."""
 
     first: int
-    end: int  # the one after the last
+    end: int  # the offset after the last
     type: int
-    failures: int  # of their deliveries before
+    failures: int  # failed deliveries before
 
 
 class Outcome(NamedTuple):
-    """What an event has changed."""
+    """The changes of an event."""
 
-    durable: bool  # something that has to be stored
+    durable: bool  # there is something to store
     available: bool  # there may be more to acquire
     finished: Sequence[Finished] = ()  # by an acknowledgement, for ``not_stored``
 
 
 class _Piece(NamedTuple):
-    """Offsets of one in-flight range that are acknowledged alike."""
+    """Offsets of one in-flight range with the same acknowledge type."""
 
     first: int
     last: int
@@ -118,7 +118,7 @@ class _Piece(NamedTuple):
 
 
 class SharePartition:
-    """``counts``: by acknowledge type, how many records were acknowledged with it."""
+    """``counts``: the number of acknowledged records by acknowledge type."""
 
     __slots__ = (
         "_available",
@@ -137,17 +137,17 @@ class SharePartition:
     def __init__(self, start: int, settings: ShareSettings, state_epoch: int = 0) -> None:
         self._done = Acknowledged(start, ranges_max=_NO_BOUND)
         self._in_flight = InFlight(lock_s=1.0)
-        self._order = SortedOffsets()  # the first offsets of what is in flight
-        self._available = SortedOffsets()  # of those ranges that nobody holds
-        self._owners: dict[str, Owner] = {}  # by member id; those that hold something
+        self._order = SortedOffsets()  # the first offsets of the ranges in flight
+        self._available = SortedOffsets()  # of the ranges without a holder
+        self._owners: dict[str, Owner] = {}  # holders of records by member id
         self.end = start
         self.state_epoch = state_epoch  # rises when an administrator sets the start offset
-        self.version = 0  # counts the changes of what is durable
+        self.version = 0  # counts the changes of the durable state
         self.counts = [0] * 5
         self.configure(settings)
 
     def configure(self, settings: ShareSettings) -> None:
-        """These are the group's settings now. Locks that have begun end when they would have."""
+        """Apply the group's settings. Locks that have begun keep their ends."""
         self.settings = settings
         self._max_record_locks = settings.max_record_locks
         self._in_flight.lock_s = settings.record_lock_duration_ms / 1000
@@ -166,21 +166,21 @@ class SharePartition:
 
     @property
     def in_flight_count(self) -> int:
-        """How many records somebody holds."""
+        """The number of records that members hold."""
         return self._in_flight.unacked
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in flight."""
+        """Whether nothing is in flight."""
         return not self._in_flight.records
 
     def next_offset(self) -> int | None:
-        """Where to read for somebody who acquires: the oldest offset that nobody holds. None: there is no room for more."""
+        """The offset to read from for the next acquisition: the oldest that nobody holds. None if there is no room."""
         first = self._available.first
         return first if first is not None else self.end if self.room > 0 else None
 
     def can_acquire(self, log_end: int) -> bool:
-        """``log_end``: the end of what may be read."""
+        """``log_end``: the end of the readable offsets."""
         first = self._available.first
         if first is not None:
             return first < log_end
@@ -203,12 +203,12 @@ class SharePartition:
             yield first, first + record.weight - 1, holder, record.failures
 
     def done(self) -> Iterator[tuple[int, int]]:
-        """The ranges from ``start`` on that are done with: first offset, and the one after the last."""
+        """The finished ranges from ``start`` on: first offset, and the offset after the last."""
         return self._done.ranges
 
     def check(self) -> None:
-        """AssertionError unless each offset from ``start`` to ``end`` is done with or in flight, and not both. For tests and
-        simulations: it looks at everything."""
+        """AssertionError unless each offset from ``start`` to ``end`` is either finished or in flight. For tests and simulations:
+        it checks everything."""
         at = self.start
         rows = [(first, end, True) for first, end in self._done.ranges]
         rows += [(first, first + record.weight, False) for first, record in self._in_flight.records.items()]
@@ -226,32 +226,32 @@ class SharePartition:
     # -- acquiring, for ``reading.py`` --------------------------------------------------------------------------------
 
     def owner(self, member_id: str) -> Owner:
-        """The member, as one that is about to acquire something."""
+        """The member as an owner, which is about to acquire records."""
         return self._owners.setdefault(member_id, Owner())
 
     def available_from(self, offset: int, last: int) -> Record | None:
-        """The first range that nobody holds and that has one of these offsets, beginning at ``offset`` or later."""
+        """The first range without a holder that has an offset from ``offset`` to ``last``, cut so that it begins there."""
         self._cut_available(offset)
         first = self._available.at_or_after(offset)
         return None if first is None or first > last else self._in_flight.records[first]
 
     def acquire_again(self, owner: Owner, record: Record, last: int, now: float) -> None:
-        """The offsets of an AVAILABLE range up to ``last``, or all if it ends before; the rest becomes a range of its own."""
+        """Acquire the offsets of an AVAILABLE range up to ``last``, or all if it ends before; the rest becomes another range."""
         self._cut_available(last + 1)
         self._available.remove(record.first)
         self._in_flight.acquire(owner, record.first, record.weight, now=now)
 
     def acquire_new(self, owner: Owner, first: int, end: int, now: float) -> None:
-        """Offsets that were passed to ``pass_to`` before."""
+        """Acquire offsets that were passed to ``pass_to`` before."""
         self._order.add(first)
         self._in_flight.acquire(owner, first, end - first, now=now)
 
     def pass_to(self, end: int) -> None:
-        """The offsets before this one are not new any more: the caller acquires them, or says that they are absent."""
+        """The offsets before ``end`` are no longer new: the caller acquires them, or reports them absent."""
         self.end = end
 
     def absent(self, first: int, end: int) -> None:
-        """No consumer may see these offsets. Those that somebody holds stay where they are until he says so."""
+        """No consumer may see these offsets. Offsets that a member holds stay until it acknowledges or releases them."""
         new = max(first, self.end)
         if new < end:
             self.end = end
@@ -264,7 +264,7 @@ class SharePartition:
                 self._finish(self._in_flight.records[at])
 
     def _cut_available(self, at: int) -> None:
-        """If an AVAILABLE range begins before this offset and has it, it becomes two."""
+        """Split an AVAILABLE range that contains this offset and begins before it."""
         first = self._available.at_or_before(at)
         if first is not None and first < at < first + self._in_flight.records[first].weight:
             self._in_flight.split(self._in_flight.records[first], at)
@@ -272,7 +272,7 @@ class SharePartition:
             self._available.add(at)
 
     def forget_owner(self, member_id: str) -> None:
-        """If it holds nothing."""
+        """Forget the owner if it holds nothing."""
         owner = self._owners.get(member_id)
         if owner is not None and not owner.held:
             del self._owners[member_id]
@@ -282,7 +282,7 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], now: float, *, may_renew: bool = False
     ) -> Outcome:
-        """All of these, or none: raises RequestError with the code of the answer."""
+        """Acknowledge all of these, or none: raises RequestError with the code of the answer."""
         owner = self._owners.get(member_id)
         pieces: list[_Piece] = []
         before = -1
@@ -291,7 +291,7 @@ class SharePartition:
             before = last
             start = self._done.before
             if last < start:
-                continue  # it was taken away meanwhile, by retention or an administrator
+                continue  # retention or an administrator has removed it meanwhile
             if first < start:
                 types = types if len(types) == 1 else types[start - first :]
                 first = start
@@ -307,7 +307,7 @@ class SharePartition:
         return Outcome(durable, durable and (available or self.room > 0), finished)
 
     def not_stored(self, member_id: str, state_epoch: int, finished: Iterable[Finished], now: float) -> None:
-        """What an acknowledgement of the member has finished, in this state epoch, could not be stored."""
+        """The records that an acknowledgement has finished in this state epoch could not be stored: undo that."""
         finished = sorted(finished)
         if not finished or state_epoch != self.state_epoch:  # an administrator has set the start offset meanwhile
             return
@@ -318,10 +318,10 @@ class SharePartition:
         self._done.reset(start)
         self._done.restore(done, ())
         owner = self.owner(member_id)
-        for one in finished:
-            self._order.add(one.first)
-            self._in_flight.acquire(owner, one.first, one.end - one.first, now=now).failures = one.failures
-            self.counts[one.type] -= one.end - one.first
+        for piece in finished:
+            self._order.add(piece.first)
+            self._in_flight.acquire(owner, piece.first, piece.end - piece.first, now=now).failures = piece.failures
+            self.counts[piece.type] -= piece.end - piece.first
         self.version += 1
 
     def _collect(self, owner: Owner | None, first: int, last: int, types: bytes, pieces: list[_Piece]) -> None:
@@ -343,7 +343,7 @@ class SharePartition:
             at = stop + 1
 
     def _apply(self, piece: _Piece, now: float, finished: list[Finished]) -> bool:
-        """Whether there is something AVAILABLE now."""
+        """Returns whether a range has become AVAILABLE."""
         first, last, kind = piece
         self.counts[kind] += last - first + 1
         record = self._cut(first, last)
@@ -371,14 +371,14 @@ class SharePartition:
         return record
 
     def _finish(self, record: Record) -> None:
-        """It is ACKNOWLEDGED or ARCHIVED."""
+        """The record becomes ACKNOWLEDGED or ARCHIVED."""
         first = record.first
         self._in_flight.remove(record)
         self._order.remove(first)
         self._done.add_absent(first, first + record.weight)
 
     def _fail(self, record: Record) -> bool:
-        """A delivery of it has failed. Whether it is AVAILABLE; otherwise it is ARCHIVED."""
+        """Count a failed delivery of the record. Returns whether it is AVAILABLE; otherwise it is ARCHIVED."""
         first = record.first
         if self._in_flight.fail(record):
             self._available.add(first)
@@ -390,7 +390,7 @@ class SharePartition:
     # -- time, members, the log, administrators -----------------------------------------------------------------------------
 
     def expire(self, now: float, most: int) -> Outcome:
-        """At most so many ranges whose locks have ended."""
+        """End the locks of at most ``most`` ranges whose time is over."""
         records = self._in_flight.expired(now, most)
         for record in records:
             self._fail(record)
@@ -400,7 +400,7 @@ class SharePartition:
         return Outcome(bool(records), bool(records))
 
     def member_left(self, member_id: str) -> Outcome:
-        """What the member holds is AVAILABLE, as if it had not been delivered."""
+        """The member's records become AVAILABLE, as if they had not been delivered."""
         owner = self._owners.pop(member_id, None)
         held = [] if owner is None else list(owner.held.values())
         for record in held:
@@ -409,7 +409,7 @@ class SharePartition:
         return Outcome(False, bool(held))
 
     def undo(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
-        """What has just been acquired is not sent after all."""
+        """Release records that were acquired but are not sent."""
         owner = self._owners.get(member_id)
         for first, last, _ in acquired:
             held = [] if owner is None else [at for at in owner.held if first <= at <= last]
@@ -419,7 +419,7 @@ class SharePartition:
         self.forget_owner(member_id)
 
     def move_start(self, log_start: int) -> Outcome:
-        """The log has no records before this offset any more."""
+        """The log no longer has records before this offset."""
         if log_start <= self._done.before:
             return Outcome(False, False)
         records = self._in_flight.records
@@ -440,7 +440,7 @@ class SharePartition:
         return Outcome(True, True)
 
     def reset(self, offset: int) -> None:
-        """An administrator has set the start offset: nothing before it is to be delivered, and everything from it on is new."""
+        """An administrator has set the start offset: nothing before it is delivered, and everything from it on is new."""
         self._forget(offset)
         self.state_epoch += 1
         self.version += 1
@@ -454,9 +454,9 @@ class SharePartition:
         self.end = start
 
     def restore(self, ranges: Iterable[tuple[int, int]], failed: Iterable[tuple[int, int, int]], log_end: int) -> None:
-        """Once, on a new one: what is done with above the start, as ``done`` has told it, and what had failed deliveries: first
-        offset, the one after the last, how many. Whatever lies between is AVAILABLE. Offsets from ``log_end`` on are forgotten:
-        the log lost them when the machine failed, and other records will have them. Raises ValueError for what cannot be."""
+        """Fill a new share partition: the finished ranges above the start, as from ``done``, and failed deliveries (first offset,
+        the offset after the last, their number). Offsets in between are AVAILABLE. Offsets from ``log_end`` on are forgotten: the
+        log lost them when the machine failed, and other records will have them. Raises ValueError for an invalid state."""
         if self.start > log_end:
             self._forget(log_end)
             return
@@ -481,7 +481,7 @@ class SharePartition:
 
 
 def _without(ranges: Iterable[tuple[int, int]], finished: Sequence[Finished]) -> Iterator[tuple[int, int]]:
-    """What is left of ranges, ascending, each of which has all of some of the finished offsets, also ascending, or none."""
+    """The rest of ascending ranges without the finished offsets, also ascending. A finished piece lies within one range."""
     number = 0
     for first, end in ranges:
         at = first
@@ -495,7 +495,7 @@ def _without(ranges: Iterable[tuple[int, int]], finished: Sequence[Finished]) ->
 
 
 def _check(first: int, last: int, types: bytes, before: int, may_renew: bool) -> None:
-    """What Kafka refuses before it looks at a record. ``before``: the last offset of the batch before this one."""
+    """Kafka's checks before it looks at a record. ``before``: the last offset of the preceding batch."""
     if first < 0 or first > last:
         raise RequestError(ErrorCode.invalid_request, "A batch begins before offset 0, or after its end.")
     if first <= before:

@@ -1,8 +1,8 @@
-"""The records of share groups: all share partitions of the broker, their sessions, and what is stored of them.
+"""The records of share groups: all share partitions of the broker, their sessions, and their rows in the catalogue.
 
 Membership is in ``broker.kafka.groups``; here a group is a name, and a member is an id that has opened a session. A share
-partition is in memory while a session fetches from it or one of its records is in flight; otherwise the catalogue's row is all
-there is of it.
+partition is in memory while a session fetches from it or a record of it is in flight; otherwise only its row exists in the
+catalogue.
 
 Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
 """
@@ -33,23 +33,23 @@ from protocol.kafka.messages.share_fetch import TopicPartition
 
 log = get_logger("kafka")
 
-# Links that are given up at once; where there are more, the catalogue-writer thread does it.
+# Links that are given up at once; more are given up on the catalogue-writer thread.
 _AT_ONCE = 200
-# Share partitions that are begun in one transaction of the catalogue.
+# Share partitions that begin in one transaction of the catalogue.
 _BEGUN_AT_ONCE = 1_000
 
 
 class ShareOffset(NamedTuple):
-    """``start``: the share-partition start offset. ``lag``: how many offsets from there on are not done with; -1: not known."""
+    """``start``: the share-partition start offset. ``lag``: number of unfinished offsets from there on; -1 if unknown."""
 
     start: int
     lag: int
 
 
 class ShareService:
-    """``settings``: those of a group. ``memory``: what share partitions count for, whether they are in use or not;
+    """``settings``: returns the settings of a group. ``memory`` counts share partitions, whether they are in use or not;
     ``has_memory_for`` is asked before a group begins with a partition. ``is_group``: whether there is a share group of this id;
-    of others nothing is kept, because nobody could list or delete it."""
+    nothing is kept of other groups, because nobody could list or delete it."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class ShareService:
         self.store = share_store(writer, clock, timer)
         self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
-        self._beginning = Lock()  # held while it is found out where groups begin
+        self._beginning = Lock()  # held while the begins of groups are determined
         self._entries: dict[Key, PartitionEntry] = {}
-        self._rows: dict[Key, bytes] = {}  # what is stored of share partitions that are not in memory
-        self._initialising: dict[str, list[_Initialise]] = {}  # by group, what the writer has not done yet
+        self._rows: dict[Key, bytes] = {}  # rows of share partitions that are not in memory
+        self._initialising: dict[str, list[_Initialise]] = {}  # by group, not yet written
         self.acknowledge_requests = 0
-        self._counts = [0] * 5  # of share partitions that are not in memory any more
+        self._counts = [0] * 5  # of share partitions that have left the memory
 
     # -- the broker's life --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the rows. Those of topics that are gone are deleted: the broker died between the two. Raises StorageError.
+        """Load the rows. Rows of missing topics are deleted: the broker died between the two deletions. Raises StorageError.
 
         The catalogue is flushed with each acknowledgement, and a log is not: when the machine fails, a log may lose records that
-        were acknowledged. Rows forget them here, before others get their offsets."""
+        were acknowledged. Rows forget them here, before other records get their offsets."""
         rows = load(self._catalogue)
         gone = [key for key in rows if self.topic_name(key.topic_id) is None]
         if gone:
@@ -103,7 +103,7 @@ class ShareService:
         self._memory.add(sum(map(_size, rows)))
 
     def _beyond_logs(self, rows: Mapping[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
-        """Those that know of offsets beyond the end of the log, without these."""
+        """Rows that have offsets beyond the end of the log, without these offsets."""
         for key, row in rows.items():
             log = self.log((key.topic_id, key.partition))
             if log is None or log.offline is not None:
@@ -113,10 +113,10 @@ class ShareService:
                 if state.end > log.log_end_offset:
                     yield key, state_of(restored(state, DEFAULTS, log.log_end_offset)).encode()
             except StorageError:
-                pass  # whoever fetches is told
+                pass  # the fetching clients get the error
 
     def flush(self) -> None:
-        """Hand what is left to the catalogue writer."""
+        """Hand all unsaved states to the catalogue writer."""
         self.store.flush()
 
     # -- topics -----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class ShareService:
         return self._logs.partitions_by_id.get(partition)
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """Nothing of it is kept. Those who wait for its records are told."""
+        """Forget the share partitions of the topic. Waiting fetches get an error."""
         self._forget([key for key in self._keys() if key.topic_id == topic_id.bytes], ignore)
 
     # -- share partitions ---------------------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ class ShareService:
     def begin(
         self, entries: Iterable[PartitionEntry], settings: ShareSettings
     ) -> dict[PartitionEntry, Refusal | StorageError]:
-        """Find out where the group begins. That is durable when this returns, so that a group that has begun at the end of a log
-        gets what comes after it, whatever happens. For threads that may block. Returns what went wrong."""
+        """Find out where the group begins, and make that durable, so that a group that has begun at the end of a log gets all
+        later records, whatever happens. For threads that may block. Returns the failures."""
         entries = list(entries)
         failures: dict[PartitionEntry, Refusal | StorageError] = {}
         for start in range(0, len(entries), _BEGUN_AT_ONCE):
@@ -164,24 +164,24 @@ class ShareService:
         self, entries: Sequence[PartitionEntry], settings: ShareSettings
     ) -> dict[PartitionEntry, Refusal | StorageError]:
         failures: dict[PartitionEntry, Refusal | StorageError] = {}
-        found: dict[PartitionEntry, SharePartition] = {}
+        partitions: dict[PartitionEntry, SharePartition] = {}
         new: dict[PartitionEntry, bytes] = {}
         with self._beginning:
             for entry in entries:
-                if entry.partition is not None or entry in found:
+                if entry.partition is not None or entry in partitions:
                     continue
                 try:
-                    found[entry] = self._restored(entry, settings)
+                    partitions[entry] = self._restored(entry, settings)
                     if entry.stored is None:
                         if not self._is_group(entry.key.group_id):
-                            # An error of a partition after which every client asks again.
+                            # An error of a partition that makes every client try again.
                             raise RequestError(ErrorCode.unknown_topic_or_partition, "There is no such share group.")
                         if self.store.is_being_deleted(entry.key):
                             raise RequestError(
                                 ErrorCode.replica_not_available, "What the group has read before is being deleted."
                             )
                         self._take_memory(entry.key)
-                        new[entry] = state_of(found[entry]).encode()
+                        new[entry] = state_of(partitions[entry]).encode()
                 except (Refusal, StorageError) as error:
                     failures[entry] = error
             try:
@@ -190,7 +190,7 @@ class ShareService:
             except StorageError as error:
                 failures.update(dict.fromkeys(new, error))
                 self._memory.add(-sum(_size(entry.key) for entry in new))
-            for entry, partition in found.items():
+            for entry, partition in partitions.items():
                 state = new.get(entry, entry.stored)
                 if entry not in failures and state is not None:
                     entry.begin(partition, state)
@@ -201,7 +201,7 @@ class ShareService:
         return failures
 
     def _take_memory(self, key: Key) -> None:
-        """Raises RequestError if there is none left."""
+        """Raises RequestError if there is no memory left."""
         size = _size(key)
         if not self._has_memory_for(size):
             raise RequestError(
@@ -215,17 +215,17 @@ class ShareService:
         return restored(decode(entry.stored), settings, entry.log.log_end_offset)
 
     def _first_offset(self, log: Log, settings: ShareSettings) -> int:
-        """As ``share.auto.offset.reset`` says."""
+        """The start offset according to ``share.auto.offset.reset``."""
         if settings.auto_offset_reset == "earliest":
             return log.log_start_offset
         if settings.auto_offset_reset != "latest":
-            found = log.times.offset_for_timestamp(self._clock.time_ms() - settings.reset_duration_ms)
-            if found is not None:
-                return found[0]
+            result = log.times.offset_for_timestamp(self._clock.time_ms() - settings.reset_duration_ms)
+            if result is not None:
+                return result[0]
         return log.high_watermark
 
     def _unload(self, entry: PartitionEntry) -> None:
-        """Keep only the row, if nothing else is needed."""
+        """Keep only the row, if the entry is unused."""
         with self._lock, entry.lock:
             if entry.is_unused and self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
@@ -233,7 +233,7 @@ class ShareService:
                     self._counts = [a + b for a, b in zip(self._counts, entry.partition.counts, strict=True)]
                 if entry.stored is not None and not entry.forgotten:
                     self._rows[entry.key] = entry.stored
-                entry.forgotten = True  # whoever still has it is not to store anything
+                entry.forgotten = True  # threads that still have the entry must not store it
 
     # -- sessions -----------------------------------------------------------------------------------------------------------
 
@@ -241,22 +241,22 @@ class ShareService:
         """Raises RequestError."""
         session, old = self.sessions.open(group_id, member_id, connection)
         if old is not None:
-            # What the member holds it goes on holding.
+            # The member keeps its records.
             session.left = {**old.left, **{link.entry: None for link in old.links.values()}}
             if old.waiter is not None:
                 old.waiter.give_up_soon()
             links = list(old.links.values())
             self._in_pieces(len(links), lambda start, end: self._detach(links[start:end]))
-        if connection.closed:  # it may have been told of that before it was there
+        if connection.closed:  # it may have closed before the session existed
             self.close_session(session)
         return session
 
     def add(self, session: ShareSession, partition: TopicPartition) -> bool:
-        """The session fetches from there, too. False if there is no such partition."""
+        """The session begins to fetch from the partition. False if the partition does not exist."""
         log = self.log(partition)
         if log is None:
             return False
-        with self._lock:  # so that it is not unloaded in between
+        with self._lock:  # so that the entry is not unloaded in between
             link = Link(session, self._get_or_make(session.group_id, partition, log))
             link.entry.attach(link)
         if session.links.setdefault(partition, link) is not link:
@@ -270,7 +270,7 @@ class ShareService:
         return True
 
     def drop(self, session: ShareSession, partition: TopicPartition) -> None:
-        """The session fetches no longer from there. The member may still acknowledge what it holds."""
+        """The session stops fetching from the partition. The member may still acknowledge its records."""
         link = session.links.pop(partition, None)
         if link is None:
             if session.refused.pop(partition, 0) is None:
@@ -280,7 +280,7 @@ class ShareService:
         self.set_aside(session, link)
 
     def set_aside(self, session: ShareSession, link: Link) -> None:
-        """The session does not fetch from there now."""
+        """The session does not fetch from the link's partition now."""
         entry = link.entry
         entry.detach(link)
         with entry.lock:
@@ -289,7 +289,7 @@ class ShareService:
         self._unload(entry)
 
     def close_session(self, session: ShareSession) -> None:
-        """What the member holds goes to others."""
+        """Close the session and make the member's records available to others."""
         if not self.sessions.close(session):
             return
         links, left = list(session.links.values()), list(session.left)
@@ -303,7 +303,7 @@ class ShareService:
         self._in_pieces(len(entries), lambda start, end: self._leave(entries[start:end], session.member_id))
 
     def _in_pieces(self, count: int, work: Callable[[int, int], None]) -> None:
-        """``work(start, end)``, here if there is little of it, and otherwise on the catalogue-writer thread, between writes."""
+        """``work(start, end)``, here if it is short, and otherwise on the catalogue-writer thread, between writes."""
         if count <= _AT_ONCE:
             work(0, count)
             return
@@ -322,12 +322,12 @@ class ShareService:
             self._unload(entry)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Its sessions end with it."""
+        """Close the connection's sessions."""
         if self.sessions.has_any(connection):
             self._close_sessions(self.sessions.of_connection(connection))
 
     def _close_sessions(self, sessions: Sequence[ShareSession]) -> None:
-        """As many as can be closed at once here, and the others on the catalogue-writer thread, between writes."""
+        """Close as many as is cheap here, and the others on the catalogue-writer thread, between writes."""
         left = _AT_ONCE
         for number, session in enumerate(sessions):
             if left <= 0:
@@ -337,7 +337,7 @@ class ShareService:
             self.close_session(session)
 
     def member_fenced(self, group_id: str, member_id: str) -> None:
-        """The group has not heard from the member for the session time-out."""
+        """The session time-out of the member has passed without a heartbeat."""
         session = self.sessions.of_member(group_id, member_id)
         if session is not None:
             self.close_session(session)
@@ -349,26 +349,26 @@ class ShareService:
             return [*self._entries, *self._rows]
 
     def keys_of(self, group_ids: Collection[str]) -> dict[str, list[Key]]:
-        """By group, the share partitions that it has begun with. One look at all there are, however many groups are asked for."""
-        found: dict[str, list[Key]] = {group_id: [] for group_id in group_ids}
+        """By group, the share partitions that it has begun with. One pass over all keys, for any number of groups."""
+        by_group: dict[str, list[Key]] = {group_id: [] for group_id in group_ids}
         for key in self._keys():
-            if key.group_id in found:
-                found[key.group_id].append(key)
-        return found
+            if key.group_id in by_group:
+                by_group[key.group_id].append(key)
+        return by_group
 
     def offsets(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
         """By topic and partition, of all share partitions that the group has begun with."""
         return self.offsets_of(self.keys_of([group_id])[group_id])
 
     def offsets_of(self, keys: Iterable[Key]) -> dict[tuple[str, int], ShareOffset]:
-        """The same of these share partitions of one group."""
-        found = {}
+        """``offsets`` of these share partitions of one group."""
+        offsets = {}
         for key in keys:
             name = self.topic_name(key.topic_id)
             log = None if name is None else self.log((key.topic_id, key.partition))
             if name is not None and log is not None and (offset := self._offset(key, log)) is not None:
-                found[name, key.partition] = offset
-        return found
+                offsets[name, key.partition] = offset
+        return offsets
 
     def _offset(self, key: Key, log: Log) -> ShareOffset | None:
         entry, row = self._entries.get(key), self._rows.get(key)
@@ -389,8 +389,8 @@ class ShareService:
         return ShareOffset(start, max(0, log.high_watermark - start - sum(end - first for first, end in state.done)))
 
     def reset(self, group_id: str, topic_id: UUID, partition: int, offset: int, done: Done) -> bool:
-        """The group begins there, whatever was acknowledged. ``done`` is called when that is durable. False: there is no such
-        partition. May block. Raises StorageError, Refusal."""
+        """Set the group's start offset, whatever was acknowledged. ``done`` is called when that is durable. Returns False if the
+        partition does not exist. May block. Raises StorageError, Refusal."""
         log = self.log((topic_id.bytes, partition))
         if log is None:
             return False
@@ -420,9 +420,9 @@ class ShareService:
         return True
 
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
-        """Nothing of the group is kept, of these topics or of all. ``done`` is called when that is durable."""
+        """Forget the group's share partitions of these topics, or all. ``done`` is called when that is durable."""
         wanted = None if topic_ids is None else {topic_id.bytes for topic_id in topic_ids}
-        with self._lock:  # what is being written now is deleted afterwards
+        with self._lock:  # rows that are being written now are deleted afterwards
             writes = list(self._initialising.get(group_id, ()))
         keys = {key for key in self._keys() if key.group_id == group_id}.union(*(write.keys for write in writes))
         self._forget(keys if wanted is None else {key for key in keys if key.topic_id in wanted}, done)
@@ -449,8 +449,8 @@ class ShareService:
             entry.refill(always=True)
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
-        """The group begins with each of these of which it has not begun, by its settings and as the log is now. ``done`` is
-        called when that is durable. May read the disk, and the catalogue's writer does not."""
+        """Begin with those of these partitions that the group has not begun with, by its settings and as the log is now. ``done``
+        is called when that is durable. May read the disk; the catalogue's writer does not."""
         write = _Initialise(self, group_id, partitions)
         write.look()
         with self._lock:
@@ -463,7 +463,7 @@ class ShareService:
             return key in self._rows or (entry is not None and entry.partition is not None)
 
     def _initialised(self, write: "_Initialise", rows: Mapping[Key, bytes]) -> None:
-        """These rows are durable. Whoever has begun with one of them meanwhile has written its own."""
+        """These rows are durable. Share partitions that have begun meanwhile have written rows of their own."""
         late = []
         with self._lock:
             others = self._initialising[write.group_id]
@@ -493,7 +493,7 @@ class ShareService:
             return list(self._entries.values())
 
     def acknowledged(self) -> list[int]:
-        """By acknowledge type, how many records were acknowledged with it."""
+        """By acknowledge type, the number of acknowledged records."""
         counts = self._counts
         for entry in self.entries():
             if (partition := entry.partition) is not None:
@@ -518,10 +518,10 @@ class _Initialise:
             for topic in partitions
             for number in range(topic.first, topic.end)
         )
-        self.forgotten: set[Key] = set()  # since it was asked for; guarded by the lock of the service
+        self.forgotten: set[Key] = set()  # since the request; guarded by the lock of the service
 
     def look(self) -> None:
-        """Where the group begins in partitions that it does not know."""
+        """Find the start offsets of partitions that are new to the group."""
         share, settings = self._share, self._share.settings(self.group_id)
         for topic in self._partitions:
             for number in range(topic.first, topic.end):
@@ -535,7 +535,7 @@ class _Initialise:
                     self._failure = error
                     return
                 except Refusal:
-                    pass  # it is being deleted
+                    pass  # the topic is being deleted
 
     def __call__(self, catalogue: Catalogue) -> None:
         if self._rows is None:
@@ -551,7 +551,7 @@ class _Initialise:
             catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
 
     def _new_rows(self) -> Iterator[tuple[Key, bytes]]:
-        """Of those that nobody has begun with meanwhile. Raises RequestError if there is no memory left."""
+        """Rows of partitions that are still new. Raises RequestError if there is no memory left."""
         settings = self._share.settings(self.group_id)
         for key, start in self._starts.items():
             if not self._share._is_known(key):
@@ -568,5 +568,5 @@ class _Initialise:
 
 
 def _size(key: Key) -> int:
-    """What a share partition counts for."""
+    """The memory that is counted for a share partition."""
     return SHARE_PARTITION_BYTES + len(key.group_id)

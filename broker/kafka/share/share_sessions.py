@@ -1,4 +1,4 @@
-"""Share sessions: which partitions a member fetches from, so that a request names only what changes.
+"""Share sessions: the partitions that a member fetches from, so that a request names only changes.
 
 A session belongs to a member of a group and has an epoch:
 
@@ -12,14 +12,14 @@ A session belongs to a member of a group and has an epoch:
 | any other | one | INVALID_SHARE_SESSION_EPOCH | stays |
 
 After 2147483647 comes 1. A ShareAcknowledge cannot open a session: its epoch 0 is INVALID_SHARE_SESSION_EPOCH. A session ends
-with the connection on which it was opened; what its member holds goes to others then, as when it is closed. A new session of
-the same member keeps what the member holds.
+with the connection on which it was opened; its member's records then go to others, as when it is closed. A new session of the
+same member keeps the member's records.
 
-Bounds: ``max_sessions``, and ``CONNECTION_MAX`` of one connection (a consumer opens one), beyond which a new one is
-SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in one session, and ``ALL_PARTITIONS_MAX`` in all.
+Bounds: ``max_sessions`` in all and ``CONNECTION_MAX`` on a connection (a consumer opens one), beyond which a new session is
+SHARE_SESSION_LIMIT_REACHED; ``PARTITIONS_MAX`` in a session, and ``ALL_PARTITIONS_MAX`` in all.
 
-Any thread; the lock guards the tables, the epochs and the counts. A session's own partitions are changed by its requests. These
-come one at a time; a client that sends several at once harms only itself.
+Any thread; the lock guards the tables, the epochs and the counts. Only its requests change a session's own partitions. They come
+one at a time; a client that sends several at once harms only itself.
 """
 
 from collections import deque
@@ -50,11 +50,11 @@ class ShareSession:
     connection: Any  # its identity
     epoch: int = 1  # of the next request
     links: dict[TopicPartition, Link] = attrs.field(factory=dict, repr=False)
-    # Partitions that cannot be fetched now, because there is no such topic or the client may not read it: looked at each time.
+    # Partitions that cannot be fetched now, because the topic is missing or the client may not read it: checked each time.
     refused: dict[TopicPartition, None] = attrs.field(factory=dict, repr=False)
-    # Those that it does not fetch from any more, and of which the member may still hold records.
+    # Partitions that it no longer fetches from, and of which the member may still hold records.
     left: dict[PartitionEntry, None] = attrs.field(factory=dict, repr=False)
-    # Those of which it is not known yet where the group begins.
+    # Partitions without a known begin of the group.
     unbegun: list[PartitionEntry] = attrs.field(factory=list, repr=False)
     ready: deque[Link] = attrs.field(factory=deque, repr=False)
     waiter: Waiter | None = attrs.field(default=None, repr=False)
@@ -64,10 +64,10 @@ class ShareSession:
 
     @property
     def has_unseen(self) -> bool:
-        """Something has come into the queue that the session's fetch has not looked at."""
+        """Whether the queue has links that the session's fetch has not looked at."""
         try:
             return any(not link.was_seen for link in tuple(self.ready))
-        except RuntimeError:  # something comes just now
+        except RuntimeError:  # another thread appends just now
             return True
 
 
@@ -87,7 +87,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, group_id: str, member_id: str, connection: Any) -> tuple[ShareSession, ShareSession | None]:
-        """A new session, and the one that it replaces. Raises RequestError."""
+        """A new session, and the session that it replaces. Raises RequestError."""
         key = group_id, member_id
         with self._lock:
             old = self._sessions.get(key)
@@ -109,7 +109,7 @@ class ShareSessions:
         return session, old
 
     def use(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session of a request that does not open it. One that closes it has to ``close`` it. Raises RequestError."""
+        """The session of a request that does not open it. A request that closes it calls ``close``. Raises RequestError."""
         with self._lock:
             session = self._sessions.get((group_id, member_id))
             if session is None:
@@ -158,9 +158,9 @@ class ShareSessions:
             return list(self._sessions.values())
 
     def make_room(self, session: ShareSession, partitions: int) -> None:
-        """So many partitions come to the session. Raises RequestError."""
+        """Count new partitions of the session. Raises RequestError."""
         with self._lock:
-            if session.closed:  # meanwhile, on another thread: nobody would give them back
+            if session.closed:  # meanwhile, on another thread: the count would never be given back
                 raise RequestError(ErrorCode.share_session_not_found, "The share session has just been closed.")
             if session.counted + partitions > PARTITIONS_MAX:
                 raise RequestError(

@@ -1,9 +1,9 @@
-"""What is stored of a share partition: a document of the kind ``share-partition``, written by ``broker/metadata/state_store.py``.
+"""The row of a share partition: a document of the kind ``share-partition``, written by ``broker/metadata/state_store.py``.
 
-It has the start offset, what is done with above it, and failed deliveries. The head is fixed; then come two lists of numbers,
-each relative to the one before: the ranges that are done with (hole, length), and the ranges in flight with failed deliveries
-(hole, length, count). Each number takes as many bytes as the largest needs. A share partition with the usual bound of 2,000
-records takes 30 bytes as a rule, and 10 KB if every other record is done with.
+It has the start offset, the finished offsets above it, and failed deliveries. The head is fixed; then come two lists of numbers,
+each relative to the previous: the finished ranges (hole, length), and the ranges in flight with failed deliveries (hole, length,
+count). Each number takes as many bytes as the largest needs. A share partition with the usual bound of 2,000 records usually
+takes 30 bytes, and 10 KB if every other record is finished.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +21,22 @@ from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
 
 _VERSION = 1
-# Version, bytes of a number, state epoch, start offset, how many ranges of each kind.
+# Version, bytes of a number, state epoch, start offset, number of ranges of each kind.
 _HEAD = Struct(">BBiqII")
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class ShareState(NamedTuple):
-    """A copy, so that who encodes it needs no lock."""
+    """A copy, so that encoding needs no lock."""
 
     state_epoch: int
     start: int
-    done: Sequence[tuple[int, int]]  # first offset, the one after the last
-    failed: Sequence[tuple[int, int, int]]  # the same, and how often
+    done: Sequence[tuple[int, int]]  # first offset, the offset after the last
+    failed: Sequence[tuple[int, int, int]]  # the same, and the number of failures
 
     @property
     def end(self) -> int:
-        """The offset after the last one that it knows of."""
+        """The offset after the last in the state."""
         return max(self.start, *(rows[-1][1] for rows in (self.done, self.failed) if rows), 0)
 
     def encode(self) -> bytes:
@@ -61,7 +61,7 @@ def state_of(partition: SharePartition) -> ShareState:
 
 
 def decode(state: bytes) -> ShareState:
-    """Raises StorageError for what ``encode`` has not written."""
+    """Raises StorageError for invalid bytes."""
     try:
         version, width, epoch, start, done_count, failed_count = _HEAD.unpack_from(state)
         if version != _VERSION or width not in _WIDTHS:

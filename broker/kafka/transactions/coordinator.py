@@ -1,27 +1,25 @@
-"""The transaction coordinator: what the handlers call.
+"""The transaction coordinator: the interface for the handlers, joint ends and hanging transactions.
 
 Any thread may call any method. Answers come by callback, on the thread that completes the request: the caller's, the catalogue
-writer's, the marker writer's or the flusher's. ``transaction.py`` decides what a request does, ``executor.py`` carries it out.
+writer's, the marker writer's or the flusher's. ``transaction.py`` decides about a request, ``executor.py`` carries it out.
 
-Aborts hanging transactions: open transactions in the logs that the coordinator does not know.
+``HangingTransactions`` aborts open transactions in the logs that the coordinator does not know. They exist if files were put
+into the data directory, or if the catalogue is an old copy. Nobody would ever end them, and no record behind them would become
+stable. They are aborted partition by partition.
 
-They exist if files were put into the data directory, or if the catalogue is an old copy. Nobody would ever end them, and no
-record behind them would become stable. They are aborted partition by partition. Any thread may call any method.
+``decide`` is pure. It says whether the transactions of several producers may be ended by one decision, and gives their next
+states. Each transaction is asked for its answer to an EndTxn of its own (``transaction.py``). Then:
 
-Whether the transactions of several producers may be ended by one decision, and what each becomes by it. Pure.
+| the transactions                              | the answer                                             |
+|-----------------------------------------------|--------------------------------------------------------|
+| some Ongoing, the others Empty                | the Ongoing transactions are decided, in one change    |
+| some ended as requested, the others Empty     | ``none``: a repeated request                           |
+| all Empty                                     | ``none``: nobody has written anything                  |
+| some Ongoing, some ended as requested         | INVALID_TXN_STATE and the first that has ended         |
+| any refuses (fenced, unknown, ended otherwise)| its error and index; nothing is decided                |
 
-Each transaction is asked what it would answer to an EndTxn of its own (``transaction.py``). Then:
-
-| the transactions are                           | the answer                                            |
-|------------------------------------------------|-------------------------------------------------------|
-| some Ongoing, the others Empty                 | those that are Ongoing are decided, in one change     |
-| some ended as asked for already, others Empty  | ``none``: the same request once more                  |
-| all Empty                                      | ``none``: nobody has written anything                 |
-| some Ongoing, some ended as asked for already  | INVALID_TXN_STATE and the first that has ended        |
-| one refuses (fenced, unknown, ended otherwise) | its error and which it is; nothing is decided         |
-
-In the fourth case the request is a late copy of an older one and must not decide what its sender has begun since. A final refusal
-takes precedence over CONCURRENT_TRANSACTIONS, after which the client asks again.
+In the fourth case the request is a late copy of an older request and must not decide the transactions that its sender has begun
+since. A final refusal takes precedence over CONCURRENT_TRANSACTIONS, after which the client asks again.
 
 Tests: tests/kafka/handlers/test_write_txn_markers.py.
 """
@@ -55,14 +53,14 @@ from protocol.kafka.errors import ErrorCode
 @attrs.frozen
 class Refused:
     error: ErrorCode
-    # Which of the transactions refuses.
+    # Index of the transaction that refuses.
     index: int
 
 
 def decide(
     members: Iterable[tuple[Transaction | None, Claim]], commit: bool, now_ms: int
 ) -> Sequence[State | None] | Refused:
-    """The next state of each, None where nothing changes. The caller makes all of them durable in one change, or none."""
+    """The next state of each, None for no change. The caller makes all of them durable in one change, or none."""
     states: list[State | None] = []
     ended: int | None = None
     wait: Refused | None = None
@@ -116,7 +114,7 @@ class HangingTransactions:
                 self._markers.write(Markers(frozenset([key]), producer_id, epoch, False, _ignore, if_open=True))
 
     def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
-        """Abort one that an operator has found. ``reply`` is called when the markers are durable."""
+        """Abort a transaction for an operator. ``reply`` is called when the markers are durable."""
         errors = {}
         for topic, partition in sorted(partitions):
             target = self._logs.get(topic, partition)
@@ -135,12 +133,12 @@ class HangingTransactions:
 
 
 def _ignore(failed: frozenset[Partition]) -> None:
-    """What could not be written is tried again at the next start."""
+    """Failed markers are tried again at the next start."""
 
 
 # ``reply(error, producer id, epoch)``.
 InitReply = Callable[[ErrorCode, int, int], None]
-# ``reply(error, index of the transaction that refuses)``; the index is -1 if none or all are meant.
+# ``reply(error, index of the transaction that refuses)``; the index is -1 if it concerns none or all.
 JointReply = Callable[[ErrorCode, int], None]
 
 
@@ -194,7 +192,7 @@ class TransactionCoordinator:
             self._executor.delete_topic_offsets(topic)
 
     def shut_down(self) -> None:
-        """Refuse requests from now on. What has been decided is carried out, now or after the next start."""
+        """Refuse requests from now on. Decided transactions are carried out, now or after the next start."""
         self._registry.is_active = False
         self._expiration.stop()
         for entry in self._registry.entries():
@@ -231,12 +229,12 @@ class TransactionCoordinator:
                 reply(ErrorCode.coordinator_not_available, -1, -1)
                 return
         with entry.lock:
-            # If it was forgotten a moment ago: when the client asks again, the id is a new one.
+            # If the id was forgotten a moment ago, it is new when the client asks again.
             result: State | ErrorCode = ErrorCode.not_coordinator
             if not entry.is_forgotten:
                 result = entry.transaction.init(timeout_ms, claim, new_id, self._clock.time_ms())
             if isinstance(result, State) and result.producer_id < 0:
-                result = ErrorCode.concurrent_transactions  # the last epoch was given away meanwhile: ask again
+                result = ErrorCode.concurrent_transactions  # the last epoch was used meanwhile: ask again
             if isinstance(result, State):
                 self._executor.change(entry, result, partial(self._initialized, result, reply))
                 return
@@ -307,7 +305,7 @@ class TransactionCoordinator:
         reply(result)
 
     def end_together(self, members: Sequence[tuple[str, Claim]], commit: bool, reply: JointReply) -> None:
-        """As ``end``, for all of them by one decision: it is durable for all or for none."""
+        """``end`` for several transactions by one decision, which is durable for all or for none."""
         registry = self._registry
         if not registry.is_active:
             reply(ErrorCode.coordinator_not_available, -1)
@@ -336,7 +334,7 @@ class TransactionCoordinator:
     def may_write(self, transactional_id: str | None, producer_id: int) -> ErrorCode:
         """Whether a transactional batch under this id comes from the producer that owns the id."""
         if transactional_id is None:
-            return ErrorCode.transactional_id_authorization_failed  # the code that Kafka answers
+            return ErrorCode.transactional_id_authorization_failed  # Kafka's error code
         entry = self._registry.get(transactional_id)
         if entry is None or not entry.transaction.is_held_by(producer_id):
             return ErrorCode.invalid_producer_id_mapping
@@ -351,10 +349,10 @@ class TransactionCoordinator:
             return entry.transaction.why_refused(claim)
 
     def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
-        """An operator aborts what a producer has open in these partitions.
+        """Abort a producer's open transaction in these partitions, for an operator.
 
-        If it belongs to a transaction that the coordinator knows, the whole transaction is aborted, since it is atomic. ``reply``
-        is called when that is done.
+        If the coordinator knows the transaction, it is aborted as a whole, since it is atomic. ``reply`` is called when that is
+        done.
         """
         registry = self._registry
         if not registry.is_active:
@@ -384,7 +382,7 @@ class TransactionCoordinator:
         return ErrorCode.none, entry.transaction.state
 
     def holder_of(self, producer_id: int) -> tuple[str, int] | None:
-        """The transactional id that has this producer id, and since when (ms) its transaction is open, -1 if none is."""
+        """The transactional id that owns this producer id, and the start (ms) of its open transaction, or -1."""
         entry = self._registry.holder(producer_id)
         state = None if entry is None else entry.transaction.state
         if entry is None or state is None:

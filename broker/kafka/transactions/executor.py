@@ -1,4 +1,4 @@
-"""Carries out what a transaction has decided. Decides nothing itself.
+"""Carries out the decisions of ``transaction.py``. Decides nothing itself.
 
 Every change of a transaction goes to the catalogue's writer, which keeps the order: offsets that were added to a transaction are
 durable before its decision is. The end of a transaction takes these steps:
@@ -8,15 +8,13 @@ durable before its decision is. The end of a transaction takes these steps:
 3. one change of the catalogue commits the offsets of the transaction and completes it;
 4. the groups see the offsets, and the client that ended the transaction gets its answer.
 
-At the start each transaction is in one of these steps, and ``resume`` goes on with the next one. A step that fails is tried again
-after a second. Any thread may call any method.
+At the start each transaction is in one of these steps, and ``resume`` continues with the next. A failed step is repeated after a
+second. Any thread may call any method.
 
-Forgets transactional ids that were unused for longer than ``transactional_id_expiration_ms``.
+``TransactionalIdExpiration`` forgets transactional ids that were unused for longer than ``transactional_id_expiration_ms``. A
+sweep checks all ids, on the catalogue writer's thread, a part at a time.
 
-A sweep looks at all of them, on the catalogue writer's thread, a part at a time.
-
-Tests: tests/kafka/transactions/test_coordinator.py,
-tests/kafka/transactions/test_end_together.py.
+Tests: tests/kafka/transactions/test_coordinator.py, tests/kafka/transactions/test_end_together.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,9 +39,9 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("transactions")
 
-# What could not be written, because the disk is full or a log is offline, is tried again after this long.
+# Delay before a write that failed, because the disk is full or a log is offline, is repeated.
 _RETRY_S = 1.0
-# A transaction whose timeout has passed while a change of it is pending is looked at again after this long.
+# Delay before a transaction whose timeout has passed while a change of it is pending is checked again.
 _TIMEOUT_RETRY_S = 0.1
 
 
@@ -64,7 +62,7 @@ class TransactionExecutor:
         self._writer = groups.writer
         self._registry = registry
         self._markers = markers
-        # Called without the entry's lock when a change is over for which additions have waited.
+        # Called without the entry's lock when a change is over that additions have waited for.
         self.go_on: Callable[[TransactionEntry], None] = _no_additions
 
     def resume(self, entry: TransactionEntry) -> None:
@@ -86,7 +84,8 @@ class TransactionExecutor:
     def change(self, entry: TransactionEntry, state: State, reply: Reply) -> None:
         """Make ``state`` durable and go on from there. The caller holds the entry's lock.
 
-        ``reply`` is called when the change is durable. If that fences a producer, nobody waits for the end of its transaction.
+        ``reply`` is called when the change is durable. If that fences a producer, ``reply`` does not wait for the end of its
+        transaction.
         """
         self._begin([(entry, state)], reply, ends=False)
 
@@ -108,7 +107,7 @@ class TransactionExecutor:
         self._writer.change(write, partial(self._all_changed, entries, reply, ends))
 
     def _addition(self, entry: TransactionEntry, state: State) -> Callable[[Catalogue], None] | None:
-        """The change of the catalogue if an open transaction only grows: its whole row would be rewritten for each partition."""
+        """The change of the catalogue if an open transaction only grows, to avoid rewriting the row for each partition."""
         before = entry.transaction.state
         if before is None or not before.phase is state.phase is Phase.ONGOING:
             return None
@@ -116,7 +115,7 @@ class TransactionExecutor:
         return partial(_add, entry.transaction.transactional_id, sorted(partitions), sorted(groups))
 
     def abort(self, entry: TransactionEntry, state: State, reply: Reply) -> None:
-        """As ``change``, for an abort that also fences the producer: ``reply`` is called when it is carried out."""
+        """``change`` for an abort that also fences the producer: ``reply`` is called when it is carried out."""
 
         def changed(error: ErrorCode) -> None:
             with entry.lock:
@@ -130,7 +129,7 @@ class TransactionExecutor:
     def _all_changed(
         self, entries: list[TransactionEntry], reply: Reply, ends: bool, failure: StorageError | None
     ) -> None:
-        """On the catalogue writer's thread."""
+        """Runs on the catalogue writer's thread."""
         log_failure(failure)
         for entry in entries:
             with entry.lock:
@@ -175,7 +174,7 @@ class TransactionExecutor:
             self._arm(entry, transaction.state, _RETRY_S)  # its timeout had passed
 
     def _allow_appends(self, state: State, known: frozenset[Partition] = frozenset()) -> None:
-        """Let the producer append to the partitions of the transaction, except those that it may append to already."""
+        """Let the producer append to the partitions of the transaction that are not ``known``."""
         self.allow(state, state.partitions - known)
 
     def allow(self, state: State, partitions: Iterable[Partition]) -> None:
@@ -192,12 +191,12 @@ class TransactionExecutor:
     # Offsets ----------------------------------------------------------------------------------------------------------
 
     def add_offsets(self, entry: TransactionEntry, group: str, offsets: Offsets, reply: Reply) -> None:
-        """Make durable that the transaction commits these. The caller holds the entry's lock.
+        """Make these offsets a durable part of the transaction. The caller holds the entry's lock.
 
         COORDINATOR_NOT_AVAILABLE if there is no memory for them.
         """
         added = sum((group, key) not in entry.unstable for key in offsets)
-        # Each is kept here and, until the transaction ends, in its group.
+        # Each offset is kept here and, until the transaction ends, in its group.
         if added and not self._groups.has_memory_for(
             sum(committed.size_bytes for committed in offsets.values()) + added * OFFSET_BYTES
         ):
@@ -208,7 +207,7 @@ class TransactionExecutor:
         self._writer.change(write, partial(self._offsets_added, entry, group, offsets, reply))
 
     def make_unstable(self, entry: TransactionEntry, group: str, keys: Iterable[Partition]) -> None:
-        """From now on readers of stable offsets wait for these. The caller holds the entry's lock."""
+        """Let readers of stable offsets wait for these from now on. The caller holds the entry's lock."""
         added = [key for key in keys if (group, key) not in entry.unstable]
         entry.unstable.update((group, key) for key in added)
         self._groups.offsets.make_unstable(group, added)
@@ -216,7 +215,7 @@ class TransactionExecutor:
     def _offsets_added(
         self, entry: TransactionEntry, group: str, offsets: Offsets, reply: Reply, failure: StorageError | None
     ) -> None:
-        """On the catalogue writer's thread."""
+        """Runs on the catalogue writer's thread."""
         log_failure(failure)
         if failure is None:
             with entry.lock:
@@ -225,10 +224,10 @@ class TransactionExecutor:
         send([partial(reply, _error_of(failure))])
 
     def on_topic_deleted(self, topic: str) -> None:
-        """Groups do not commit anything for the topic any more."""
+        """Groups no longer commit anything for the topic."""
         has_dropped = False
         for entry in self._registry.entries():
-            if not entry.offsets:  # most have none; read without the lock
+            if not entry.offsets:  # the usual case; read without the lock
                 continue
             with entry.lock:
                 has_dropped |= entry.drop_offsets(topic)
@@ -250,8 +249,8 @@ class TransactionExecutor:
         self._markers.write(Markers(partitions, state.producer_id, state.epoch, commit, done, if_open))
 
     def _marked(self, entry: TransactionEntry, failed: frozenset[Partition]) -> None:
-        """The markers are durable, except in the partitions ``failed``. On the thread that has synced the last log, or on the
-        marker writer's."""
+        """The markers are durable, except in the partitions ``failed``. Runs on the thread that has synced the last log, or on
+        the marker writer's."""
         if not failed:
             self._complete(entry)
             return
@@ -262,7 +261,7 @@ class TransactionExecutor:
             state = entry.transaction.state
         send(answers)
         assert state is not None
-        # if_open: the log knows whether a marker was written that is not durable.
+        # if_open: the log knows whether it has a marker that is not durable.
         retry = partial(self._carry_out, entry, state, failed, True)
         self._timer.at(self._clock.monotonic() + _RETRY_S, retry)
 
@@ -276,7 +275,7 @@ class TransactionExecutor:
             self._writer.change(partial(_complete, row, commit), partial(self._completed, entry, state, commit))
 
     def _completed(self, entry: TransactionEntry, state: State, commit: bool, failure: StorageError | None) -> None:
-        """On the catalogue writer's thread."""
+        """Runs on the catalogue writer's thread."""
         if failure is not None:
             log_failure(failure)
             self._timer.at(self._clock.monotonic() + _RETRY_S, partial(self._complete, entry))
@@ -307,12 +306,12 @@ class TransactionExecutor:
         entry.timer = self._timer.at(self._clock.monotonic() + left_s, partial(self._on_timer, entry))
 
     def _on_timer(self, entry: TransactionEntry) -> None:
-        """On the timer's thread, which must not sort some thousand partitions: the catalogue writer's thread does."""
+        """Runs on the timer's thread, which must not sort thousands of partitions: the catalogue writer's thread does."""
         self._writer.call_soon(partial(self._abort_if_timed_out, entry))
 
     def _abort_if_timed_out(self, entry: TransactionEntry) -> None:
         with entry.lock:
-            entry.cancel_timer()  # it may have been set again since this was due
+            entry.cancel_timer()  # it may have been set again meanwhile
             transaction = entry.transaction
             state = transaction.state
             if not self._registry.is_active or state is None or state.phase is not Phase.ONGOING:
@@ -328,7 +327,7 @@ class TransactionExecutor:
 
 
 def _error_of(failure: StorageError | None) -> ErrorCode:
-    """Every client tries again after this one."""
+    """COORDINATOR_NOT_AVAILABLE after a failed write: every client tries again after this code."""
     return ErrorCode.none if failure is None else ErrorCode.coordinator_not_available
 
 
@@ -338,11 +337,11 @@ def log_failure(failure: StorageError | None) -> None:
 
 
 def _no_additions(entry: TransactionEntry) -> None:
-    """Nobody adds to transactions before the coordinator is put together."""
+    """Nobody adds to transactions before the coordinator is assembled."""
 
 
 def _ignore(error: ErrorCode) -> None:
-    """The reply of a timeout, which no client asked for. A failure is logged where it happens, and tried again."""
+    """The reply of a timeout, which no client has requested. A failure is logged where it happens, and tried again."""
 
 
 def _save(rows: list[TransactionRow], catalogue: Catalogue) -> None:
@@ -365,7 +364,7 @@ def _add_pending_offsets(transactional_id: str, group: str, rows: list[OffsetRow
     catalogue.add_pending_offsets(transactional_id, group, rows)
 
 
-# Transactional ids that a sweep looks at before it lets other changes of the catalogue pass.
+# Transactional ids per part of a sweep; other changes of the catalogue pass between the parts.
 _SWEEP_PART = 1000
 
 
@@ -395,10 +394,10 @@ class TransactionalIdExpiration:
         self._sweep(self._registry.entries())
 
     def _sweep(self, entries: list[TransactionEntry]) -> None:
-        """Look at some of them now, and at the others after everything that waits for the writer by then."""
+        """Check a part of the entries now, and queue the rest behind everything that then waits for the writer."""
         try:
             self._forget_unused(entries[:_SWEEP_PART])
-        finally:  # the sweeps go on, whatever fails for one id
+        finally:  # an error for one id must not end the sweeps
             if self._registry.is_active:
                 if len(entries) > _SWEEP_PART:
                     self._writer.call_soon(partial(self._sweep, entries[_SWEEP_PART:]))

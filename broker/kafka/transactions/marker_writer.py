@@ -1,8 +1,8 @@
 """Writes the markers of decided transactions into their partitions, on a thread of its own, and reports when they are durable.
 
-The markers of one transaction are appended one after the other and then wait for the flusher together, so that they share its
-fsyncs with transactions that end at the same time. A transaction of many partitions does so a part at a time: each partition
-takes an fsync, and the others wait only for those of a part.
+The markers of a transaction are appended one after another and then wait for the flusher together, so that they share its
+fsyncs with transactions that end at the same time. A transaction of many partitions is written in parts: each partition takes
+an fsync, and other transactions wait only for those of a part.
 
 Tests: tests/kafka/transactions/test_coordinator.py.
 """
@@ -23,17 +23,17 @@ from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("transactions")
 
-# Kafka counts here how often the coordinator has moved to another node. This broker is the only coordinator.
+# In Kafka this counts the moves of the coordinator between nodes. This broker is the only coordinator.
 COORDINATOR_EPOCH = 0
-# Partitions of one transaction whose markers are written, and wait for their fsyncs, before others get their turn.
+# Partitions of a transaction whose markers are written and synced before other transactions get a turn.
 _PART = 32
 
 
 @attrs.frozen(eq=False)
 class Markers:
-    """What to write. ``done`` gets the partitions whose marker is not durable; it is called on the thread that has synced the
-    last log, or on the marker writer's, and must not block. ``if_open``: write only where the transaction is still open, because
-    some of the markers may have been written before a crash."""
+    """A request to write markers. ``done`` gets the partitions whose marker is not durable; it is called on the thread that has
+    synced the last log, or on the marker writer's, and must not block. ``if_open``: write only where the transaction is still
+    open, because some of the markers may have been written before a crash."""
 
     partitions: frozenset[Partition]
     producer_id: int
@@ -85,11 +85,10 @@ class MarkerWriter(Worker["_Writing"]):
 
 
 class _Writing:
-    """What is left to write of some markers. ``left`` counts the fsyncs of the present part that are still to come, and one more
-    until all of the part is written."""
+    """Progress of a request. ``left`` counts the outstanding fsyncs of the present part, plus one until the part is written."""
 
     def __init__(self, markers: Markers, go_on: "Callable[[_Writing], None]") -> None:
-        """``go_on`` gets this when a part is done and another is left."""
+        """``go_on`` is called with this object when a part is done and another remains."""
         self.markers = markers
         self._go_on = go_on
         self._rest = sorted(markers.partitions, reverse=True)

@@ -1,12 +1,8 @@
-"""The transactional ids of this broker, by id and by the producer id that owns each, and the memory that they take.
+"""The transactional ids of this broker, by id and by producer id, with the memory that they take and their rows.
 
-Decides nothing. Any thread may call any method.
-
-One transactional id in memory: its state machine, lock and timer, the offsets that it will commit, and its size.
-
-Decides nothing. Any thread may use it while it holds the lock.
-
-The state of a transaction as the catalogue stores it, and back.
+Decides nothing. Any thread may call any method of ``TransactionRegistry``. A ``TransactionEntry`` has the state machine, lock,
+timer, offsets and size of a transactional id; any thread may use it while it holds the lock. ``row_of`` and ``state_of`` convert
+between a transaction and its row in the catalogue.
 
 Tests: tests/kafka/transactions/test_coordinator.py.
 """
@@ -29,7 +25,7 @@ Reply = Callable[[ErrorCode], None]
 
 @attrs.frozen(eq=False)
 class Addition:
-    """What a producer adds to its transaction."""
+    """Partitions and groups that a producer adds to its transaction."""
 
     claim: Claim
     partitions: Collection[Partition]
@@ -39,46 +35,46 @@ class Addition:
 
 @attrs.define(eq=False)
 class TransactionEntry:
-    """All fields are guarded by ``lock``. A thread that holds it may take a group's lock. A thread that needs several of
-    these locks takes them in the order of the transactional ids."""
+    """``lock`` guards all fields. A thread that holds it may take a group's lock. A thread that needs several of these locks
+    takes them in the order of the transactional ids."""
 
     transaction: Transaction
     lock: Lock = attrs.Factory(Lock)
-    # Group -> the offsets that it commits with the transaction, as far as they are durable.
+    # Group -> the durable offsets that it commits with the transaction.
     offsets: dict[str, Offsets] = attrs.Factory(dict)
-    # The (group, partition) of the same offsets, from the moment they are requested: readers of stable offsets wait for these.
+    # (group, partition) of these offsets, from their request on: readers of stable offsets wait for them.
     unstable: set[tuple[str, Partition]] = attrs.Factory(set)
     # Called when the decision is carried out.
     end_replies: list[Reply] = attrs.Factory(list)
-    # To be made after the change that is pending. Each is of another connection, which waits for it.
+    # To be made after the pending change. Each comes from another connection, which waits for it.
     additions: list[Addition] = attrs.Factory(list)
-    # The producer that has asked to commit although nothing is open, and was told to ask again.
+    # The producer that tried to commit although nothing is open, and was told to ask again.
     hasty: Claim | None = None
     timer: TimerHandle | None = None
-    # About how much memory `offsets` take.
+    # Approximate memory of `offsets`.
     offsets_bytes: int = 0
     # The part of the coordinator's memory that is counted for this entry.
     counted_bytes: int = 0
-    # No longer in the registry. A thread that still has the entry answers so that the client asks again.
+    # No longer in the registry. A thread that still holds the entry answers so that the client asks again.
     is_forgotten: bool = False
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory of the entry."""
         state = self.transaction.pending or self.transaction.state
         participants = 0 if state is None else len(state.partitions) + len(state.groups)
         name_bytes = 2 * len(self.transaction.transactional_id)
         return TRANSACTION_BYTES + name_bytes + PARTICIPANT_BYTES * participants + self.offsets_bytes
 
     def put_offsets(self, group: str, offsets: Offsets) -> None:
-        """The transaction commits these for the group, which is durable."""
+        """Add offsets of the group that are durable in the transaction."""
         of_group = self.offsets.setdefault(group, {})
         replaced_bytes = sum(of_group[key].size_bytes for key in offsets if key in of_group)
         of_group.update(offsets)
         self.offsets_bytes += sum(committed.size_bytes for committed in offsets.values()) - replaced_bytes
 
     def drop_offsets(self, topic: str) -> bool:
-        """The topic is deleted. False if the transaction commits nothing for it."""
+        """Drop the offsets of a deleted topic. Returns False if there are none."""
         has_dropped = False
         for offsets in self.offsets.values():
             for key in [key for key in offsets if key[0] == topic]:
@@ -87,7 +83,7 @@ class TransactionEntry:
         return has_dropped
 
     def clear_offsets(self) -> None:
-        """The transaction is complete."""
+        """Drop all offsets, because the transaction is complete."""
         self.unstable.clear()
         self.offsets.clear()
         self.offsets_bytes = 0
@@ -110,7 +106,7 @@ class TransactionRegistry:
         self._lock = Lock()  # for changes of the dicts; may be taken under an entry's lock
 
     def load(self, transactional_id: str, state: State) -> None:
-        """One that the catalogue has. Only before ``is_active``."""
+        """Add a transaction from the catalogue. Only before ``is_active``."""
         entry = TransactionEntry(Transaction(transactional_id, state))
         self._entries[transactional_id] = self._holders[state.producer_id] = entry
 
@@ -122,7 +118,7 @@ class TransactionRegistry:
         return self._entries.get(transactional_id)
 
     def active(self, transactional_id: str, refuse: Reply) -> TransactionEntry | None:
-        """For a request about an id that has a producer. If there is none, ``refuse`` is called with the reason."""
+        """The entry, for a request about an id that has a producer. If there is none, calls ``refuse`` with the reason."""
         if not self.is_active:
             refuse(ErrorCode.coordinator_not_available)
             return None
@@ -132,7 +128,7 @@ class TransactionRegistry:
         return entry
 
     def get_or_create(self, transactional_id: str) -> TransactionEntry | None:
-        """None if there is no memory for another one."""
+        """None if there is no memory for another id."""
         entry = self._entries.get(transactional_id)
         if entry is None and self._groups.has_memory_for(TRANSACTION_BYTES + 2 * len(transactional_id)):
             with self._lock:
@@ -146,7 +142,7 @@ class TransactionRegistry:
     # With the entry's lock held ---------------------------------------------------------------------------------------
 
     def set_holder(self, entry: TransactionEntry, before: State | None, state: State) -> None:
-        """The transactional id owns another producer id now."""
+        """Record that the transactional id owns another producer id now."""
         with self._lock:
             if before is not None and self._holders.get(before.producer_id) is entry:
                 del self._holders[before.producer_id]
@@ -162,7 +158,7 @@ class TransactionRegistry:
         self.count(entry)
 
     def count(self, entry: TransactionEntry) -> None:
-        """Something about the entry has changed: count the memory that it takes now."""
+        """Update the memory that is counted for an entry after a change."""
         size_bytes = 0 if entry.is_forgotten else entry.size_bytes
         self._groups.memory.add(size_bytes - entry.counted_bytes)
         entry.counted_bytes = size_bytes

@@ -1,38 +1,36 @@
-"""One transactional id: which producer owns it, and what its transaction does. Pure: no clocks, locks or storage.
+"""The state machine of a transactional id: its producer and its transaction. Pure: no clocks, locks or storage.
 
 A request is either refused with Kafka's error code, or gives the next ``State``. The caller makes that durable before it
 counts: ``begin_change`` keeps it as ``pending``, ``finish_change`` makes it the present state, ``undo_change`` drops it if it
 could not be made durable. While a change is pending further requests are refused, except for offsets of an ongoing transaction
 that grows.
 
-Requests that do not fit are refused as follows, in this order:
+Requests that do not fit are refused, in this order:
 
-- another producer id than the present one: INVALID_PRODUCER_ID_MAPPING;
-- another epoch, or the one above the last, which fences: PRODUCER_FENCED;
+- a producer id other than the present id: INVALID_PRODUCER_ID_MAPPING;
+- an epoch other than the present epoch, or the epoch above the last, which fences: PRODUCER_FENCED;
 - while a change is pending, and in a Prepare... phase: CONCURRENT_TRANSACTIONS;
 - the end of a transaction that is not open: INVALID_TXN_STATE. But if it has ended in the same way already, the request is
   taken for a copy and answered without an error.
 
 An end by transactions version 2 (KIP-890, ``end_and_bump``) is decided together with the next epoch of the producer, or with a
-new producer id after the last epoch. So what the producer has sent before and arrives late is fenced. A producer that names what
-it was before that end is taken for one whose answer was lost:
+new producer id after the last epoch. So requests that the producer has sent before and that arrive late are fenced. If a
+producer names its id and epoch from before that end, the answer to it is taken to be lost:
 
-| the producer    | in the phase   | asks to commit        | asks to abort                            |
-|-----------------|----------------|-----------------------|------------------------------------------|
-| as it is now    | Ongoing        | is decided            | is decided                               |
-| as it is now    | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                |
-| as it is now    | any other      | INVALID_TXN_STATE     | is decided, although nothing is open     |
-| as it was       | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                |
-| as it was       | CompleteCommit | none: it has ended so | INVALID_TXN_STATE                        |
-| as it was       | CompleteAbort  | PRODUCER_FENCED       | none: it has ended so, or has timed out  |
-| as it was       | any other      | PRODUCER_FENCED       | PRODUCER_FENCED                          |
+| the producer names | in the phase   | asks to commit          | asks to abort                           |
+|--------------------|----------------|-------------------------|-----------------------------------------|
+| its present epoch  | Ongoing        | is decided              | is decided                              |
+| its present epoch  | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                 |
+| its present epoch  | any other      | INVALID_TXN_STATE       | is decided, although nothing is open    |
+| its former epoch   | Prepare...     | CONCURRENT_TRANSACTIONS | CONCURRENT_TRANSACTIONS                 |
+| its former epoch   | CompleteCommit | none: it has ended so   | INVALID_TXN_STATE                       |
+| its former epoch   | CompleteAbort  | PRODUCER_FENCED         | none: it has ended so, or has timed out |
+| its former epoch   | any other      | PRODUCER_FENCED         | PRODUCER_FENCED                         |
 
-The phases of a transactional id, by the names of Kafka's TransactionState, as one table (``TABLE``).
-
-A participant is a partition that gets records, or a group whose offsets are committed. A producer of transactions version 2
-(KIP-890) gets the next epoch with each end, and may abort where nothing is open, because it cannot know whether a batch that it
-sent has begun the transaction. Requests that do not fit the phase are refused; a pair that is not in the table is a bug in the
-broker (AssertionError).
+``TABLE`` has the phases of a transactional id, by the names of Kafka's TransactionState. A participant is a partition that gets
+records, or a group whose offsets are committed. A producer of transactions version 2 gets the next epoch with each end, and may
+abort where nothing is open, because it cannot know whether a batch that it sent has begun the transaction. Requests that do not
+fit the phase are refused; a pair that the table lacks is a bug in the broker (AssertionError).
 """
 
 from collections.abc import Collection, Iterable
@@ -105,7 +103,7 @@ next_phase = TABLE.next
 Partition = tuple[str, int]
 
 NONE = -1
-# Short.MAX_VALUE - 1 is the last epoch that a producer is given. One more is reserved to fence it.
+# Short.MAX_VALUE - 1 is the last epoch that a producer is given. The next epoch is reserved to fence it.
 LAST_EPOCH = 2**15 - 2
 _FENCED_EPOCH = LAST_EPOCH + 1
 # Groups of one transaction. In Kafka they are partitions of its offsets topic, of which there are 50. Each change writes all.
@@ -114,7 +112,7 @@ GROUPS_MAX = 1000
 
 @attrs.frozen
 class Claim:
-    """What a producer says that it is (KIP-360)."""
+    """The producer id and epoch that a producer claims to have (KIP-360)."""
 
     producer_id: int
     epoch: int
@@ -127,19 +125,19 @@ class State:
     producer_id: int
     epoch: int
     timeout_ms: int
-    # What the producer said it was when it was given the present id and epoch. If it says so again, that answer was lost.
+    # The producer's claim when it was given the present id and epoch. If it repeats this claim, that answer was lost.
     last: Claim | None = None
     phase: Phase = Phase.EMPTY
     partitions: frozenset[Partition] = frozenset()
     groups: frozenset[str] = frozenset()
     started_ms: int = NONE
     updated_ms: int = NONE
-    # The producer id that the producer has once the decision is carried out, if its last epoch was used.
+    # The producer's id after the decision is carried out, if its last epoch was used.
     next_producer_id: int = NONE
 
     @property
     def successor(self) -> Claim:
-        """What the producer is once the decision is carried out."""
+        """The producer's id and epoch after the decision is carried out."""
         if self.next_producer_id != NONE:
             return Claim(self.next_producer_id, 0)
         return Claim(self.producer_id, self.epoch)
@@ -174,8 +172,8 @@ class Transaction:
     def init(self, timeout_ms: int, claim: Claim | None, new_producer_id: int, now_ms: int) -> State | ErrorCode:
         """A producer takes the transactional id.
 
-        If the next phase is Empty, the producer owns the id. If it is PrepareAbort, the transaction that its predecessor left
-        open is aborted first. ``new_producer_id`` is used if one is needed.
+        If the next phase is Empty, the producer owns the id. If it is PrepareAbort, the open transaction of its predecessor is
+        aborted first. ``new_producer_id`` is used if a new id is needed.
         """
         state = self.state
         if self.pending is not None:
@@ -183,7 +181,7 @@ class Transaction:
         if state is None:
             return State(new_producer_id, 0, timeout_ms, updated_ms=now_ms)
         if state.phase is Phase.DEAD:
-            return ErrorCode.not_coordinator  # forgotten a moment ago; when the client asks again, the id is a new one
+            return ErrorCode.not_coordinator  # forgotten a moment ago; the id is new when the client asks again
         if state.phase in PREPARED:
             return ErrorCode.concurrent_transactions
         if claim is not None and claim not in (Claim(state.producer_id, state.epoch), state.last):
@@ -207,7 +205,7 @@ class Transaction:
     ) -> State | ErrorCode:
         """Add partitions, and groups whose offsets are committed, to the transaction, which begins if none is open.
 
-        ``none`` if all of them are part of it already.
+        ``none`` if all of them are already part of it.
         """
         state = self.state
         error = self._refuse(claim)
@@ -235,9 +233,9 @@ class Transaction:
     def check_group(self, claim: Claim, group: str) -> ErrorCode:
         """Whether offsets of this group may be committed in the transaction now.
 
-        As in Kafka, they may while more partitions or groups are being added to the same ongoing transaction: librdkafka commits
-        offsets on another connection than it adds partitions on, and after a refusal it tries again only 500 ms later. They may
-        not while the end of the transaction is being made durable, because the end would be durable before them.
+        As in Kafka, they may be committed while more partitions or groups are being added to the same ongoing transaction:
+        librdkafka commits offsets on another connection than it adds partitions on, and retries only 500 ms after a refusal.
+        They may not be committed while the end of the transaction is being made durable, because the end would be durable first.
         """
         error = self._refuse_claim(claim)
         state, pending = self.state, self.pending
@@ -275,7 +273,7 @@ class Transaction:
         return ErrorCode.invalid_txn_state
 
     def end(self, claim: Claim, commit: bool, now_ms: int) -> State | ErrorCode:
-        """Commit or abort. ``none`` if the transaction has ended in the same way already."""
+        """Commit or abort. ``none`` if the transaction has already ended in the same way."""
         error = self._refuse(claim)
         state = self.state
         if error or state is None:
@@ -289,15 +287,15 @@ class Transaction:
         return ErrorCode.concurrent_transactions if state.phase is prepared else ErrorCode.invalid_txn_state
 
     def end_and_bump(self, claim: Claim, commit: bool, new_producer_id: int, now_ms: int) -> State | ErrorCode:
-        """As ``end``, by transactions version 2: see the table above. ``new_producer_id`` is used if one is needed.
+        """``end`` by transactions version 2: see the table above. ``new_producer_id`` is used if a new id is needed.
 
-        After ``none`` the producer is what ``state`` says.
+        After ``none``, ``state`` has the producer's id and epoch.
         """
         state = self.state
         event = TransactionEvent.COMMIT_DECIDED if commit else TransactionEvent.ABORT_DECIDED
         if state is not None and state.phase is not Phase.DEAD and claim == state.last:
             refused = self._refuse_copy(state, commit)
-            # An epoch above the last one fences, and is given to nobody.
+            # An epoch above the last fences, and no producer gets it.
             if refused or state.epoch <= LAST_EPOCH:
                 return refused
         else:
@@ -320,7 +318,7 @@ class Transaction:
         )
 
     def _refuse_copy(self, state: State, commit: bool) -> ErrorCode:
-        """The answer to a producer that names what it was before its transaction was ended."""
+        """The answer to a producer that names its id and epoch from before the end of its transaction."""
         if self.pending is not None or state.phase in PREPARED:
             return ErrorCode.concurrent_transactions
         if state.phase is Phase.COMPLETE_COMMIT:
@@ -336,11 +334,11 @@ class Transaction:
         state = self.state
         if state is None or self.pending is not None or state.deadline_ms is None or now_ms < state.deadline_ms:
             return None
-        # The producer that was too slow may go on with the next epoch, if it asks for it before another producer does.
+        # The slow producer may go on with the next epoch, if it asks for it before another producer does.
         return _fence(state, TransactionEvent.TIMED_OUT, Claim(state.producer_id, state.epoch), now_ms)
 
     def abort(self, claim: Claim, partitions: frozenset[Partition], now_ms: int) -> State | ErrorCode:
-        """An operator aborts what this producer has open in one of these partitions; ``none`` if nothing is open there."""
+        """Abort this producer's open transaction in these partitions, for an operator; ``none`` if nothing is open there."""
         error = self._refuse(claim)
         state = self.state
         if error or state is None:
@@ -352,7 +350,7 @@ class Transaction:
         return _fence(state, TransactionEvent.OPERATOR_ABORTED, claim, now_ms)
 
     def complete(self, now_ms: int) -> State:
-        """What a decided transaction becomes once all its markers are durable."""
+        """The next state of a decided transaction, once all its markers are durable."""
         state = self.state
         assert state is not None
         assert self.pending is None
@@ -374,7 +372,7 @@ class Transaction:
         return now_ms - state.updated_ms >= expiration_ms
 
     def forget(self) -> None:
-        """End the transactional id, which was unused for long."""
+        """End a transactional id that was unused for long."""
         assert self.state is not None
         self.state = attrs.evolve(self.state, phase=next_phase(self.state.phase, TransactionEvent.ID_EXPIRED))
 
@@ -390,17 +388,17 @@ class Transaction:
         if state is None or state.phase is Phase.DEAD:
             return ErrorCode.invalid_producer_id_mapping
         if claim.producer_id != state.producer_id:
-            # It may have been told what it will be before the decision is carried out.
+            # The producer may have been told its next id before the decision is carried out.
             is_early = claim.producer_id == state.next_producer_id != NONE
             return ErrorCode.concurrent_transactions if is_early else ErrorCode.invalid_producer_id_mapping
-        # The epoch above the last one fences. Who names it has guessed it.
+        # Only a guess can name the epoch above the last, which fences.
         if claim.epoch != state.epoch or claim.epoch > LAST_EPOCH:
             return ErrorCode.producer_fenced
         return ErrorCode.none
 
 
 def _fence(state: State, event: TransactionEvent, last: Claim | None, now_ms: int) -> State:
-    """The transaction is aborted, and its producer's epoch is no longer valid."""
+    """Abort the transaction and invalidate its producer's epoch."""
     return attrs.evolve(
         state, phase=next_phase(state.phase, event), epoch=state.epoch + 1, last=last, updated_ms=now_ms
     )

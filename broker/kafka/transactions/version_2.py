@@ -1,22 +1,19 @@
-"""What producers of transactions version 2 ask for (KIP-890), beside the classic flow in ``coordinator.py``.
+"""Requests of producers of transactions version 2 (KIP-890), beside the classic flow in ``coordinator.py``.
 
 Such a producer sends no AddPartitionsToTxn and no AddOffsetsToTxn: its first batch for a partition, and its first commit of a
 group's offsets, add these to the transaction. The addition is durable before the batch is appended, as with the classic flow.
-Requests on several connections may add to one transaction at the same time, while each change of it takes an fsync: those that
-come meanwhile wait, and the next change makes all of them.
+Requests on several connections may add to a transaction at the same time, while each change of it takes an fsync: additions that
+arrive meanwhile wait, and the next change makes all of them.
 
-With each end the producer gets a new epoch, so that no batch from before can be appended after it. ``transaction.py`` has the
-table of what an end is answered.
+With each end the producer gets a new epoch, so that no earlier batch can be appended after it. ``transaction.py`` has the table
+of the answers.
 
 Any thread may call any method; answers come by callback, on the thread that completes the request. Both kinds of producers may
-use a transactional id one after the other, and a transaction that one kind has begun may be ended by the other.
+use a transactional id one after the other, and either kind may end a transaction that the other has begun.
 
-The first batch for a partition adds it to the transaction of its producer (KIP-890): what Produce does for that.
-
-A request with such a batch is parked while the addition is being made durable, and handled again afterwards; no thread waits.
-The batches of the same partition that follow are appended like any others.
-
-``missing`` runs on a processor, the rest on a handler; the answer comes on the catalogue writer's thread.
+``missing`` and ``FirstBatches`` are Produce's part. A request with the first batch for a partition is parked while the addition
+is being made durable, and handled again afterwards; no thread waits. Later batches of the partition are appended like any
+others. ``missing`` runs on a processor, the rest on a handler; the answer comes on the catalogue writer's thread.
 
 Tests: tests/kafka/handlers/test_transactions_version_2.py.
 """
@@ -42,7 +39,7 @@ from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import HEADER_SIZE, TRANSACTIONAL
 
-# ``reply(error, producer id, epoch)``: what the producer is after the end of its transaction.
+# ``reply(error, producer id, epoch)``: the producer's id and epoch after the end of its transaction.
 EndReply = Callable[[ErrorCode, int, int], None]
 
 
@@ -67,7 +64,7 @@ class TransactionsVersion2:
     def add_partitions(
         self, transactional_id: str, claim: Claim, partitions: Collection[Partition], reply: Reply
     ) -> None:
-        """A batch is about to be appended to each of these. After ``none`` it may be, until the transaction is ended."""
+        """Add partitions before batches are appended to them. After ``none`` they accept batches until the transaction ends."""
         entry = self._registry.active(transactional_id, reply)
         if entry is not None:
             self._add(entry, Addition(claim, partitions, (), reply))
@@ -104,17 +101,17 @@ class TransactionsVersion2:
         send(answers)
 
     def _go_on(self, entry: TransactionEntry) -> None:
-        """The change is over for which these have waited. On the catalogue writer's thread."""
+        """The change that these additions have waited for is over. Runs on the catalogue writer's thread."""
         with entry.lock:
             pending = entry.transaction.pending
             if pending is not None and pending.phase is Phase.ONGOING:
-                return  # the same producer has come first with one more: now they wait for that one
+                return  # another change of the same producer came first: wait for that
             additions, entry.additions = entry.additions, []
             answers = self._make(entry, additions) if additions else []
         send(answers)
 
     def _make(self, entry: TransactionEntry, additions: list[Addition]) -> list[partial[None]]:
-        """Make additions of one producer as one change. Returns the answers to send, if they are known already."""
+        """Make additions of a producer as one change. Returns the answers that are known already."""
         claim = additions[0].claim
         partitions = {key for addition in additions for key in addition.partitions}
         groups = {group for addition in additions for group in addition.groups}
@@ -125,7 +122,7 @@ class TransactionsVersion2:
                 return []
             result = ErrorCode.coordinator_not_available
         elif not result:
-            # All of them take part already, but not every log may know it: one may have been made again since, or been offline.
+            # All of them take part already, but a log that was made again since, or was offline, may not know it.
             state = entry.transaction.state
             assert state is not None
             self._executor.allow(state, partitions)
@@ -155,13 +152,13 @@ class TransactionsVersion2:
                 if result.successor.epoch <= LAST_EPOCH:
                     self._executor.end([(entry, result)], partial(_ended, result.successor, reply))
                     return
-                result = ErrorCode.concurrent_transactions  # the last epoch was given away meanwhile: ask again
+                result = ErrorCode.concurrent_transactions  # the last epoch was used meanwhile: ask again
             state = entry.transaction.state
             if not result and state is not None:
                 successor = state.successor
             if result == ErrorCode.invalid_txn_state and state is not None and claim == state.successor != entry.hasty:
-                # Java's producer (4.3) now and then asks to commit before it has sent the first batch, which no request precedes
-                # any more. Asked once more, it sends its batches first. Who has none is refused the second time.
+                # Java's producer (4.3) sometimes asks to commit before it has sent the first batch, which no request precedes
+                # any longer. Asked again, it sends its batches first. A producer without batches is refused the second time.
                 entry.hasty = claim
                 result = ErrorCode.concurrent_transactions
         reply(result, successor.producer_id, successor.epoch)
@@ -194,15 +191,15 @@ def _ended(successor: Claim, reply: EndReply, error: ErrorCode) -> None:
 
 K = TypeVar("K")
 
-# The first version of Produce whose batches may do that: clients use it only where transaction.version is 2.
+# The first version of Produce whose batches add partitions: clients use it only where transaction.version is 2.
 FIRST_VERSION = 12
 
-# Where the header of a batch has these. It is not verified here; an append does that.
+# Offsets of these fields in a batch header. The header is not verified here; an append does that.
 _ATTRIBUTES = 22
 _PRODUCER = Struct(">qh")
 _PRODUCER_AT = 43
 
-# Kafka's codes for a producer, by those of the coordinator.
+# Produce's error codes by those of the coordinator.
 _TRANSLATED = {
     ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
     ErrorCode.coordinator_not_available: ErrorCode.not_enough_replicas,
@@ -211,20 +208,20 @@ _TRANSLATED = {
 
 
 def missing(batches: Iterable[tuple[K, Log | None, memoryview | None]]) -> dict[K, tuple[Claim, Log]]:
-    """The batches of transactions that their partitions do not take part in yet, each by the key that came with it."""
-    found = {}
+    """The batches of transactions whose partitions do not take part yet, by key."""
+    claims = {}
     for key, log, records in batches:
         if log is None or records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES] & TRANSACTIONAL:
             continue
         producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
         if not log.transactions.allows(producer_id, epoch):
-            found[key] = Claim(producer_id, epoch), log
-    return found
+            claims[key] = Claim(producer_id, epoch), log
+    return claims
 
 
 @attrs.define(eq=False)
 class FirstBatches:
-    """What came of the additions that one request needs: the errors of those batches that must not be appended."""
+    """The result of a request's additions: the errors of the batches that must not be appended."""
 
     errors: dict[Any, ErrorCode] = attrs.Factory(dict)
 
@@ -235,10 +232,10 @@ class FirstBatches:
         wanted: Mapping[Any, tuple[Claim, Log]],
         done: Callable[[], None],
     ) -> None:
-        """``wanted``: what ``missing`` has found. ``done`` is called when it is known whether the batches may be appended."""
+        """``wanted``: the result of ``missing``. ``done`` is called when it is known whether the batches may be appended."""
         claim = next(iter(wanted.values()))[0]
         logs = {key: log for key, (of_batch, log) in wanted.items() if of_batch == claim}
-        # A request has one transactional id, and that has one producer.
+        # A request has one transactional id, which has one producer.
         self.errors = dict.fromkeys(wanted.keys() - logs.keys(), ErrorCode.invalid_producer_id_mapping)
 
         def answered(error: ErrorCode) -> None:

@@ -123,7 +123,7 @@ class ClassicGroupDriver:
         return error
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and have the group do what falls due at the moment when it does."""
+        """Let time pass, with ``expire`` at each deadline."""
         end = self.now + seconds
         while self.group.wake <= end:
             self.now = max(self.now, self.group.wake)

@@ -56,7 +56,7 @@ class GroupHarness:
         self.config = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0} | settings)  # groups begin at once
         self.clock = TestClock()
         self.topics = {"orders", "payments"}
-        # What consumer groups see of topics.
+        # The consumer groups' view of topics.
         self.infos: dict[str, TopicInfo] = {}
         self._directory = directory
         self._ids_made: set[UUID] = set()
@@ -75,14 +75,14 @@ class GroupHarness:
         self.groups.open(self.topics.__contains__)
 
     def restart(self, *, clean: bool = True) -> None:
-        """Stop and start. If not ``clean``, what the writer has not written is lost."""
+        """Stop and start. If not ``clean``, everything unwritten is lost."""
         if clean:
             self.groups.close()
         self.catalogue.close()
         self._open()
 
     def write(self) -> None:
-        """Run the writer, and the thread of assignments, until nothing is left to do."""
+        """Run the writer, and the thread of assignments, until they have nothing to do."""
         while self.groups.writer.step(0) or self.groups.worker.step(0):
             pass
 
@@ -98,7 +98,7 @@ class GroupHarness:
     # Topics, as consumer groups see them ----------------------------------------------------------------------------
 
     def topic(self, name: str, partitions: int) -> None:
-        """Make it, or let it grow."""
+        """Make the topic, or let it grow."""
         before = self.infos.get(name)
         topic_id = UUID(int=1 + len(self._ids_made)) if before is None else before.topic_id
         self._ids_made.add(topic_id)
@@ -152,7 +152,7 @@ class GroupHarness:
     def commit(
         self, group: str, offsets: dict[Partition, int], committer: Committer = NOBODY, **more: Any
     ) -> "CommitAnswer":
-        """Is answered once the writer has run."""
+        """The answer, once the writer has run."""
         now_ms = self.clock.time_ms()
         values = {"leader_epoch": -1, "metadata": "", "commit_ms": now_ms} | more
         rows: Offsets = {key: CommittedOffset(offset=offset, **values) for key, offset in offsets.items()}
@@ -161,7 +161,7 @@ class GroupHarness:
         return answer
 
     def committed(self, group: str) -> dict[Partition, int]:
-        """The offsets that a client is told that asks for all of them."""
+        """The offsets in the answer to a client that asks for all of them."""
         error, topics = self.groups.offsets.fetch(group, None)
         assert error == ErrorCode.none
         return {
@@ -172,7 +172,7 @@ class GroupHarness:
         }
 
     def stored(self, group: str) -> dict[Partition, int]:
-        """The offsets that the catalogue has."""
+        """The offsets in the catalogue."""
         return {(row.topic, row.partition): row.offset for row in self.catalogue.load_offsets() if row.group == group}
 
     def listed(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The memory and the work that one client can cause, in one group and in all groups together, are bounded."""
+"""The memory and the work that a client can cause, in one group and in all groups together, are bounded."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
 
 
 class Instant(float):
-    """A time that counts comparisons: a measure of what a group's deadlines cost that is the same on every machine."""
+    """A time that counts comparisons, as a machine-independent measure of the cost of a group's deadlines."""
 
     compared = 0
 
@@ -53,7 +53,7 @@ class Instant(float):
 # Pending members ------------------------------------------------------------------------------------------------------
 
 
-def test_the_number_of_pending_members_is_bounded() -> None:
+def test_number_of_pending_members_is_bounded() -> None:
     group = ClassicGroupDriver()
     first = group.join()
     for _ in range(20_000):
@@ -66,14 +66,14 @@ def test_the_number_of_pending_members_is_bounded() -> None:
     assert (len(group.group._pending), group.group._pending.size_bytes) == (0, 0)
 
 
-def test_the_bytes_of_pending_members_are_bounded() -> None:
+def test_bytes_of_pending_members_are_bounded() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=64 * KIB))
     for _ in range(200):
         group.join(instance=None, client_host="h", protocols=[("p", b"")])
     assert 0 < group.group._pending.size_bytes <= 64 * KIB
 
 
-def test_many_pending_members_expire_in_a_few_steps_each() -> None:
+def test_many_pending_members_expire_in_few_steps_each() -> None:
     group, count = ClassicGroupDriver(), 1_000
     group.now = Instant(0.0)
     for _ in range(count):
@@ -97,7 +97,7 @@ def test_many_members_expire_in_a_few_steps_each() -> None:
 
 
 def generation_of(group: ClassicGroupDriver, count: int) -> list[str]:
-    """A generation of ``count`` members. One more has joined first and not come back for the rebalance."""
+    """A generation of ``count`` members. Another member has joined first and not come back for the rebalance."""
     group.now = Instant(0.0)
     for _ in range(count + 1):
         group.join(version=3)
@@ -115,7 +115,7 @@ def expire(group: ClassicGroupDriver, now: float) -> None:
 # One group --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
+def test_member_with_oversized_metadata_is_refused() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     for version in (3, 9):
         assert group.join(version=version, protocols=[("range", bytes(MIB))]).error == ErrorCode.group_max_size_reached
@@ -124,7 +124,7 @@ def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
     assert (group.group.size_bytes, len(group.group._pending)) == (0, 0)
 
 
-def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on() -> None:
+def test_group_at_byte_bound_admits_nobody_and_continues() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     large = [("range", bytes(400 * KIB))]
     first, second = group.stable(2, protocols=large)
@@ -132,7 +132,7 @@ def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on(
     assert group.join(instance="static", protocols=large).error == ErrorCode.group_max_size_reached
     assert group.group.state is ClassicGroupState.STABLE, "a refused join does not disturb the members"
     assert group.heartbeat(first) == ErrorCode.none
-    again = group.join(first, protocols=large)  # the metadata that it has already is not counted twice
+    again = group.join(first, protocols=large)  # its present metadata is not counted twice
     assert again.is_parked
     assert group.join(second, protocols=[("range", bytes(700 * KIB))]).error == ErrorCode.group_max_size_reached
     assert group.join(second, protocols=large).error == ErrorCode.none
@@ -141,7 +141,7 @@ def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on(
     assert group.join(protocols=large).error == ErrorCode.member_id_required, "there is memory again"
 
 
-def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
+def test_oversized_assignment_is_refused_as_by_kafka() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     follower = group.join_new()
@@ -151,19 +151,19 @@ def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
     assert (answer.error, waiting.error) == (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error)
     assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert not group.saves
-    for one in (leader, follower):
-        last = group.join(one.member_id)
+    for member in (leader, follower):
+        last = group.join(member.member_id)
     assert last.error == ErrorCode.none
 
 
-def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
+def test_assignment_to_unknown_members_does_not_count() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     sync = group.sync(leader.member_id, assignments={"stranger": bytes(2 * MIB), leader.member_id: b"mine"})
     assert (sync.error, sync.result.assignment) == (ErrorCode.none, b"mine")
 
 
-def test_the_number_of_topic_names_that_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_topic_names_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "_NAMES_MAX", 10)
     same = bytes(encode_subscription(["t"] * 6))
     assert subscribed_topics([same] * 1_000) == {"t"}
@@ -183,7 +183,7 @@ def used(harness: GroupHarness) -> int:
     return harness.groups.memory.used_bytes
 
 
-def test_the_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
+def test_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
     stable = small.stable("mine")
     errors = [small.join(f"g-{n}").error for n in range(1_000)]
     made = errors.count(ErrorCode.member_id_required)
@@ -200,7 +200,7 @@ def test_the_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
     assert small.join("g-1").error == ErrorCode.member_id_required
 
 
-def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
+def test_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert small.join("g", protocols=()).error == ErrorCode.inconsistent_group_protocol
     small.groups.offsets.commit(
         "h", NOBODY, {ORDERS_0: CommittedOffset(1, -1, "x" * 5_000, 0)}, errors := CommitAnswer()
@@ -210,7 +210,7 @@ def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert (small.listed(), used(small)) == ({}, 0)
 
 
-def test_the_memory_of_all_offsets_is_bounded(small: GroupHarness) -> None:
+def test_memory_of_all_offsets_is_bounded(small: GroupHarness) -> None:
     answers = [small.commit("g", {("orders", n): 7}) for n in range(5_000)]
     small.write()
     errors = [answer.error for answer in answers]
@@ -246,7 +246,7 @@ def test_everything_that_is_removed_frees_its_memory(small: GroupHarness) -> Non
 # Threads ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> None:
+def test_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> None:
     harness = new_harness()
     for _ in range(10):
         harness.join("g")
@@ -257,7 +257,7 @@ def test_the_timer_leaves_the_work_to_the_writer(new_harness: MakeHarness) -> No
     assert harness.listed() == {}
 
 
-def test_a_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
+def test_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
     harness = new_harness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
     for n in range(250):
         harness.commit(f"g-{n}", {ORDERS_0: 7})
@@ -276,7 +276,7 @@ def test_a_sweep_lets_commits_pass(new_harness: MakeHarness) -> None:
     assert harness.listed() == {"new": "Empty"}
 
 
-def test_a_request_with_many_members_is_processed_in_parts(
+def test_request_with_many_members_is_processed_in_parts(
     new_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
@@ -292,9 +292,7 @@ def test_a_request_with_many_members_is_processed_in_parts(
     ),
     st.integers(1, 6),
 )
-def test_offsets_are_fetched_in_parts_in_the_order_of_the_request(
-    wanted: list[tuple[str, list[int]]], most: int
-) -> None:
+def test_offsets_are_fetched_in_parts_in_request_order(wanted: list[tuple[str, list[int]]], most: int) -> None:
     parts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offset_coordinator, "LOCKED_MAX", most)

@@ -24,7 +24,7 @@ HAS_MEMBERS_IN_A_GENERATION = {S.COMPLETING_REBALANCE, S.STABLE}
 
 
 def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroupState | None:
-    """What the meaning of the event says; None if it cannot happen in that state."""
+    """The next state by the meaning of the event; None if it cannot happen in that state."""
     if event is E.BROKER_STOPPED:
         return S.DEAD
     if event is E.GROUP_DELETED:
@@ -39,21 +39,21 @@ def expected(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroup
         return S.PREPARING_REBALANCE if state is S.COMPLETING_REBALANCE else None
     if event is E.LIMIT_LOWERED:
         return S.PREPARING_REBALANCE if state is S.STABLE else None
-    # The rest begins a rebalance: something has changed about the members of a generation, or an empty group has a first one.
+    # The rest begins a rebalance: the members of a generation have changed, or an empty group has a first member.
     begins = state in HAS_MEMBERS_IN_A_GENERATION or (state is S.EMPTY and event is E.MEMBER_JOINED)
     return S.PREPARING_REBALANCE if begins else None
 
 
-def test_every_pair_does_what_the_event_means() -> None:
+def test_every_pair_follows_the_event() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
-def test_the_docstring_explains_every_event() -> None:
+def test_docstring_explains_every_event() -> None:
     explained = re.findall(r"\b([A-Z_]+)(?=[:,])", classic_states.__doc__ or "")
     assert {event.name for event in ClassicGroupEvent} <= set(explained)
 
 
-def test_a_state_follows_exactly_those_that_it_follows_in_kafka() -> None:
+def test_states_follow_each_other_as_in_kafka() -> None:
     assert {state: {before for (before, _), after in TABLE.items() if after is state} for state in S} == PREVIOUS
 
 

@@ -1,5 +1,5 @@
 """Consumer groups of KIP-848 in the coordinator: durable before answered, restarts, changes of topics, of settings and of the
-protocol. What a group decides is tested in tests/kafka/groups/consumer."""
+protocol. The decisions of a group are tested in tests/kafka/groups/consumer."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ SESSION = "consumer.session.timeout.ms"
 
 
 class Member:
-    """A client that does as it is told."""
+    """An obedient client."""
 
     def __init__(self, harness: GroupHarness, member_id: str, group: str = "g") -> None:
         self.harness, self.id, self.group, self.epoch = harness, member_id, group, 0
@@ -49,7 +49,7 @@ class Member:
         return self
 
     def beat(self, **how: Any) -> HeartbeatResult:
-        """Says what it owns, and takes what it is told."""
+        """Report the owned partitions, and take the assigned."""
         parked = self.ask(self.epoch, **{"owned": self.owned, **how})
         self.harness.write()
         return self.take(parked.result)
@@ -76,7 +76,7 @@ def harness(harness: GroupHarness) -> GroupHarness:
 
 
 def settled(*members: Member, rounds: int = 5) -> list[int]:
-    """How many partitions each has in the end; nobody has another's."""
+    """The number of partitions of each in the end; nobody has another's."""
     for _ in range(rounds):
         for member in members:
             member.beat()
@@ -86,15 +86,15 @@ def settled(*members: Member, rounds: int = 5) -> list[int]:
 
 
 def described(harness: GroupHarness, group: str = "g") -> ConsumerGroupDescription:
-    found = harness.groups.consumers.describe(group)
-    assert isinstance(found, ConsumerGroupDescription)
-    return found
+    description = harness.groups.consumers.describe(group)
+    assert isinstance(description, ConsumerGroupDescription)
+    return description
 
 
 # Durability ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_join_is_answered_when_it_is_durable(harness: GroupHarness) -> None:
+def test_join_is_answered_when_it_is_durable(harness: GroupHarness) -> None:
     member = Member(harness, "a")
     parked = member.ask_join("orders")
     assert parked.is_parked
@@ -103,7 +103,7 @@ def test_a_join_is_answered_when_it_is_durable(harness: GroupHarness) -> None:
     assert member.partitions == 6
 
 
-def test_a_heartbeat_that_changes_nothing_is_answered_at_once_and_writes_nothing(harness: GroupHarness) -> None:
+def test_unchanged_heartbeat_is_answered_at_once_without_write(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     transactions = harness.database.transactions
     parked = member.ask(member.epoch)
@@ -112,7 +112,7 @@ def test_a_heartbeat_that_changes_nothing_is_answered_at_once_and_writes_nothing
     assert harness.database.transactions == transactions
 
 
-def test_a_join_that_cannot_be_written_is_refused_and_may_be_repeated(harness: GroupHarness) -> None:
+def test_join_that_cannot_be_written_may_be_repeated(harness: GroupHarness) -> None:
     harness.database.full = True
     member = Member(harness, "a")
     parked = member.ask_join("orders")
@@ -138,7 +138,7 @@ def test_members_live_on_after_a_restart(harness: GroupHarness, clean: bool) -> 
     assert {member.id: (member.epoch, member.owned) for member in members} == before
 
 
-def test_what_was_not_answered_may_be_lost_and_nobody_has_too_much(harness: GroupHarness) -> None:
+def test_lost_unanswered_changes_give_nobody_too_much(harness: GroupHarness) -> None:
     first = Member(harness, "a").join("orders")
     second = Member(harness, "b")
     second.ask_join("orders")
@@ -149,7 +149,7 @@ def test_what_was_not_answered_may_be_lost_and_nobody_has_too_much(harness: Grou
     assert settled(first, second) == [3, 3]
 
 
-def test_a_member_that_was_silent_during_a_whole_session_is_fenced_also_after_a_restart(harness: GroupHarness) -> None:
+def test_silent_member_is_fenced_also_after_restart(harness: GroupHarness) -> None:
     members = [Member(harness, name).join("orders") for name in "ab"]
     assert settled(*members) == [3, 3]
     harness.restart(clean=False)
@@ -176,7 +176,7 @@ def test_five_hundred_joins_are_few_transactions(harness: GroupHarness) -> None:
 # Errors -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_of_a_group_that_does_not_exist_is_told_so(harness: GroupHarness) -> None:
+def test_member_of_missing_group_is_told_so(harness: GroupHarness) -> None:
     result = Member(harness, "a", "none").ask(3).result
     assert (result.error, result.message) == (ErrorCode.group_id_not_found, "Group none not found.")
     assert "none" not in harness.groups.names()
@@ -191,9 +191,7 @@ def test_a_member_of_a_group_that_does_not_exist_is_told_so(harness: GroupHarnes
         ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
     ],
 )
-def test_a_join_that_is_refused_leaves_no_group_behind(
-    harness: GroupHarness, how: dict[str, Any], error: ErrorCode
-) -> None:
+def test_refused_join_leaves_no_group_behind(harness: GroupHarness, how: dict[str, Any], error: ErrorCode) -> None:
     parked = Member(harness, "a").ask_join("orders", **how)
     harness.write()
     assert parked.error == error
@@ -201,7 +199,7 @@ def test_a_join_that_is_refused_leaves_no_group_behind(
     assert list(harness.groups.names()) == []
 
 
-def test_a_join_for_which_no_memory_is_left_is_refused(new_harness: Any) -> None:
+def test_join_without_free_memory_is_refused(new_harness: Any) -> None:
     harness = new_harness(coordinator_max_bytes=1024 * 1024)
     harness.topic("orders", 6)
     errors = []
@@ -214,7 +212,7 @@ def test_a_join_for_which_no_memory_is_left_is_refused(new_harness: Any) -> None
     assert harness.groups.memory.used_bytes <= 1024 * 1024
 
 
-def test_a_broker_that_stops_refuses_heartbeats_and_answers_those_that_wait(harness: GroupHarness) -> None:
+def test_stopping_broker_refuses_heartbeats_and_answers_waiting_ones(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     waiting = Member(harness, "b").ask_join("orders")
     harness.groups.close()
@@ -233,14 +231,14 @@ def test_new_partitions_reach_the_members(harness: GroupHarness) -> None:
     assert settled(*members) == [4, 4]
 
 
-def test_a_topic_that_is_made_later_reaches_those_who_wait_for_it(harness: GroupHarness) -> None:
+def test_later_created_topic_reaches_its_waiting_subscribers(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("later")
     assert member.partitions == 0
     harness.topic("later", 3)
     assert settled(member) == [3]
 
 
-def test_a_deleted_topic_is_taken_from_its_members_with_its_offsets(harness: GroupHarness) -> None:
+def test_deleted_topic_leaves_its_members_with_its_offsets(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     harness.commit("g", {("orders", 0): 5}, Committer("a", None, member.epoch, True))
     harness.write()
@@ -261,7 +259,7 @@ def test_topics_that_nobody_reads_disturb_no_group(harness: GroupHarness) -> Non
 
 
 @needs_re2
-def test_a_regular_expression_gets_topics_that_are_made_later(harness: GroupHarness) -> None:
+def test_regular_expression_gets_later_created_topics(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     member = Member(harness, "a").join(subscribed_topic_regex="payments-.*")
     assert member.partitions == 2
@@ -275,7 +273,7 @@ def test_a_regular_expression_gets_topics_that_are_made_later(harness: GroupHarn
 
 
 @needs_re2
-def test_a_regular_expression_gets_only_topics_that_its_client_may_describe(harness: GroupHarness) -> None:
+def test_regular_expression_gets_only_describable_topics(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     harness.topic("payments-secret", 4)
     asked: list[object] = []
@@ -291,7 +289,7 @@ def test_a_regular_expression_gets_only_topics_that_its_client_may_describe(harn
 
 
 @needs_re2
-def test_until_somebody_can_be_asked_for_after_a_restart_members_keep_what_they_have(harness: GroupHarness) -> None:
+def test_members_keep_matches_while_rights_are_unknown(harness: GroupHarness) -> None:
     harness.topic("payments-eu", 2)
     member = Member(harness, "a").join(subscribed_topic_regex="payments-.*", context="someone")
     assert settled(member) == [2]
@@ -308,7 +306,7 @@ def test_until_somebody_can_be_asked_for_after_a_restart_members_keep_what_they_
 # Settings -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_may_have_its_own_session_timeout_and_interval(harness: GroupHarness) -> None:
+def test_group_may_have_own_session_timeout_and_interval(harness: GroupHarness) -> None:
     harness.groups.configs.alter("g", lambda own, default: {SESSION: "60000", "consumer.heartbeat.interval.ms": "6000"})
     members = [Member(harness, name).join("orders") for name in "ab"]
     assert members[0].beat().heartbeat_interval_ms == 6_000
@@ -321,7 +319,7 @@ def test_a_group_may_have_its_own_session_timeout_and_interval(harness: GroupHar
     assert members[0].ask(members[0].epoch).error == ErrorCode.unknown_member_id
 
 
-def test_a_group_keeps_its_settings_after_a_restart(harness: GroupHarness) -> None:
+def test_group_keeps_its_settings_after_a_restart(harness: GroupHarness) -> None:
     harness.groups.configs.alter("g", lambda own, default: {SESSION: "60000"})
     member = Member(harness, "a").join("orders")
     harness.restart()
@@ -338,7 +336,7 @@ def commit(harness: GroupHarness, member_id: str, epoch: int, *, knows_epochs: b
     return answer.error
 
 
-def test_a_member_commits_with_its_epoch(harness: GroupHarness) -> None:
+def test_member_commits_with_its_epoch(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     assert commit(harness, "a", member.epoch) == ErrorCode.none
     assert commit(harness, "a", member.epoch + 1) == ErrorCode.stale_member_epoch
@@ -347,19 +345,19 @@ def test_a_member_commits_with_its_epoch(harness: GroupHarness) -> None:
     assert harness.committed("g") == {("orders", 0): 5}
 
 
-def test_a_member_commits_only_with_versions_that_know_epochs(harness: GroupHarness) -> None:
+def test_member_commits_only_with_epoch_aware_versions(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     assert commit(harness, "a", member.epoch, knows_epochs=False) == ErrorCode.unsupported_version
     assert commit(harness, "a", member.epoch + 1, knows_epochs=False) == ErrorCode.unsupported_version
 
 
-def test_a_commit_for_a_group_that_does_not_exist_is_refused_by_version(harness: GroupHarness) -> None:
+def test_commit_for_missing_group_is_refused_by_version(harness: GroupHarness) -> None:
     assert commit(harness, "a", 3) == ErrorCode.group_id_not_found
     assert commit(harness, "a", 3, knows_epochs=False) == ErrorCode.illegal_generation
     assert commit(harness, "", -1) == ErrorCode.none
 
 
-def test_an_operator_commits_while_the_group_is_empty(harness: GroupHarness) -> None:
+def test_operator_commits_while_the_group_is_empty(harness: GroupHarness) -> None:
     Member(harness, "a").join("orders").leave()
     harness.write()
     answer = harness.commit("g", {("orders", 1): 9}, NOBODY)
@@ -367,7 +365,7 @@ def test_an_operator_commits_while_the_group_is_empty(harness: GroupHarness) -> 
     assert answer.error == ErrorCode.none
 
 
-def test_offsets_are_told_to_members_in_their_epoch_and_to_whoever_names_nobody(harness: GroupHarness) -> None:
+def test_offsets_are_fetched_in_current_epoch_or_anonymously(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     check = harness.groups.offsets.check_fetch
     assert check("g", None, -1) == check("g", "", -1) == check("none", "a", 3) == ErrorCode.none
@@ -378,7 +376,7 @@ def test_offsets_are_told_to_members_in_their_epoch_and_to_whoever_names_nobody(
     assert check("offsets-only", "a", 3) == ErrorCode.none
 
 
-def test_a_member_commits_in_a_transaction_with_its_epoch(harness: GroupHarness) -> None:
+def test_member_commits_in_transaction_with_its_epoch(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     check = harness.groups.offsets.check_in_transaction
     assert check("g", Committer("a", None, member.epoch)) == ErrorCode.none
@@ -390,7 +388,7 @@ def test_a_member_commits_in_a_transaction_with_its_epoch(harness: GroupHarness)
     assert check("none", NOBODY) == ErrorCode.none
 
 
-def test_offsets_of_topics_that_members_read_are_not_deleted_and_do_not_expire(harness: GroupHarness) -> None:
+def test_offsets_of_subscribed_topics_stay_and_never_expire(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     harness.topic("payments", 1)
     harness.commit("g", {("orders", 0): 5, ("payments", 0): 6}, Committer("a", None, member.epoch, True))
@@ -410,7 +408,7 @@ def test_offsets_of_topics_that_members_read_are_not_deleted_and_do_not_expire(h
 # Administration -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_deleted_when_it_is_empty_and_leaves_nothing(harness: GroupHarness) -> None:
+def test_empty_group_is_deleted_without_leftovers(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     answers: list[dict[str, ErrorCode]] = []
     harness.groups.delete(["g"], answers.append)
@@ -439,7 +437,7 @@ def test_groups_are_listed_by_type_and_state(harness: GroupHarness) -> None:
     assert names(states=("Empty",)) == set()
 
 
-def test_a_consumer_group_is_dead_to_those_who_describe_classic_ones(harness: GroupHarness) -> None:
+def test_consumer_group_is_dead_to_classic_describe(harness: GroupHarness) -> None:
     Member(harness, "a").join("orders")
     _, description = harness.groups.describe("g")
     assert description.state.value == "Dead"
@@ -466,7 +464,7 @@ def classic(harness: GroupHarness, **how: Any) -> str:
     return parked.member_id
 
 
-def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(harness: GroupHarness) -> None:
+def test_empty_classic_group_becomes_consumer_and_keeps_offsets(harness: GroupHarness) -> None:
     harness.commit("g", {("orders", 0): 5})
     harness.write()
     Member(harness, "a").join("orders")
@@ -476,7 +474,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(h
     assert harness.committed("g") == {("orders", 0): 5}
 
 
-def test_an_empty_consumer_group_becomes_a_classic_one_and_keeps_its_offsets(harness: GroupHarness) -> None:
+def test_empty_consumer_group_becomes_classic_and_keeps_offsets(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     commit(harness, "a", member.epoch)
     member.leave()
@@ -489,7 +487,7 @@ def test_an_empty_consumer_group_becomes_a_classic_one_and_keeps_its_offsets(har
     assert list(harness.catalogue.load_documents("group-rows")) == []
 
 
-def test_a_classic_group_with_members_is_upgraded_and_downgraded(harness: GroupHarness) -> None:
+def test_classic_group_with_members_is_upgraded_and_downgraded(harness: GroupHarness) -> None:
     old = classic(harness)
     new = Member(harness, "new").join("orders")
     assert harness.groups.type_of("g") is GroupType.CONSUMER
@@ -510,7 +508,7 @@ def test_a_classic_group_with_members_is_upgraded_and_downgraded(harness: GroupH
     assert list(harness.catalogue.load_documents("group-rows")) == []
 
 
-def test_an_operator_removes_the_last_member_of_the_newer_protocol(harness: GroupHarness) -> None:
+def test_operator_removes_last_member_of_newer_protocol(harness: GroupHarness) -> None:
     old = classic(harness)
     Member(harness, "new").join("orders", instance_id="i")
     error, errors = harness.groups.leave("g", [("", "i"), (old, None), ("none", None)])
@@ -520,7 +518,7 @@ def test_an_operator_removes_the_last_member_of_the_newer_protocol(harness: Grou
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_a_classic_group_is_not_upgraded_where_that_is_not_allowed(new_harness: Any, policy: str) -> None:
+def test_classic_group_is_not_upgraded_where_forbidden(new_harness: Any, policy: str) -> None:
     harness = new_harness(group_consumer_migration_policy=policy)
     harness.topic("orders", 2)
     member = classic(harness)
@@ -530,7 +528,7 @@ def test_a_classic_group_is_not_upgraded_where_that_is_not_allowed(new_harness: 
     assert harness.groups.heartbeat("g", member, None, 1) == ErrorCode.none
 
 
-def test_a_group_that_is_no_consumers_is_not_upgraded(harness: GroupHarness) -> None:
+def test_group_of_other_protocol_type_is_not_upgraded(harness: GroupHarness) -> None:
     classic(harness, protocol_type="connect")
     result = Member(harness, "new").ask_join("orders").result
     assert result.error == ErrorCode.group_id_not_found
@@ -545,7 +543,7 @@ def test_a_group_that_is_no_consumers_is_not_upgraded(harness: GroupHarness) -> 
         (2, {}, ErrorCode.group_max_size_reached),
     ],
 )
-def test_a_join_that_is_refused_converts_no_group_with_members(
+def test_refused_join_converts_no_group_with_members(
     new_harness: Any, max_size: int, how: dict[str, Any], error: ErrorCode
 ) -> None:
     harness = new_harness(group_consumer_max_size=max_size)
@@ -560,7 +558,7 @@ def test_a_join_that_is_refused_converts_no_group_with_members(
     assert harness.groups.type_of("g") is GroupType.CLASSIC
 
 
-def test_a_join_that_is_refused_converts_no_empty_group(harness: GroupHarness) -> None:
+def test_refused_join_converts_no_empty_group(harness: GroupHarness) -> None:
     harness.commit("g", {("orders", 0): 5})
     harness.write()
     refused = Member(harness, "new").ask_join("orders", subscribed_topic_regex="(")
@@ -569,7 +567,7 @@ def test_a_join_that_is_refused_converts_no_empty_group(harness: GroupHarness) -
     assert harness.committed("g") == {("orders", 0): 5}
 
 
-def test_an_upgrade_that_cannot_be_written_is_written_with_what_comes_next(harness: GroupHarness) -> None:
+def test_failed_upgrade_is_written_with_the_next_change(harness: GroupHarness) -> None:
     old = classic(harness)
     harness.database.full = True
     member = Member(harness, "new")
@@ -584,7 +582,7 @@ def test_an_upgrade_that_cannot_be_written_is_written_with_what_comes_next(harne
     assert harness.groups.heartbeat("g", old, None, 1) == ErrorCode.rebalance_in_progress
 
 
-def test_a_downgrade_that_cannot_be_written_is_written_with_what_comes_next(harness: GroupHarness) -> None:
+def test_failed_downgrade_is_written_with_the_next_change(harness: GroupHarness) -> None:
     old = classic(harness)
     new = Member(harness, "new").join("orders")
     harness.database.full = True
@@ -607,7 +605,7 @@ def test_rebalances_are_counted(harness: GroupHarness) -> None:
     assert (figures.rebalances, figures.generation, figures.members) == (2, 2, 2)
 
 
-def test_an_empty_group_without_offsets_goes(harness: GroupHarness) -> None:
+def test_empty_group_without_offsets_goes(harness: GroupHarness) -> None:
     Member(harness, "a").join("orders").leave()
     harness.write()
     harness.wait(DAY_S)
@@ -615,7 +613,7 @@ def test_an_empty_group_without_offsets_goes(harness: GroupHarness) -> None:
     assert list(harness.catalogue.load_documents("group-rows")) == []
 
 
-def test_a_group_is_what_it_was_when_its_rows_cannot_be_read(harness: GroupHarness) -> None:
+def test_group_with_unreadable_rows_is_made_anew(harness: GroupHarness) -> None:
     member = Member(harness, "a").join("orders")
     rows = dict(harness.catalogue.load_documents("group-rows"))
     damaged = next(key for key in rows if key.endswith("m/a"))

@@ -1,4 +1,4 @@
-"""What newer groups have in common. Unsaved rows against a model in which each change of a row has a number."""
+"""The common parts of the newer groups. Unsaved rows against a model in which each change of a row has a number."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What the coordinator does around the groups: refusals, timers, the catalogue, restarts, administration."""
+"""The coordinator around the groups: refusals, timers, the catalogue, restarts, administration."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.group_harness import GroupHarness
 
 
-def test_a_group_without_a_name_is_refused(harness: GroupHarness) -> None:
+def test_group_without_a_name_is_refused(harness: GroupHarness) -> None:
     assert harness.join("").error == ErrorCode.invalid_group_id
     assert harness.sync("", "a", 1).error == ErrorCode.invalid_group_id
     assert harness.groups.heartbeat("", "a", None, 1) == ErrorCode.invalid_group_id
     assert harness.groups.leave("", [("a", None)]) == (ErrorCode.invalid_group_id, [])
 
 
-def test_the_operator_bounds_the_session_timeout(new_harness: Callable[..., GroupHarness]) -> None:
+def test_operator_bounds_the_session_timeout(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(group_min_session_timeout_ms=5_000, group_max_session_timeout_ms=9_000)
     assert harness.join("g", session_timeout_ms=4_999).error == ErrorCode.invalid_session_timeout
     assert harness.join("g", session_timeout_ms=9_001).error == ErrorCode.invalid_session_timeout
@@ -24,13 +24,13 @@ def test_the_operator_bounds_the_session_timeout(new_harness: Callable[..., Grou
     assert harness.join("g", session_timeout_ms=9_000).error == ErrorCode.member_id_required
 
 
-def test_the_operator_bounds_the_size_of_a_group(new_harness: Callable[..., GroupHarness]) -> None:
+def test_operator_bounds_the_size_of_a_group(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(group_max_size=1)
     harness.stable("g")
     assert harness.join("g").error == ErrorCode.group_max_size_reached
 
 
-def test_a_member_id_without_its_group_is_unknown_and_makes_no_group(harness: GroupHarness) -> None:
+def test_unknown_member_id_without_group_makes_no_group(harness: GroupHarness) -> None:
     refused = harness.join("g", "client-9")
     assert (refused.error, refused.member_id) == (ErrorCode.unknown_member_id, "client-9")
     assert harness.sync("g", "client-9", 1).error == ErrorCode.unknown_member_id
@@ -48,7 +48,7 @@ def test_groups_do_not_know_each_other(harness: GroupHarness) -> None:
     assert harness.groups.heartbeat("h", b, None, 1) == harness.groups.heartbeat("g", a, None, 1) == ErrorCode.none
 
 
-def test_the_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) -> None:
+def test_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) -> None:
     a = harness.stable("g")
     for _ in range(5):
         harness.wait(9)
@@ -59,7 +59,7 @@ def test_the_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) ->
     assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
+def test_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
     a = harness.stable("g")
     before = len(harness.timer)
     for _ in range(100):
@@ -68,7 +68,7 @@ def test_a_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
     assert len(harness.timer) <= before  # cancelled ones may have gone meanwhile
 
 
-def test_the_timer_is_set_anew_for_an_earlier_deadline(harness: GroupHarness) -> None:
+def test_timer_is_set_anew_for_earlier_deadline(harness: GroupHarness) -> None:
     a = harness.stable("g", session_timeout_ms=1_800_000)
     harness.join("g")  # is given its id and never comes back
     parked = harness.join("g", a, session_timeout_ms=1_800_000)
@@ -78,7 +78,7 @@ def test_the_timer_is_set_anew_for_an_earlier_deadline(harness: GroupHarness) ->
     assert parked.error == ErrorCode.none
 
 
-def test_the_timer_has_parked_requests_answered(harness: GroupHarness) -> None:
+def test_timer_has_parked_requests_answered(harness: GroupHarness) -> None:
     a = harness.stable("g")
     newcomer = harness.join("g", harness.join("g").member_id)
     harness.wait(5)
@@ -94,7 +94,7 @@ def test_several_members_leave_in_one_request(harness: GroupHarness) -> None:
     assert errors == (ErrorCode.none, [ErrorCode.unknown_member_id, ErrorCode.none, ErrorCode.unknown_member_id])
 
 
-def test_an_assignment_is_handed_out_when_it_is_in_the_catalogue(harness: GroupHarness) -> None:
+def test_assignment_is_handed_out_when_in_the_catalogue(harness: GroupHarness) -> None:
     member_id = harness.join("g", harness.join("g").member_id).member_id
     sync = harness.sync("g", member_id, 1, {member_id: b"all"})
     assert sync.is_parked
@@ -104,7 +104,7 @@ def test_an_assignment_is_handed_out_when_it_is_in_the_catalogue(harness: GroupH
     assert [group for group, _ in harness.catalogue.load_groups()] == ["g"]
 
 
-def test_on_a_full_disk_members_look_for_the_coordinator_again(harness: GroupHarness) -> None:
+def test_full_disk_makes_members_look_for_coordinator(harness: GroupHarness) -> None:
     member_id = harness.join("g", harness.join("g").member_id).member_id
     harness.database.full = True
     sync = harness.sync("g", member_id, 1, {member_id: b"all"})
@@ -123,7 +123,7 @@ def test_after_a_restart_a_member_goes_on(harness: GroupHarness, clean: bool) ->
     assert harness.listed() == {"g": "Stable"}
 
 
-def test_after_a_restart_a_member_that_does_not_come_back_is_removed_after_its_session(harness: GroupHarness) -> None:
+def test_absent_member_is_removed_by_session_after_restart(harness: GroupHarness) -> None:
     harness.stable("g")
     harness.restart()
     harness.wait(9.9)
@@ -142,7 +142,7 @@ def test_after_a_crash_the_last_durable_generation_counts(harness: GroupHarness)
     assert harness.groups.heartbeat("g", a, None, 1) == ErrorCode.none
 
 
-def test_after_a_restart_an_empty_group_is_empty_and_keeps_counting_generations(harness: GroupHarness) -> None:
+def test_empty_group_continues_generations_after_restart(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.groups.leave("g", [(a, None)])
     harness.restart()
@@ -150,7 +150,7 @@ def test_after_a_restart_an_empty_group_is_empty_and_keeps_counting_generations(
     assert harness.join("g", harness.join("g").member_id).result.generation == 3
 
 
-def test_a_group_that_cannot_be_read_back_is_new_and_keeps_its_offsets(harness: GroupHarness) -> None:
+def test_unreadable_group_is_new_and_keeps_its_offsets(harness: GroupHarness) -> None:
     harness.stable("g")
     harness.commit("simple", {("orders", 0): 7})
     harness.write()
@@ -160,7 +160,7 @@ def test_a_group_that_cannot_be_read_back_is_new_and_keeps_its_offsets(harness: 
     assert harness.committed("simple") == {("orders", 0): 7}
 
 
-def test_a_shutdown_answers_parked_requests_and_refuses_the_rest(harness: GroupHarness) -> None:
+def test_shutdown_answers_parked_requests_and_refuses_others(harness: GroupHarness) -> None:
     a = harness.stable("g")
     newcomer = harness.join("g", harness.join("g").member_id)
     assert newcomer.is_parked
@@ -172,7 +172,7 @@ def test_a_shutdown_answers_parked_requests_and_refuses_the_rest(harness: GroupH
     assert harness.groups.list() == (ErrorCode.coordinator_not_available, [])
 
 
-def test_a_shutdown_does_not_change_the_group_that_comes_back(harness: GroupHarness) -> None:
+def test_shutdown_does_not_change_the_restored_group(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.groups.shut_down()
     harness.wait(3600)
@@ -189,7 +189,7 @@ def test_groups_are_listed_by_state_in_any_case(harness: GroupHarness) -> None:
     assert harness.groups.list(["nonsense"]) == (ErrorCode.none, [])
 
 
-def test_a_deleted_group_and_its_offsets_are_deleted_before_the_answer(harness: GroupHarness) -> None:
+def test_group_and_offsets_are_deleted_before_the_answer(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.stable("busy")
     harness.groups.leave("g", [(a, None)])
@@ -214,14 +214,14 @@ def test_deleting_nothing_is_answered_at_once(harness: GroupHarness) -> None:
     assert answers == [{"nowhere": ErrorCode.group_id_not_found}]
 
 
-def test_a_deleted_group_begins_anew(harness: GroupHarness) -> None:
+def test_deleted_group_begins_anew(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.groups.leave("g", [(a, None)])
     harness.groups.delete(["g"], lambda errors: None)
     assert harness.join("g", harness.join("g").member_id).result.generation == 1
 
 
-def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
+def test_failed_deletion_is_reported(harness: GroupHarness) -> None:
     harness.commit("g", {("orders", 0): 7})
     harness.write()
     harness.database.full = True
@@ -231,7 +231,7 @@ def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
     assert answers == [{"g": ErrorCode.not_coordinator}]
 
 
-def test_an_answer_that_cannot_be_sent_does_not_hold_up_the_others(harness: GroupHarness) -> None:
+def test_failing_answer_does_not_hold_up_the_others(harness: GroupHarness) -> None:
     def broken(result: object) -> None:
         raise ValueError("this connection is a bug")
 

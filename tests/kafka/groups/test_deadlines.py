@@ -1,4 +1,4 @@
-"""Deadlines against a plain dictionary, what they cost, and which of a group's deadlines it is woken for."""
+"""Deadlines against a plain dictionary, their cost, and the wake-ups of a group's schedule."""
 
 from math import inf
 
@@ -19,13 +19,13 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
+def test_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
     deadlines, model = Deadlines(), dict[str, float]()
-    for what, key, value in steps:
-        if what == "set":
+    for action, key, value in steps:
+        if action == "set":
             model[key] = float(value)
             deadlines.set(key, float(value))
-        elif what == "remove":
+        elif action == "remove":
             model.pop(key, None)
             deadlines.remove(key)
         elif value not in model and key in model:
@@ -36,7 +36,7 @@ def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | st
         assert first is None if not model else first is not None and model[first] == min(model.values())
 
 
-def test_of_equal_deadlines_the_first_that_was_set_comes_first() -> None:
+def test_equal_deadlines_come_in_the_order_of_setting() -> None:
     deadlines = Deadlines()
     for key in "cab":
         deadlines.set(key, 1.0)
@@ -47,7 +47,7 @@ def test_of_equal_deadlines_the_first_that_was_set_comes_first() -> None:
     assert order == ["c", "a", "b"]
 
 
-def test_deadlines_that_are_put_off_or_removed_many_times_do_not_fill_the_heap() -> None:
+def test_many_moved_or_removed_deadlines_keep_heap_small() -> None:
     deadlines = Deadlines()
     for n in range(5_000):
         deadlines.set("heartbeat", float(n))
@@ -66,7 +66,7 @@ def test_without_deadlines_there_is_nothing_to_wake_for() -> None:
     assert (schedule.next(), schedule.wake) == (inf, inf)
 
 
-def test_the_first_of_all_kinds_counts() -> None:
+def test_first_of_all_kinds_counts() -> None:
     schedule = Schedule()
     schedule.set_sync(30.0)
     schedule.set_join(20.0)
@@ -78,14 +78,14 @@ def test_the_first_of_all_kinds_counts() -> None:
     assert schedule.next() == 30.0
 
 
-def test_a_deadline_that_moves_back_does_not_move_the_time_to_wake() -> None:
+def test_later_deadline_does_not_move_the_wake_time() -> None:
     schedule = Schedule()
     schedule.set_member("m", 10.0)
     schedule.set_member("m", 15.0)
     assert (schedule.next(), schedule.wake) == (15.0, 10.0)
 
 
-def test_a_cleared_schedule_is_as_new() -> None:
+def test_cleared_schedule_is_as_new() -> None:
     schedule = Schedule()
     schedule.set_join(20.0)
     schedule.set_member("m", 10.0)

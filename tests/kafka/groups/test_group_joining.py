@@ -1,4 +1,4 @@
-"""How members join a group: ids, generations, protocols and refusals."""
+"""Joins of a group: ids, generations, protocols and refusals."""
 
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
@@ -9,7 +9,7 @@ from tests.kafka.groups.classic_group_driver import REBALANCE_MS, ClassicGroupDr
 BOTH = (("cooperative-sticky", b"c"), ("range", b"r"))
 
 
-def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: ClassicGroupDriver) -> None:
+def test_dynamic_member_is_told_its_id_and_returns(group: ClassicGroupDriver) -> None:
     first = group.join()
     assert (first.error, first.member_id) == (ErrorCode.member_id_required, "client-1")
     assert first.result.generation == -1
@@ -17,17 +17,17 @@ def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: ClassicGr
     assert (second.error, second.member_id, second.result.generation) == (ErrorCode.none, "client-1", 1)
 
 
-def test_before_version_4_a_dynamic_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
+def test_dynamic_member_joins_at_once_before_version_4(group: ClassicGroupDriver) -> None:
     joined = group.join(version=3)
     assert (joined.error, joined.member_id) == (ErrorCode.none, "client-1")
 
 
-def test_a_static_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
+def test_static_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     assert (joined.error, joined.member_id) == (ErrorCode.none, "pod-0-1")
 
 
-def test_the_first_member_leads_and_is_told_of_all_members_with_their_metadata(group: ClassicGroupDriver) -> None:
+def test_first_member_leads_and_gets_all_members_metadata(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     follower = group.join_new(protocols=(("range", b"other"),))
     led = group.join(leader)
@@ -40,7 +40,7 @@ def test_the_first_member_leads_and_is_told_of_all_members_with_their_metadata(g
     assert (led.result.protocol_type, led.result.protocol_name) == ("consumer", "range")
 
 
-def test_a_join_is_parked_until_all_known_members_have_joined(group: ClassicGroupDriver) -> None:
+def test_join_is_parked_until_all_known_members_joined(group: ClassicGroupDriver) -> None:
     a, b = group.stable(2)
     newcomer = group.join_new()
     assert newcomer.is_parked
@@ -48,10 +48,10 @@ def test_a_join_is_parked_until_all_known_members_have_joined(group: ClassicGrou
     assert newcomer.is_parked
     assert again.is_parked
     last = group.join(b)
-    assert {one.result.generation for one in (newcomer, again, last)} == {3}
+    assert {join.result.generation for join in (newcomer, again, last)} == {3}
 
 
-def test_a_member_that_does_not_join_within_the_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
+def test_member_without_join_in_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
     a, b = group.stable(2)
     newcomer = group.join_new()
     again = group.join(a)
@@ -65,7 +65,7 @@ def test_a_member_that_does_not_join_within_the_rebalance_timeout_is_removed(gro
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_the_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroupDriver) -> None:
+def test_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(rebalance_ms=300_000, session_ms=600_000)
     newcomer = group.join_new(rebalance_ms=1_000, session_ms=600_000)
     group.wait(299)
@@ -75,7 +75,7 @@ def test_the_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroup
     assert a not in group.group.members
 
 
-def test_if_the_leader_does_not_join_again_another_one_leads(group: ClassicGroupDriver) -> None:
+def test_leader_without_rejoin_is_replaced(group: ClassicGroupDriver) -> None:
     leader, other = group.stable(2, session_ms=100_000)
     again = group.join(other, session_ms=100_000)
     assert again.error == ErrorCode.none  # a follower that changes nothing does not start a rebalance
@@ -85,7 +85,7 @@ def test_if_the_leader_does_not_join_again_another_one_leads(group: ClassicGroup
     assert again.result.leader == newcomer.result.leader != leader
 
 
-def test_a_group_waits_for_members_that_were_told_their_id(group: ClassicGroupDriver) -> None:
+def test_group_waits_for_members_with_given_ids(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     pending = group.join()
     again = group.join(a)
@@ -94,7 +94,7 @@ def test_a_group_waits_for_members_that_were_told_their_id(group: ClassicGroupDr
     assert again.error == ErrorCode.none
 
 
-def test_a_member_that_was_told_its_id_and_stays_away_is_awaited_for_its_session_timeout(
+def test_absent_pending_member_is_awaited_for_session_timeout(
     group: ClassicGroupDriver,
 ) -> None:
     (a,) = group.stable()
@@ -107,7 +107,7 @@ def test_a_member_that_was_told_its_id_and_stays_away_is_awaited_for_its_session
     assert group.join(pending.member_id).error == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_was_told_its_id_may_leave(group: ClassicGroupDriver) -> None:
+def test_pending_member_may_leave(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     pending = group.join()
     again = group.join(a)
@@ -115,14 +115,14 @@ def test_a_member_that_was_told_its_id_may_leave(group: ClassicGroupDriver) -> N
     assert again.error == ErrorCode.none
 
 
-def test_the_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(leader)
     assert again.is_parked
     assert group.heartbeat(follower) == ErrorCode.rebalance_in_progress
 
 
-def test_a_follower_joining_again_unchanged_is_told_the_current_generation(group: ClassicGroupDriver) -> None:
+def test_unchanged_follower_rejoin_gets_the_current_generation(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(follower)
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
@@ -131,7 +131,7 @@ def test_a_follower_joining_again_unchanged_is_told_the_current_generation(group
     assert group.sync(follower).result.assignment == f"for {follower}".encode()
 
 
-def test_a_follower_joining_with_other_metadata_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_follower_rejoin_with_other_metadata_starts_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(follower, protocols=(("range", b"new topics"),))
     assert again.is_parked
@@ -139,7 +139,7 @@ def test_a_follower_joining_with_other_metadata_starts_a_rebalance(group: Classi
     assert JoinMember(follower, None, b"new topics") in led.result.members
 
 
-def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again(group: ClassicGroupDriver) -> None:
+def test_unchanged_rejoin_while_syncing_is_answered_again(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     again = group.join(joined.member_id)
     assert again.result == joined.result
@@ -147,13 +147,13 @@ def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_while_syncing_a_member_that_joins_with_other_metadata_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_changed_rejoin_while_syncing_starts_rebalance(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     again = group.join(joined.member_id, protocols=(("range", b"new topics"),))
     assert again.result.generation == joined.result.generation + 1
 
 
-def test_a_second_join_of_a_member_ends_the_first(group: ClassicGroupDriver) -> None:
+def test_second_join_of_member_ends_the_first(group: ClassicGroupDriver) -> None:
     a, _ = group.stable(2)
     first = group.join(a)
     second = group.join(a)
@@ -161,29 +161,29 @@ def test_a_second_join_of_a_member_ends_the_first(group: ClassicGroupDriver) -> 
     assert second.is_parked
 
 
-def test_an_unknown_member_id_is_refused(group: ClassicGroupDriver) -> None:
+def test_unknown_member_id_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     refused = group.join("who-1")
     assert (refused.error, refused.member_id) == (ErrorCode.unknown_member_id, "who-1")
 
 
-def test_a_member_needs_a_protocol_that_all_others_have(group: ClassicGroupDriver) -> None:
+def test_member_needs_protocol_that_all_others_have(group: ClassicGroupDriver) -> None:
     group.stable(protocols=BOTH)
     assert group.join(protocols=(("roundrobin", b""),)).error == ErrorCode.inconsistent_group_protocol
     assert group.join(protocols=BOTH[1:]).error == ErrorCode.member_id_required
 
 
-def test_a_member_needs_the_protocol_type_of_the_group(group: ClassicGroupDriver) -> None:
+def test_member_needs_protocol_type_of_the_group(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.join(protocol_type="connect").error == ErrorCode.inconsistent_group_protocol
 
 
-def test_the_first_member_needs_a_protocol_type_and_a_protocol(group: ClassicGroupDriver) -> None:
+def test_first_member_needs_protocol_type_and_protocol(group: ClassicGroupDriver) -> None:
     assert group.join(protocol_type="").error == ErrorCode.inconsistent_group_protocol
     assert group.join(protocols=()).error == ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_may_get_another_protocol_type(group: ClassicGroupDriver) -> None:
+def test_empty_group_may_get_another_protocol_type(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.join_new(protocol_type="connect").result.protocol_type == "connect"
@@ -206,12 +206,12 @@ def test_most_votes_decide_among_protocols_that_all_have(group: ClassicGroupDriv
     assert c.result.protocol_name == "range"
 
 
-def test_a_protocol_that_a_member_names_twice_counts_once(group: ClassicGroupDriver) -> None:
+def test_repeated_protocol_of_member_counts_once(group: ClassicGroupDriver) -> None:
     group.stable(protocols=(("range", b""), ("range", b"")))
     assert group.join(protocols=(("range", b""),)).error == ErrorCode.member_id_required
 
 
-def test_a_full_group_takes_no_new_member() -> None:
+def test_full_group_takes_no_new_member() -> None:
     group = ClassicGroupDriver(GroupLimits(max_size=2))
     a, _ = group.stable(2)
     refused = group.join()
@@ -219,14 +219,14 @@ def test_a_full_group_takes_no_new_member() -> None:
     assert group.heartbeat(a) == ErrorCode.none
 
 
-def test_pending_members_do_not_get_into_a_group_that_is_full() -> None:
+def test_pending_members_are_refused_by_full_group() -> None:
     group = ClassicGroupDriver(GroupLimits(max_size=1))
     first, second = group.join(), group.join()
     assert group.join(first.member_id).error == ErrorCode.none
     assert group.join(second.member_id).error == ErrorCode.group_max_size_reached
 
 
-def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come() -> None:
+def test_first_rebalance_waits_longer_while_members_arrive() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     group.wait(2)
@@ -238,10 +238,10 @@ def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come()
     group.wait(0.1)
     assert first.is_parked
     group.wait(3)
-    assert {one.result.generation for one in (first, second, third)} == {1}
+    assert {join.result.generation for join in (first, second, third)} == {1}
 
 
-def test_the_first_rebalance_is_not_put_off_beyond_the_rebalance_timeout() -> None:
+def test_first_rebalance_is_bounded_by_the_rebalance_timeout() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new(rebalance_ms=10_000)
     while first.is_parked:
@@ -250,7 +250,7 @@ def test_the_first_rebalance_is_not_put_off_beyond_the_rebalance_timeout() -> No
         assert group.now <= 10
 
 
-def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
+def test_first_rebalance_that_everybody_left_ends_empty() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     assert group.leave("client-1") == ErrorCode.none
@@ -259,7 +259,7 @@ def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
     assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 1)
 
 
-def test_a_rebalance_without_initial_delay_ends_when_all_have_joined() -> None:
+def test_rebalance_without_initial_delay_ends_with_last_join() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     group.wait(3)
@@ -268,7 +268,7 @@ def test_a_rebalance_without_initial_delay_ends_when_all_have_joined() -> None:
     assert (second.result.generation, again.result.generation) == (2, 2)
 
 
-def test_a_dead_group_tells_members_to_look_for_the_coordinator(group: ClassicGroupDriver) -> None:
+def test_dead_group_tells_members_to_find_coordinator(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.group.delete() == ErrorCode.none

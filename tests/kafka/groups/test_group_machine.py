@@ -24,7 +24,7 @@ protocols = st.sampled_from([PROTOCOLS[2]] * 6 + PROTOCOLS)
 
 
 class Client:
-    """A consumer: what it was told last, and the answers that it waits for."""
+    """A consumer: the last answers that it got, and the answers that it waits for."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         self.name = name
@@ -48,8 +48,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.clients += [Client(f"static-{n}", f"pod-{n}") for n in range(2)]
         self.requests: list[Parked] = []
         self.highest_generation = 0
-        # What the leader of each generation has assigned, by the name of the member. Reset by a restart, which may
-        # forget the last generations and count them again.
+        # The leader's assignment in each generation, by the name of the member. Reset by a restart, which may forget the last
+        # generations and count them again.
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.owners: dict[tuple[int, bytes], str] = {}
         self.leaders: dict[int, str] = {}
@@ -127,7 +127,7 @@ class GroupMachine(RuleBasedStateMachine):
             instances = {
                 member.member_id: member.group_instance_id or member.member_id for member in self.driver.group.members
             }
-            self.assigned[client.generation] = {instances[one]: value for one, value in assignments.items()}
+            self.assigned[client.generation] = {instances[member_id]: value for member_id, value in assignments.items()}
         self.requests.append(parked)
         client.sync = parked
 
@@ -174,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
         if self.driver.saved:
             snapshot = self.driver.saved[-1].snapshot
             group = ClassicGroup.restore("g", self.limits, snapshot, self.driver.now)
-            for generation in [one for one in self.assigned if one > snapshot.generation]:
+            for generation in [number for number in self.assigned if number > snapshot.generation]:
                 del self.assigned[generation]
         else:
             group = ClassicGroup("g", self.limits)
@@ -244,10 +244,10 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def every_request_is_parked_or_answered_once(self) -> None:
         group = self.driver.group
-        parked = {id(one) for one in [*group._parked.joins.values(), *group._parked.syncs.values()]}
-        assert parked == {id(one) for one in self.requests if one.is_parked}
-        assert all(len(one.answers) <= 1 for one in self.requests)
-        self.requests = [one for one in self.requests if one.is_parked]
+        parked = {id(request) for request in [*group._parked.joins.values(), *group._parked.syncs.values()]}
+        assert parked == {id(request) for request in self.requests if request.is_parked}
+        assert all(len(request.answers) <= 1 for request in self.requests)
+        self.requests = [request for request in self.requests if request.is_parked]
 
     @invariant()
     def only_members_are_parked_and_only_where_they_may_be(self) -> None:
@@ -295,7 +295,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.save_at_once = True
         self.driver._settle()
         self.driver.wait(1_000)
-        assert [one for one in self.requests if one.is_parked] == []
+        assert [request for request in self.requests if request.is_parked] == []
 
 
 GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)

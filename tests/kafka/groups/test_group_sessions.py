@@ -1,4 +1,4 @@
-"""Heartbeats, sessions, leaving, and who may commit."""
+"""Heartbeats, sessions, leaving, and the right to commit."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.kafka.groups.classic_group_driver import REBALANCE_MS, SESSION_MS, Cl
 SESSION_S = SESSION_MS / 1000
 
 
-def test_a_member_that_is_silent_for_its_session_timeout_is_removed(group: ClassicGroupDriver) -> None:
+def test_silent_member_is_removed_after_session_timeout(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.wait(SESSION_S - 1)
     group.heartbeat(leader)
@@ -27,12 +27,12 @@ def test_heartbeats_keep_a_session_alive(group: ClassicGroupDriver) -> None:
         assert group.heartbeat(a) == ErrorCode.none
 
 
-def test_a_heartbeat_while_the_others_sync_is_answered_without_error(group: ClassicGroupDriver) -> None:
+def test_heartbeat_while_others_sync_has_no_error(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     assert group.heartbeat(joined.member_id) == ErrorCode.none
 
 
-def test_a_heartbeat_during_a_rebalance_says_so_and_still_counts(group: ClassicGroupDriver) -> None:
+def test_heartbeat_during_rebalance_reports_it_and_counts(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     for _ in range(3):
@@ -41,23 +41,23 @@ def test_a_heartbeat_during_a_rebalance_says_so_and_still_counts(group: ClassicG
 
 
 @pytest.mark.parametrize("generation", [-1, 0, 2])
-def test_a_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver, generation: int) -> None:
+def test_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver, generation: int) -> None:
     (a,) = group.stable()
     assert group.heartbeat(a, generation) == ErrorCode.illegal_generation
 
 
-def test_a_heartbeat_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
+def test_heartbeat_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
     group.stable()
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
 
 
-def test_a_heartbeat_of_a_member_that_has_only_been_told_its_id_is_refused(group: ClassicGroupDriver) -> None:
+def test_heartbeat_of_pending_member_is_refused(group: ClassicGroupDriver) -> None:
     pending = group.join()
     assert group.heartbeat(pending.member_id, 0) == ErrorCode.unknown_member_id
 
 
-def test_while_a_join_is_parked_its_session_does_not_run_out(group: ClassicGroupDriver) -> None:
+def test_session_does_not_expire_while_join_is_parked(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     parked = group.join(leader)
     while group.now < REBALANCE_MS / 1000 - 6:
@@ -68,7 +68,7 @@ def test_while_a_join_is_parked_its_session_does_not_run_out(group: ClassicGroup
     assert (parked.error, group.heartbeat(leader)) == (ErrorCode.none, ErrorCode.none)
 
 
-def test_while_a_sync_is_parked_its_session_does_not_run_out(group: ClassicGroupDriver) -> None:
+def test_session_does_not_expire_while_sync_is_parked(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     joins = group.join(leader), group.join(follower)
     assert {join.result.generation for join in joins} == {3}
@@ -83,7 +83,7 @@ def test_while_a_sync_is_parked_its_session_does_not_run_out(group: ClassicGroup
     assert group.heartbeat(follower) == ErrorCode.none
 
 
-def test_a_member_that_is_silent_after_its_sync_was_answered_is_removed(group: ClassicGroupDriver) -> None:
+def test_member_silent_after_answered_sync_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     group.sync(follower)
@@ -95,14 +95,14 @@ def test_a_member_that_is_silent_after_its_sync_was_answered_is_removed(group: C
     assert len(group.group.members) == 0
 
 
-def test_a_sync_in_a_stable_group_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
+def test_sync_in_stable_group_counts_as_heartbeat(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(3):
         group.wait(SESSION_S - 1)
         assert group.sync(a).error == ErrorCode.none
 
 
-def test_a_session_begins_anew_when_a_parked_member_is_answered(group: ClassicGroupDriver) -> None:
+def test_session_begins_anew_when_parked_member_is_answered(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     group.wait(SESSION_S - 1)
@@ -115,7 +115,7 @@ def test_a_session_begins_anew_when_a_parked_member_is_answered(group: ClassicGr
     assert group.heartbeat(leader) == ErrorCode.unknown_member_id
 
 
-def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(group: ClassicGroupDriver) -> None:
+def test_parked_new_member_expires_after_five_minutes(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(rebalance_ms=3_600_000, session_ms=3_600_000)
     newcomer = group.join_new()
     group.wait(299)
@@ -125,7 +125,7 @@ def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(
     assert group.join(a, rebalance_ms=3_600_000, session_ms=3_600_000).error == ErrorCode.none
 
 
-def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(group: ClassicGroupDriver) -> None:
+def test_last_leave_makes_empty_group_of_next_generation(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     assert group.leave(a) == ErrorCode.none
     assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 2)
@@ -133,7 +133,7 @@ def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(g
     assert group.saved[-1].snapshot.generation == 2
 
 
-def test_a_member_that_leaves_is_removed_and_the_others_rebalance(group: ClassicGroupDriver) -> None:
+def test_leaving_member_is_removed_and_the_others_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     assert group.leave(leader) == ErrorCode.none
     assert group.heartbeat(leader) == ErrorCode.unknown_member_id
@@ -141,43 +141,43 @@ def test_a_member_that_leaves_is_removed_and_the_others_rebalance(group: Classic
     assert group.join(follower).result.leader == follower
 
 
-def test_the_last_awaited_member_completes_a_rebalance_by_leaving(group: ClassicGroupDriver) -> None:
+def test_leave_of_last_awaited_member_completes_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     parked = group.join(leader)
     group.leave(follower)
     assert parked.error == ErrorCode.none
 
 
-def test_a_member_that_leaves_while_its_join_is_parked_is_answered(group: ClassicGroupDriver) -> None:
+def test_member_leaving_with_parked_join_is_answered(group: ClassicGroupDriver) -> None:
     leader, _ = group.stable(2)
     parked = group.join(leader)
     assert group.leave(leader) == ErrorCode.none
     assert (parked.error, parked.member_id) == (ErrorCode.unknown_member_id, "")
 
 
-def test_an_unknown_member_cannot_leave(group: ClassicGroupDriver) -> None:
+def test_unknown_member_cannot_leave(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.leave("who-1") == ErrorCode.unknown_member_id
     assert group.leave("") == ErrorCode.unknown_member_id
     assert group.leave("", instance="pod-0") == ErrorCode.unknown_member_id
 
 
-def test_a_group_with_members_cannot_be_deleted(group: ClassicGroupDriver) -> None:
+def test_group_with_members_cannot_be_deleted(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.group.delete() == ErrorCode.non_empty_group
 
 
-def test_a_consumer_that_is_no_member_may_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
+def test_non_member_may_commit_to_empty_group(group: ClassicGroupDriver) -> None:
     assert group.commit() == ErrorCode.none
     assert group.commit("anything", -1) == ErrorCode.none
 
 
-def test_a_consumer_that_is_no_member_may_not_commit_to_a_group_with_members(group: ClassicGroupDriver) -> None:
+def test_non_member_may_not_commit_to_populated_group(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.commit() == ErrorCode.unknown_member_id
 
 
-def test_a_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> None:
+def test_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     assert group.commit(a, 1) == ErrorCode.none
     assert group.commit(a, 0) == ErrorCode.illegal_generation
@@ -186,14 +186,14 @@ def test_a_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> N
     assert group.commit("who-1", 1) == ErrorCode.unknown_member_id
 
 
-def test_a_former_member_may_not_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
+def test_former_member_may_not_commit_to_empty_group(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.commit(a, 1) == ErrorCode.unknown_member_id
     assert group.commit(a, 2) == ErrorCode.unknown_member_id
 
 
-def test_the_old_generation_may_commit_until_the_next_one_begins(group: ClassicGroupDriver) -> None:
+def test_old_generation_may_commit_until_the_next_begins(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     assert group.commit(follower, 2) == ErrorCode.none
@@ -202,14 +202,14 @@ def test_the_old_generation_may_commit_until_the_next_one_begins(group: ClassicG
     assert group.commit(follower, 3) == ErrorCode.rebalance_in_progress
 
 
-def test_a_commit_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
+def test_commit_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(5):
         group.wait(SESSION_S - 1)
         assert group.commit(a, 1) == ErrorCode.none
 
 
-def test_a_stable_group_is_described_with_metadata_and_assignments(group: ClassicGroupDriver) -> None:
+def test_stable_group_is_described_with_metadata_and_assignments(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     description = group.group.describe()
     assert (description.state, description.protocol_type, description.protocol_name) == (
@@ -222,12 +222,12 @@ def test_a_stable_group_is_described_with_metadata_and_assignments(group: Classi
     assert (member.metadata, member.assignment) == (b"topics", f"for {a}".encode())
 
 
-def test_a_rebalancing_group_is_described_with_its_members_alone(group: ClassicGroupDriver) -> None:
+def test_rebalancing_group_is_described_with_members_alone(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     description = group.group.describe()
     assert (description.state, description.protocol_name) == (ClassicGroupState.PREPARING_REBALANCE, "")
-    assert {(one.member_id, one.metadata, one.assignment) for one in description.members} == {
+    assert {(member.member_id, member.metadata, member.assignment) for member in description.members} == {
         (leader, b"", b""),
         (follower, b"", b""),
     }
@@ -241,7 +241,7 @@ def restarted(group: ClassicGroupDriver) -> ClassicGroupDriver:
     return after
 
 
-def test_after_a_restart_members_go_on_in_their_generation(group: ClassicGroupDriver) -> None:
+def test_members_continue_in_their_generation_after_restart(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     after = restarted(group)
     assert after.heartbeat(leader, 2) == after.heartbeat(follower, 2) == ErrorCode.none
@@ -250,14 +250,14 @@ def test_after_a_restart_members_go_on_in_their_generation(group: ClassicGroupDr
     assert after.group.describe() == group.group.describe()
 
 
-def test_after_a_restart_a_follower_that_joins_unchanged_starts_no_rebalance(group: ClassicGroupDriver) -> None:
+def test_unchanged_follower_rejoin_after_restart_starts_no_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2, protocols=(("range", b"r"), ("sticky", b"s")))
     after = restarted(group)
     assert after.join(follower, protocols=(("range", b"r"), ("sticky", b"s"))).result.leader == leader
     assert after.group.state is ClassicGroupState.STABLE
 
 
-def test_after_a_restart_members_have_a_whole_session_to_send_a_heartbeat(group: ClassicGroupDriver) -> None:
+def test_members_have_whole_session_for_heartbeat_after_restart(group: ClassicGroupDriver) -> None:
     group.stable(2)
     after = restarted(group)
     after.wait(SESSION_S - 0.1)
@@ -266,7 +266,7 @@ def test_after_a_restart_members_have_a_whole_session_to_send_a_heartbeat(group:
     assert (after.group.state, after.group.generation) == (ClassicGroupState.EMPTY, 3)
 
 
-def test_after_a_restart_an_empty_group_keeps_counting_generations(group: ClassicGroupDriver) -> None:
+def test_empty_group_keeps_counting_generations_after_restart(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     after = restarted(group)
@@ -274,15 +274,15 @@ def test_after_a_restart_an_empty_group_keeps_counting_generations(group: Classi
     assert after.join_new().result.generation == 3
 
 
-def test_after_a_restart_with_a_lower_limit_the_last_to_join_are_turned_away(group: ClassicGroupDriver) -> None:
+def test_last_joins_are_refused_under_lower_limit(group: ClassicGroupDriver) -> None:
     members = group.stable(3)
     after = ClassicGroupDriver(group=ClassicGroup.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
-    assert [after.heartbeat(one, 3) for one in members] == [ErrorCode.rebalance_in_progress] * 3
-    joins = [after.join(one) for one in members]
+    assert [after.heartbeat(member_id, 3) for member_id in members] == [ErrorCode.rebalance_in_progress] * 3
+    joins = [after.join(member_id) for member_id in members]
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]
 
 
-def test_a_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None:
+def test_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     join = group.join(leader)
     group.group.shut_down()
@@ -292,7 +292,7 @@ def test_a_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None
     group.wait(1_000_000)
 
 
-def test_a_shutdown_answers_every_parked_sync(group: ClassicGroupDriver) -> None:
+def test_shutdown_answers_every_parked_sync(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     sync = group.sync(follower)

@@ -15,7 +15,7 @@ def stable_pair(group: ClassicGroupDriver) -> tuple[str, str]:
     second = group.join(instance="pod-1", session_ms=LONG)
     first = group.join(first.member_id, instance="pod-0", session_ms=LONG)
     ids = first.member_id, second.member_id
-    group.sync(ids[0], assignments={one: f"for {one}".encode() for one in ids})
+    group.sync(ids[0], assignments={member_id: f"for {member_id}".encode() for member_id in ids})
     group.sync(ids[1])
     assert (group.group.state, group.group.generation, group.group.members.leader) == (
         ClassicGroupState.STABLE,
@@ -29,7 +29,7 @@ def back(group: ClassicGroupDriver, instance: str, **how: object) -> Parked:
     return group.join(instance=instance, session_ms=LONG, **how)  # type: ignore[arg-type]
 
 
-def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_returning_static_member_gets_assignment_without_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = back(group, "pod-1")
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
@@ -38,7 +38,7 @@ def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance
     assert group.heartbeat(leader) == ErrorCode.none
 
 
-def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: ClassicGroupDriver) -> None:
+def test_returning_static_leader_is_told_not_to_assign(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = back(group, "pod-0")
     assert again.result.skip_assignment
@@ -47,7 +47,7 @@ def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: ClassicGro
     assert group.join(follower, instance="pod-1").result.leader == again.member_id
 
 
-def test_before_version_9_a_static_leader_that_comes_back_is_told_that_another_one_leads(
+def test_returning_static_leader_follows_before_version_9(
     group: ClassicGroupDriver,
 ) -> None:
     leader, _ = stable_pair(group)
@@ -55,7 +55,7 @@ def test_before_version_9_a_static_leader_that_comes_back_is_told_that_another_o
     assert (again.result.leader, again.result.skip_assignment, again.result.members) == (leader, False, ())
 
 
-def test_the_new_id_is_told_once_it_is_durable(group: ClassicGroupDriver) -> None:
+def test_new_member_id_is_told_once_durable(group: ClassicGroupDriver) -> None:
     stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -65,7 +65,7 @@ def test_the_new_id_is_told_once_it_is_durable(group: ClassicGroupDriver) -> Non
     assert again.member_id in {member.member_id for member in group.saved[-1].snapshot.members}
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_one_stays_valid(group: ClassicGroupDriver) -> None:
+def test_old_id_stays_valid_if_save_fails(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -74,7 +74,7 @@ def test_if_the_new_id_cannot_be_saved_the_old_one_stays_valid(group: ClassicGro
     assert group.heartbeat(follower, instance="pod-1") == ErrorCode.none
 
 
-def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_along(group: ClassicGroupDriver) -> None:
+def test_rebalance_before_durable_id_takes_member_along(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -84,7 +84,7 @@ def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_a
     assert again.result.generation == 3
 
 
-def test_a_client_that_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver) -> None:
+def test_client_with_old_id_is_fenced(group: ClassicGroupDriver) -> None:
     _, old = stable_pair(group)
     back(group, "pod-1")
     assert group.heartbeat(old, instance="pod-1") == ErrorCode.fenced_instance_id
@@ -95,7 +95,7 @@ def test_a_client_that_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver
     assert group.heartbeat(old) == ErrorCode.unknown_member_id
 
 
-def test_a_join_that_is_parked_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
+def test_join_parked_under_old_id_is_fenced_immediately(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     parked = group.join(leader, instance="pod-0")
     again = back(group, "pod-0")
@@ -103,7 +103,7 @@ def test_a_join_that_is_parked_under_the_old_id_is_fenced_at_once(group: Classic
     assert again.is_parked
 
 
-def test_a_sync_that_is_parked_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
+def test_sync_parked_under_old_id_is_fenced_immediately(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
@@ -112,18 +112,18 @@ def test_a_sync_that_is_parked_under_the_old_id_is_fenced_at_once(group: Classic
     assert parked.error == ErrorCode.fenced_instance_id
 
 
-def test_an_instance_that_never_joined_is_unknown(group: ClassicGroupDriver) -> None:
+def test_instance_that_never_joined_is_unknown(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     assert group.heartbeat(leader, instance="pod-9") == ErrorCode.unknown_member_id
     assert group.join(leader, instance="pod-9").error == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_was_told_its_id_cannot_come_back_as_a_static_one(group: ClassicGroupDriver) -> None:
+def test_pending_member_cannot_return_as_static_member(group: ClassicGroupDriver) -> None:
     pending = group.join()
     assert group.join(pending.member_id, instance="pod-0").error == ErrorCode.unknown_member_id
 
 
-def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_static_return_while_others_sync_starts_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
@@ -133,7 +133,7 @@ def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalanc
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance(group: ClassicGroupDriver) -> None:
+def test_static_return_that_changes_vote_starts_rebalance(group: ClassicGroupDriver) -> None:
     both = (("range", b"r"), ("sticky", b"s"))
     only = group.join(instance="pod-0", protocols=both)
     group.sync(only.member_id, assignments={only.member_id: b"all"})
@@ -141,7 +141,7 @@ def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance
     assert (again.result.generation, again.result.protocol_name) == (2, "sticky")
 
 
-def test_static_members_stay_through_a_rebalance_that_they_missed(group: ClassicGroupDriver) -> None:
+def test_static_members_survive_a_missed_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = group.join(leader, instance="pod-0")
     group.wait(REBALANCE_MS / 1000)
@@ -149,7 +149,7 @@ def test_static_members_stay_through_a_rebalance_that_they_missed(group: Classic
     assert follower in {member.member_id for member in again.result.members}
 
 
-def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: ClassicGroupDriver) -> None:
+def test_rebalance_without_static_members_waits_for_one(group: ClassicGroupDriver) -> None:
     (a,) = [group.join(instance="pod-0", session_ms=LONG)]
     group.sync(a.member_id, assignments={a.member_id: b"all"})
     group.join_new()
@@ -159,7 +159,7 @@ def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: Cla
     assert group.join(a.member_id, instance="pod-0", session_ms=LONG).error == ErrorCode.none
 
 
-def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(group: ClassicGroupDriver) -> None:
+def test_rebalance_without_joins_does_not_spin(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0", session_ms=LONG, rebalance_ms=5)
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.join_new(rebalance_ms=0)
@@ -169,7 +169,7 @@ def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(g
     assert group.group.wake >= group.now + 0.1
 
 
-def test_a_static_member_that_stays_away_for_its_session_timeout_is_removed(group: ClassicGroupDriver) -> None:
+def test_absent_static_member_is_removed_after_session_timeout(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.wait(SESSION_MS / 1000)
@@ -177,14 +177,14 @@ def test_a_static_member_that_stays_away_for_its_session_timeout_is_removed(grou
     assert back(group, "pod-0").result.generation == 3
 
 
-def test_an_operator_removes_a_static_member_by_its_instance(group: ClassicGroupDriver) -> None:
+def test_operator_removes_static_member_by_its_instance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     assert group.leave("", instance="pod-1") == ErrorCode.none
     assert group.heartbeat(follower) == ErrorCode.unknown_member_id
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(group: ClassicGroupDriver) -> None:
+def test_returned_static_member_does_not_count_as_unsynced(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     joins = (
         group.join(leader, instance="pod-0", session_ms=LONG),
@@ -197,7 +197,7 @@ def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(
     assert (group.group.state, group.group.generation) == (ClassicGroupState.STABLE, 3)
 
 
-def test_after_a_restart_static_members_are_known_by_their_instance(group: ClassicGroupDriver) -> None:
+def test_static_members_are_known_by_instance_after_restart(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     after = ClassicGroupDriver(group=ClassicGroup.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
     after._ids = iter(range(100, 200))  # type: ignore[assignment]
@@ -207,7 +207,7 @@ def test_after_a_restart_static_members_are_known_by_their_instance(group: Class
     assert after.sync(again.member_id, instance="pod-1").result.assignment == f"for {follower}".encode()
 
 
-def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generation(group: ClassicGroupDriver) -> None:
+def test_absent_static_leader_does_not_lead_next_generation(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = group.join(follower, instance="pod-1", protocols=(("range", b"new"),), session_ms=LONG)
     group.wait(REBALANCE_MS / 1000)
@@ -215,7 +215,7 @@ def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generati
     assert leader in {member.member_id for member in again.result.members}
 
 
-def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(group: ClassicGroupDriver) -> None:
+def test_id_saved_during_rebalance_is_told_afterwards(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -226,7 +226,7 @@ def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(gro
     assert (again.result.generation, newcomer.result.generation) == (3, 3)
 
 
-def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: ClassicGroupDriver) -> None:
+def test_static_member_returning_twice_is_fenced_once(group: ClassicGroupDriver) -> None:
     stable_pair(group)
     group.save_at_once = False
     first, second = back(group, "pod-1"), back(group, "pod-1")
@@ -237,7 +237,7 @@ def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: Cl
     assert second.error == ErrorCode.none
 
 
-def test_a_static_member_that_came_back_and_never_syncs_is_removed(group: ClassicGroupDriver) -> None:
+def test_returned_static_member_without_sync_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0", session_ms=LONG)
     group.join(follower, instance="pod-1", session_ms=LONG)
@@ -248,7 +248,7 @@ def test_a_static_member_that_came_back_and_never_syncs_is_removed(group: Classi
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_protocols_stay_valid_as_well(group: ClassicGroupDriver) -> None:
+def test_old_protocols_stay_valid_if_save_fails(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     back(group, "pod-1", protocols=(("range", b"new"),))

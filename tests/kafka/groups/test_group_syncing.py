@@ -1,4 +1,4 @@
-"""How the leader's assignment reaches the members, and what can go wrong."""
+"""The leader's assignment on its way to the members, and its failures."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def two_joined(group: ClassicGroupDriver) -> tuple[str, str]:
     return leader, follower.member_id
 
 
-def test_every_member_gets_what_the_leader_assigned_to_it(group: ClassicGroupDriver) -> None:
+def test_every_member_gets_its_assignment_from_the_leader(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower)
     assert waiting.is_parked
@@ -25,7 +25,7 @@ def test_every_member_gets_what_the_leader_assigned_to_it(group: ClassicGroupDri
     assert group.group.state is ClassicGroupState.STABLE
 
 
-def test_a_member_that_the_leader_left_out_gets_nothing(group: ClassicGroupDriver) -> None:
+def test_member_omitted_by_the_leader_gets_nothing(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.sync(leader, assignments={leader: b"0,1,2"})
     late = group.sync(follower)
@@ -38,14 +38,14 @@ def test_assignments_for_unknown_members_are_ignored(group: ClassicGroupDriver) 
     assert [member.member_id for member in group.saved[-1].snapshot.members if member.assignment] == [leader]
 
 
-def test_what_a_follower_assigns_is_ignored(group: ClassicGroupDriver) -> None:
+def test_assignment_of_follower_is_ignored(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower, assignments={leader: b"", follower: b"all"})
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
     assert waiting.result.assignment == b"1"
 
 
-def test_an_assignment_is_handed_out_once_it_is_durable(group: ClassicGroupDriver) -> None:
+def test_assignment_is_handed_out_once_durable(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
@@ -57,7 +57,7 @@ def test_an_assignment_is_handed_out_once_it_is_durable(group: ClassicGroupDrive
     assert [sync.result.assignment for sync in syncs] == [b"1", b"0"]
 
 
-def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(group: ClassicGroupDriver) -> None:
+def test_failed_assignment_save_is_reported_and_starts_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
@@ -66,7 +66,7 @@ def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(gr
     assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: ClassicGroupDriver) -> None:
+def test_rebalance_during_assignment_save_wins(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     sync = group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -77,7 +77,7 @@ def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: Class
     assert newcomer.is_parked
 
 
-def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(group: ClassicGroupDriver) -> None:
+def test_late_assignment_save_does_not_affect_next_generation(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -89,7 +89,7 @@ def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_a_second_sync_of_the_leader_does_not_assign_again(group: ClassicGroupDriver) -> None:
+def test_second_sync_of_leader_does_not_assign_again(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     first = group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -100,31 +100,31 @@ def test_a_second_sync_of_the_leader_does_not_assign_again(group: ClassicGroupDr
     assert second.result.assignment == b"0"
 
 
-def test_in_a_stable_group_a_sync_is_answered_at_once(group: ClassicGroupDriver) -> None:
+def test_sync_in_stable_group_is_answered_at_once(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     assert group.sync(leader).result.assignment == f"for {leader}".encode()
 
 
-def test_a_sync_during_a_rebalance_tells_the_member_to_join(group: ClassicGroupDriver) -> None:
+def test_sync_during_rebalance_tells_member_to_join(group: ClassicGroupDriver) -> None:
     leader, _ = group.stable(2)
     group.join_new()
     assert group.sync(leader).error == ErrorCode.rebalance_in_progress
 
 
-def test_a_member_that_waits_in_sync_when_a_rebalance_begins_is_told_to_join(group: ClassicGroupDriver) -> None:
+def test_rebalance_tells_syncing_members_to_join(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     waiting = group.sync(follower)
     group.join_new()
     assert waiting.error == ErrorCode.rebalance_in_progress
 
 
-def test_a_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> None:
+def test_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     assert group.sync(leader, generation=0).error == ErrorCode.illegal_generation
     assert group.sync(leader, generation=2).error == ErrorCode.illegal_generation
 
 
-def test_a_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
+def test_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.sync("who-1").error == ErrorCode.unknown_member_id
 
@@ -137,14 +137,14 @@ def test_a_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> No
         ("consumer", "sticky", ErrorCode.inconsistent_group_protocol),
     ],
 )
-def test_a_sync_that_names_its_protocol_names_the_right_one(
+def test_sync_with_protocol_must_name_the_right_one(
     group: ClassicGroupDriver, protocol_type: str, protocol_name: str, error: ErrorCode
 ) -> None:
     (leader,) = group.stable()
     assert group.sync(leader, protocol_type=protocol_type, protocol_name=protocol_name).error == error
 
 
-def test_a_member_that_has_not_synced_within_the_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
+def test_member_without_sync_in_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(leader, assignments={leader: b"0"})
     assert waiting.error == ErrorCode.none
@@ -156,7 +156,7 @@ def test_a_member_that_has_not_synced_within_the_rebalance_timeout_is_removed(gr
     assert group.join(leader).result.generation == 3
 
 
-def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: ClassicGroupDriver) -> None:
+def test_group_continues_without_leader_that_never_assigns(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower)
     while waiting.is_parked:
@@ -167,7 +167,7 @@ def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: ClassicG
     assert (again.error, again.result.leader) == (ErrorCode.none, follower)
 
 
-def test_when_all_have_synced_the_rebalance_timeout_no_longer_counts(group: ClassicGroupDriver) -> None:
+def test_rebalance_timeout_ends_when_all_have_synced(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.sync(leader, assignments={leader: b"0"})
     group.sync(follower)
@@ -177,14 +177,14 @@ def test_when_all_have_synced_the_rebalance_timeout_no_longer_counts(group: Clas
     assert group.group.generation == 2
 
 
-def test_a_member_that_leaves_while_it_waits_in_sync_is_answered(group: ClassicGroupDriver) -> None:
+def test_member_leaving_with_parked_sync_is_answered(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     waiting = group.sync(follower)
     assert group.leave(follower) == ErrorCode.none
     assert waiting.error == ErrorCode.unknown_member_id
 
 
-def test_a_second_sync_of_a_member_ends_the_first(group: ClassicGroupDriver) -> None:
+def test_second_sync_of_member_ends_the_first(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     first, second = group.sync(follower), group.sync(follower)
     assert first.error == ErrorCode.rebalance_in_progress

@@ -6,7 +6,7 @@ from tests.kafka.groups.group_harness import TestClock
 
 
 class Work:
-    """A worker whose tasks take as long as they say."""
+    """A worker whose tasks take a given time."""
 
     def __init__(self) -> None:
         self.clock = TestClock()
@@ -35,14 +35,14 @@ def work() -> Work:
     return Work()
 
 
-def test_the_cheapest_is_done_first(work: Work) -> None:
+def test_cheapest_task_is_done_first(work: Work) -> None:
     for key, cost in (("large", 100_000), ("small", 1_000), ("middle", 10_000)):
         work.submit(key, cost)
     work.run()
     assert work.done == ["small", "middle", "large"]
 
 
-def test_a_large_task_is_not_overtaken_for_ever(work: Work) -> None:
+def test_large_task_is_not_overtaken_for_ever(work: Work) -> None:
     work.submit("large", 10_000)  # 40 ms
     for number in range(100):
         work.submit(f"small-{number}", 100)
@@ -51,7 +51,7 @@ def test_a_large_task_is_not_overtaken_for_ever(work: Work) -> None:
     assert 5 < work.done.index("large") < 60
 
 
-def test_a_task_of_many_slices_lets_others_pass(work: Work) -> None:
+def test_task_of_many_slices_lets_others_pass(work: Work) -> None:
     work.submit("sliced", 100, slices=20)
     for _ in range(5):
         work.worker.step(0)
@@ -60,7 +60,7 @@ def test_a_task_of_many_slices_lets_others_pass(work: Work) -> None:
     assert work.done == ["other", "sliced"]
 
 
-def test_a_group_has_the_thread_for_a_fifth_of_the_time(work: Work) -> None:
+def test_group_has_thread_for_fifth_of_the_time(work: Work) -> None:
     work.submit("greedy", 100, takes_s=0.1, name="first")
     work.run()
     began = work.clock.now
@@ -78,7 +78,7 @@ def test_a_group_has_the_thread_for_a_fifth_of_the_time(work: Work) -> None:
     assert work.done == ["first", "other", "second"]
 
 
-def test_it_pauses_for_as_long_as_it_worked(work: Work) -> None:
+def test_worker_pauses_as_long_as_it_worked(work: Work) -> None:
     for number in range(20):
         work.submit(f"g{number}", 100)
     work.run()
@@ -88,14 +88,14 @@ def test_it_pauses_for_as_long_as_it_worked(work: Work) -> None:
     assert work.pauses[-1] == 0.1
 
 
-def test_a_task_that_fails_does_not_end_the_thread(work: Work) -> None:
+def test_failing_task_does_not_end_the_thread(work: Work) -> None:
     work.worker.submit(Task("bad", 1, lambda: 1 / 0 > 0, lambda: None))
     work.submit("good", 1)
     work.run()
     assert work.done == ["good"]
 
 
-def test_waking_it_is_no_work(work: Work) -> None:
+def test_wakeup_is_no_work(work: Work) -> None:
     work.worker.wakeup()
     assert not work.worker.step(0)
     assert work.worker.waiting == 0

@@ -26,7 +26,7 @@ def test_every_group_gets_back_its_own_rows(groups: dict[str, dict[str, bytes]])
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_the_prefix_of_a_group_begins_no_key_of_another(one: str, other: str, row: str) -> None:
+def test_group_prefix_begins_no_key_of_another_group(one: str, other: str, row: str) -> None:
     begins = (kinds.prefix_of(other) + row).startswith(kinds.prefix_of(one))
     assert begins == (one == other)
 
@@ -37,12 +37,12 @@ def test_rows_that_name_no_kind_cannot_be_read(body: bytes) -> None:
         kinds.type_of("g", {"": body})
 
 
-def test_rows_without_the_row_of_the_group_cannot_be_read() -> None:
+def test_rows_without_group_row_cannot_be_read() -> None:
     with pytest.raises(StorageError, match="do not name a kind"):
         kinds.type_of("g", {"m/x": b"{}"})
 
 
-def test_a_save_deletes_what_it_replaces_and_puts_its_rows(tmp_path: Path) -> None:
+def test_save_deletes_replaced_state_and_puts_its_rows(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(str(tmp_path / "catalogue"))
     catalogue.save_group("g", b"classic")
     kinds.Save("g", {"": b"{}", "m/x": b"1"}, GroupType.CLASSIC)(catalogue)
@@ -80,7 +80,7 @@ snapshots = st.builds(
 
 
 @given(snapshot=snapshots, since_ms=st.integers(0, 2**53))
-def test_what_is_encoded_is_decoded_to_the_same(snapshot: GroupSnapshot, since_ms: int) -> None:
+def test_encoded_generation_is_decoded_unchanged(snapshot: GroupSnapshot, since_ms: int) -> None:
     assert decode("g", encode(snapshot, since_ms)) == StoredGroup(snapshot, since_ms)
 
 
@@ -99,6 +99,6 @@ GOOD = encode(GroupSnapshot("consumer", 1, "range", "a", (MemberSnapshot("a", No
         GOOD.replace(b'"a"', b"null,", 1),
     ],
 )
-def test_what_cannot_be_read_names_its_group(damaged: bytes) -> None:
+def test_decoding_error_names_its_group(damaged: bytes) -> None:
     with pytest.raises(StorageError, match="'g'"):
         decode("g", damaged)

@@ -13,12 +13,12 @@ def lag(records: int | None, seconds: float | None = None) -> PartitionLag:
 
 
 @pytest.mark.parametrize(("committed", "end", "expected"), [(4, 10, 6), (10, 10, 0), (11, 10, 0), (-1, 3, 4)])
-def test_the_lag_is_the_distance_to_the_end(committed: int, end: int, expected: int) -> None:
+def test_lag_is_the_distance_to_the_end(committed: int, end: int, expected: int) -> None:
     assert expected == behind(committed, end)
 
 
 @pytest.mark.parametrize(("timestamp", "expected"), [(9_000, 1.0), (10_000, 0.0), (11_000, 0.0), (-1, None)])
-def test_the_age_of_a_record(timestamp: int, expected: float | None) -> None:
+def test_age_of_a_record(timestamp: int, expected: float | None) -> None:
     assert expected == age_s(timestamp, 10_000)
 
 

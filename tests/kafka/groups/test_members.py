@@ -1,4 +1,4 @@
-"""A parked join or sync is answered exactly once; clients that have not come back with their id are bounded."""
+"""A parked join or sync is answered exactly once; pending members are bounded."""
 
 from broker.kafka.groups.members import PENDING_MAX, ParkedRequests, PendingMembers
 from broker.kafka.groups.values import PENDING_MEMBER_BYTES, Effect, JoinAnswer, JoinResult, SyncAnswer, SyncResult
@@ -16,7 +16,7 @@ def join_two(result: JoinResult) -> None: ...
 def sync_one(result: SyncResult) -> None: ...
 
 
-def test_an_answer_goes_where_the_request_came_from() -> None:
+def test_answer_goes_where_the_request_came_from() -> None:
     effects: list[Effect] = []
     parked = ParkedRequests(effects.append)
     parked.park_join("a", join_one)
@@ -26,7 +26,7 @@ def test_an_answer_goes_where_the_request_came_from() -> None:
     assert effects == [JoinAnswer(join_one, JoinResult(DONE, "a")), SyncAnswer(sync_one, SyncResult(DONE))]
 
 
-def test_a_second_answer_goes_nowhere() -> None:
+def test_second_answer_goes_nowhere() -> None:
     effects: list[Effect] = []
     parked = ParkedRequests(effects.append)
     parked.answer_join("a", JoinResult(DONE, "a"))
@@ -34,7 +34,7 @@ def test_a_second_answer_goes_nowhere() -> None:
     assert effects == []
 
 
-def test_a_later_request_of_the_member_has_the_earlier_one_refused() -> None:
+def test_later_request_of_member_refuses_the_earlier() -> None:
     effects: list[Effect] = []
     parked = ParkedRequests(effects.append)
     parked.park_join("a", join_one)
@@ -57,7 +57,7 @@ def test_all_are_refused_together() -> None:
 # Pending members -------------------------------------------------------------------------------------------------
 
 
-def test_each_counts_with_its_id_until_it_is_removed() -> None:
+def test_pending_member_counts_with_id_until_removed() -> None:
     pending = PendingMembers(1 << 20)
     assert pending.add("abc") == []
     assert ("abc" in pending, len(pending), pending.size_bytes) == (True, 1, PENDING_MEMBER_BYTES + 3)
@@ -66,7 +66,7 @@ def test_each_counts_with_its_id_until_it_is_removed() -> None:
     assert ("abc" in pending, len(pending), pending.size_bytes) == (False, 0, 0)
 
 
-def test_the_one_that_has_been_away_longest_is_forgotten_for_one_too_many() -> None:
+def test_oldest_pending_member_is_forgotten_at_the_bound() -> None:
     pending = PendingMembers(1 << 30)
     for number in range(PENDING_MAX):
         assert pending.add(f"m-{number}") == []
@@ -74,7 +74,7 @@ def test_the_one_that_has_been_away_longest_is_forgotten_for_one_too_many() -> N
     assert len(pending) == PENDING_MAX
 
 
-def test_as_many_are_forgotten_as_the_bytes_of_a_new_one_need() -> None:
+def test_pending_members_are_forgotten_by_needed_bytes() -> None:
     pending = PendingMembers(4 * (PENDING_MEMBER_BYTES + 1))
     for name in "abcd":
         assert pending.add(name) == []
@@ -83,7 +83,7 @@ def test_as_many_are_forgotten_as_the_bytes_of_a_new_one_need() -> None:
     assert pending.size_bytes <= 4 * (PENDING_MEMBER_BYTES + 1)
 
 
-def test_one_that_is_too_large_by_itself_is_kept_alone() -> None:
+def test_oversized_pending_member_is_kept_alone() -> None:
     pending = PendingMembers(10)
     pending.add("a")
     assert pending.add("b") == ["a"]

@@ -1,4 +1,4 @@
-"""Committed offsets: when they count, who may delete them, and when they expire."""
+"""Committed offsets: when they count, the right to delete them, and their expiry."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.kafka.groups.group_harness import DAY_S, NOBODY, CommitAnswer, GroupH
 ORDERS_0, ORDERS_1, PAYMENTS_0 = ("orders", 0), ("orders", 1), ("payments", 0)
 
 
-def test_a_commit_is_answered_and_counts_when_it_is_durable(harness: GroupHarness) -> None:
+def test_commit_is_answered_and_counts_when_durable(harness: GroupHarness) -> None:
     commit = harness.commit("g", {ORDERS_0: 7})
     assert commit.is_waiting
     assert harness.committed("g") == {}
@@ -21,7 +21,7 @@ def test_a_commit_is_answered_and_counts_when_it_is_durable(harness: GroupHarnes
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_a_consumer_commits_comes_back_as_it_was(harness: GroupHarness) -> None:
+def test_committed_offset_comes_back_unchanged(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7}, leader_epoch=3, metadata="wie weit: ½")
     harness.write()
     for _ in range(2):
@@ -32,12 +32,15 @@ def test_what_a_consumer_commits_comes_back_as_it_was(harness: GroupHarness) -> 
         harness.restart(clean=False)
 
 
-def test_a_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> None:
+def test_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     wanted = [("orders", [0, 1]), ("nowhere", [5])]
     _, topics = harness.groups.offsets.fetch("g", wanted)
-    assert [(name, [(index, one and one.offset) for index, one in found]) for name, found in topics] == [
+    assert [
+        (name, [(index, committed and committed.offset) for index, committed in partitions])
+        for name, partitions in topics
+    ] == [
         ("orders", [(0, 7), (1, None)]),
         ("nowhere", [(5, None)]),
     ]
@@ -45,14 +48,14 @@ def test_a_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> No
     assert harness.groups.offsets.fetch("unknown", None) == (ErrorCode.none, [])
 
 
-def test_of_two_commits_of_one_partition_the_later_one_counts(harness: GroupHarness) -> None:
+def test_later_of_two_commits_of_partition_counts(harness: GroupHarness) -> None:
     commits = [harness.commit("g", {ORDERS_0: offset}) for offset in (5, 9, 7)]
     harness.write()
     assert [commit.error for commit in commits] == [ErrorCode.none] * 3
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_commits_that_wait_for_the_disk_together_are_one_transaction(harness: GroupHarness) -> None:
+def test_waiting_commits_share_one_transaction(harness: GroupHarness) -> None:
     before = harness.database.transactions
     commits = [harness.commit(group, {("orders", n): n}) for n in range(20) for group in ("g", "h")]
     harness.write()
@@ -61,7 +64,7 @@ def test_commits_that_wait_for_the_disk_together_are_one_transaction(harness: Gr
     assert len(harness.stored("g")) == len(harness.stored("h")) == 20
 
 
-def test_a_commit_that_is_not_durable_does_not_count_and_says_so(harness: GroupHarness) -> None:
+def test_failed_commit_does_not_count_and_is_reported(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     harness.database.full = True
@@ -75,7 +78,7 @@ def test_a_commit_that_is_not_durable_does_not_count_and_says_so(harness: GroupH
     assert harness.committed("g") == {ORDERS_0: 9}
 
 
-def test_the_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarness]) -> None:
+def test_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(offset_metadata_max_bytes=4)
     fits, too_long = (
         harness.commit("g", {ORDERS_0: 1}, metadata="1234"),
@@ -86,7 +89,7 @@ def test_the_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarne
     assert harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_offsets_with_too_long_metadata_are_refused_and_the_rest_is_committed(
+def test_offsets_with_oversized_metadata_are_refused_alone(
     new_harness: Callable[..., GroupHarness],
 ) -> None:
     harness = new_harness(offset_metadata_max_bytes=4)
@@ -98,7 +101,7 @@ def test_offsets_with_too_long_metadata_are_refused_and_the_rest_is_committed(
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_a_member_of_the_current_generation_may_commit_and_others_may_not(harness: GroupHarness) -> None:
+def test_only_members_of_current_generation_may_commit(harness: GroupHarness) -> None:
     a = harness.stable("g")
     good = harness.commit("g", {ORDERS_0: 1}, Committer(a, None, 1))
     old = harness.commit("g", {ORDERS_0: 2}, Committer(a, None, 0))
@@ -111,19 +114,19 @@ def test_a_member_of_the_current_generation_may_commit_and_others_may_not(harnes
     assert harness.committed("g") == {ORDERS_0: 1}
 
 
-def test_a_member_of_a_group_that_does_not_exist_may_not_commit(harness: GroupHarness) -> None:
+def test_member_of_missing_group_may_not_commit(harness: GroupHarness) -> None:
     assert harness.commit("g", {ORDERS_0: 1}, Committer("who", None, 3)).error == ErrorCode.illegal_generation
     assert harness.listed() == {}
 
 
-def test_the_group_without_a_name_may_have_offsets(harness: GroupHarness) -> None:
+def test_group_without_a_name_may_have_offsets(harness: GroupHarness) -> None:
     harness.commit("", {ORDERS_0: 7})
     harness.write()
     harness.restart()
     assert harness.committed("") == {ORDERS_0: 7}
 
 
-def test_a_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
+def test_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
     a = harness.stable("g")
     for n in range(3):
         harness.wait(9)
@@ -132,7 +135,7 @@ def test_a_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
     assert harness.listed() == {"g": "Stable"}
 
 
-def test_in_a_clean_shutdown_pending_commits_are_written_and_answered(harness: GroupHarness) -> None:
+def test_clean_shutdown_writes_and_answers_pending_commits(harness: GroupHarness) -> None:
     commit = harness.commit("g", {ORDERS_0: 7})
     harness.restart()
     assert commit.error == ErrorCode.none
@@ -160,7 +163,7 @@ def test_offsets_of_a_group_without_members_are_deleted(harness: GroupHarness) -
     assert harness.committed("g") == harness.stored("g") == {ORDERS_1: 8}
 
 
-def test_offsets_of_topics_that_members_read_are_not_deleted(harness: GroupHarness) -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
     harness.write()
@@ -171,35 +174,35 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(harness: GroupHarne
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_members_read_is_known_after_a_restart(harness: GroupHarness) -> None:
+def test_subscribed_topics_are_known_after_restart(harness: GroupHarness) -> None:
     harness.stable("g")
     harness.restart()
     assert delete(harness, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_if_the_topics_of_members_are_unknown_no_offset_is_deleted(harness: GroupHarness) -> None:
+def test_no_offset_is_deleted_while_topics_are_unknown(harness: GroupHarness) -> None:
     harness.stable("g", protocols=(("range", b"?"),))
     assert delete(harness, "g", PAYMENTS_0)[1] == {PAYMENTS_0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_offsets_of_members_that_are_no_consumers_are_not_deleted(harness: GroupHarness) -> None:
+def test_offsets_of_other_protocol_types_are_not_deleted(harness: GroupHarness) -> None:
     harness.stable("g", protocol_type="connect")
     assert delete(harness, "g", PAYMENTS_0) == (ErrorCode.non_empty_group, {})
 
 
-def test_offsets_of_a_group_that_does_not_exist_cannot_be_deleted(harness: GroupHarness) -> None:
+def test_offsets_of_missing_group_cannot_be_deleted(harness: GroupHarness) -> None:
     assert delete(harness, "g", ORDERS_0) == (ErrorCode.group_id_not_found, {})
     assert delete(harness, "", ORDERS_0) == (ErrorCode.invalid_group_id, {})
 
 
-def test_a_group_without_members_ends_with_its_last_offset(harness: GroupHarness) -> None:
+def test_group_without_members_ends_with_last_offset(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     delete(harness, "g", ORDERS_0)
     assert harness.listed() == {}
 
 
-def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
+def test_failed_deletion_is_reported(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     harness.database.full = True
@@ -221,14 +224,14 @@ def test_offsets_are_deleted_with_their_topic(harness: GroupHarness) -> None:
     assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_commit_that_is_pending_when_its_topic_is_deleted_does_not_come_back(harness: GroupHarness) -> None:
+def test_pending_commit_of_deleted_topic_does_not_return(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
     harness.groups.on_topic_deleted("orders")
     harness.write()
     assert harness.committed("g") == harness.stored("g") == {PAYMENTS_0: 8}
 
 
-def test_a_topic_that_is_made_again_begins_without_offsets(harness: GroupHarness) -> None:
+def test_recreated_topic_begins_without_offsets(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.groups.on_topic_deleted("orders")
     harness.commit("g", {ORDERS_0: 1})
@@ -236,7 +239,7 @@ def test_a_topic_that_is_made_again_begins_without_offsets(harness: GroupHarness
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_after_a_crash_offsets_of_deleted_topics_are_dropped(harness: GroupHarness) -> None:
+def test_offsets_of_deleted_topics_are_dropped_after_crash(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
     harness.write()
     harness.topics.remove("orders")
@@ -256,7 +259,7 @@ def week(new_harness: Callable[..., GroupHarness]) -> GroupHarness:
     return new_harness(offsets_retention_minutes=7 * 24 * 60)
 
 
-def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(week: GroupHarness) -> None:
+def test_retention_without_group_begins_with_the_commit(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()
     week.wait(4 * DAY_S)
@@ -269,7 +272,7 @@ def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: GroupHarness, restarted: bool) -> None:
+def test_retention_begins_when_the_group_becomes_empty(week: GroupHarness, restarted: bool) -> None:
     a = week.stable("g", session_timeout_ms=1_800_000)
     week.commit("g", {ORDERS_0: 7}, Committer(a, None, 1))
     for _ in range(10 * 24 * 4):
@@ -287,7 +290,7 @@ def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: GroupHarness,
     assert week.listed() == {}
 
 
-def test_a_group_with_members_drops_old_offsets_of_topics_that_it_does_not_read(week: GroupHarness) -> None:
+def test_populated_group_drops_old_offsets_of_unsubscribed_topics(week: GroupHarness) -> None:
     a = week.stable("g", session_timeout_ms=1_800_000)
     week.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
     for _ in range(8 * 24 * 4):
@@ -296,7 +299,7 @@ def test_a_group_with_members_drops_old_offsets_of_topics_that_it_does_not_read(
     assert week.committed("g") == week.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week: GroupHarness) -> None:
+def test_operator_offsets_on_long_empty_group_are_kept(week: GroupHarness) -> None:
     a = week.stable("g")
     week.groups.leave("g", [(a, None)])
     week.commit("g", {ORDERS_0: 7})
@@ -307,7 +310,7 @@ def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week:
     assert week.committed("g") == {ORDERS_0: 1}
 
 
-def test_a_client_may_say_how_long_its_offsets_are_kept(week: GroupHarness) -> None:
+def test_client_may_choose_retention_of_its_offsets(week: GroupHarness) -> None:
     soon = week.clock.time_ms() + int(DAY_S * 1000)
     week.commit("g", {ORDERS_0: 7}, expire_ms=soon)
     week.commit("g", {ORDERS_1: 8})
@@ -315,7 +318,7 @@ def test_a_client_may_say_how_long_its_offsets_are_kept(week: GroupHarness) -> N
     assert week.committed("g") == {ORDERS_1: 8}
 
 
-def test_a_sweep_that_fails_is_not_the_last_one(week: GroupHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sweep_is_not_the_last(week: GroupHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     expiration = week.groups.expiration
     before = expiration._next_sweep
     with monkeypatch.context() as patched:
@@ -328,7 +331,7 @@ def test_a_sweep_that_fails_is_not_the_last_one(week: GroupHarness, monkeypatch:
     assert week.committed("g") == {}
 
 
-def test_an_old_offset_with_a_pending_commit_is_kept(week: GroupHarness) -> None:
+def test_old_offset_with_pending_commit_is_kept(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()
     week.clock.now += 8 * DAY_S
@@ -338,7 +341,7 @@ def test_an_old_offset_with_a_pending_commit_is_kept(week: GroupHarness) -> None
     assert week.committed("g") == week.stored("g") == {ORDERS_0: 8}
 
 
-def test_a_group_of_which_no_commit_was_durable_is_forgotten(harness: GroupHarness) -> None:
+def test_group_without_durable_commits_is_forgotten(harness: GroupHarness) -> None:
     harness.database.full = True
     harness.commit("g", {ORDERS_0: 7})
     assert harness.listed() == {"g": "Empty"}
@@ -346,13 +349,13 @@ def test_a_group_of_which_no_commit_was_durable_is_forgotten(harness: GroupHarne
     assert harness.listed() == {}
 
 
-def test_a_group_that_somebody_is_about_to_join_is_not_forgotten(harness: GroupHarness) -> None:
+def test_group_with_pending_member_is_not_forgotten(harness: GroupHarness) -> None:
     pending = harness.join("g")
     harness.groups.expiration.sweep()
     assert harness.join("g", pending.member_id).error == ErrorCode.none
 
 
-def test_a_group_that_nobody_joined_in_the_end_is_forgotten(harness: GroupHarness) -> None:
+def test_group_that_nobody_joined_is_forgotten(harness: GroupHarness) -> None:
     harness.join("g")
     assert harness.listed() == {"g": "Empty"}
     harness.wait(9)

@@ -1,4 +1,4 @@
-"""The registry with groups that are not classic: a group of which each member is one row."""
+"""The registry with groups of another kind than classic: each member of a group is a row."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -175,7 +175,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
     registry.catalogue.close()
 
 
-def test_a_change_is_answered_when_its_rows_are_durable(registry: Registry) -> None:
+def test_change_is_answered_when_rows_are_durable(registry: Registry) -> None:
     assert registry.put("g", "a")
     assert not registry.answers
     registry.write()
@@ -183,14 +183,14 @@ def test_a_change_is_answered_when_its_rows_are_durable(registry: Registry) -> N
     assert registry.stored() == {"g": {"", "a"}}
 
 
-def test_a_change_that_cannot_be_written_is_answered_with_an_error(registry: Registry) -> None:
+def test_failed_change_is_answered_with_an_error(registry: Registry) -> None:
     registry.database.full = True
     registry.put("g", "a")
     registry.write()
     assert registry.answers == [ErrorCode.not_coordinator]
 
 
-def test_a_restart_brings_back_what_was_written(registry: Registry) -> None:
+def test_restart_restores_the_written_state(registry: Registry) -> None:
     for member in ("a", "b", "c"):
         registry.put("g", member)
     registry.put("g", "b", None)
@@ -210,13 +210,13 @@ def test_many_changes_are_written_in_few_transactions(registry: Registry) -> Non
     assert len(registry.answers) == 500
 
 
-def test_a_group_with_members_admits_no_client_of_another_kind(registry: Registry) -> None:
+def test_populated_group_admits_no_client_of_other_kind(registry: Registry) -> None:
     registry.put("g", "a")
     assert not registry.put("g", "b", type=GroupType.STREAMS)
     assert registry.entry("g").group.type is GroupType.CONSUMER
 
 
-def test_an_empty_group_is_replaced_by_one_of_another_kind(registry: Registry) -> None:
+def test_empty_group_is_replaced_by_other_kind(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     assert registry.put("g", "b", type=GroupType.STREAMS)
@@ -227,7 +227,7 @@ def test_an_empty_group_is_replaced_by_one_of_another_kind(registry: Registry) -
     assert registry.entry("g").group.type is GroupType.STREAMS
 
 
-def test_an_empty_group_that_became_classic_leaves_no_rows(registry: Registry) -> None:
+def test_empty_group_that_became_classic_leaves_no_rows(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     registry.write()
@@ -247,7 +247,7 @@ def test_an_empty_group_that_became_classic_leaves_no_rows(registry: Registry) -
     assert registry.entry("g").replaced is None
 
 
-def test_the_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
+def test_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
     with registry.groups.locked("g") as entry:
         entry.offsets.load("orders", 0, CommittedOffset(7, -1, "", 0))
     registry.put("g", "a")
@@ -256,7 +256,7 @@ def test_the_offsets_stay_when_a_group_is_replaced(registry: Registry) -> None:
     assert committed is not None and committed.offset == 7
 
 
-def test_what_a_failed_save_was_to_delete_is_deleted_by_the_next(registry: Registry) -> None:
+def test_failed_deletions_are_repeated_by_the_next_save(registry: Registry) -> None:
     registry.catalogue.save_group("g", b"classic")
     with registry.groups.locked("g") as entry:
         assert entry.group.type is GroupType.CLASSIC
@@ -271,7 +271,7 @@ def test_what_a_failed_save_was_to_delete_is_deleted_by_the_next(registry: Regis
     assert list(registry.catalogue.load_groups()) == []
 
 
-def test_a_client_of_a_group_that_was_replaced_is_still_answered(registry: Registry) -> None:
+def test_client_of_replaced_group_is_still_answered(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     registry.join_classic("g")
@@ -279,7 +279,7 @@ def test_a_client_of_a_group_that_was_replaced_is_still_answered(registry: Regis
     assert registry.answers == [ErrorCode.none] * 2
 
 
-def test_a_deleted_group_leaves_nothing(registry: Registry) -> None:
+def test_deleted_group_leaves_nothing(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     registry.put("h", "a")
@@ -291,7 +291,7 @@ def test_a_deleted_group_leaves_nothing(registry: Registry) -> None:
     assert registry.groups.get("g") is None
 
 
-def test_a_deleted_group_is_not_stored_again(registry: Registry) -> None:
+def test_deleted_group_is_not_stored_again(registry: Registry) -> None:
     """A save that failed before may be tried again by the group."""
     registry.put("g", "a")
     registry.put("g", "a", None)
@@ -308,7 +308,7 @@ def test_a_deleted_group_is_not_stored_again(registry: Registry) -> None:
     assert entry.timer is None
 
 
-def test_the_memory_of_a_group_is_counted_until_it_is_removed(registry: Registry) -> None:
+def test_group_memory_is_counted_until_its_removal(registry: Registry) -> None:
     before = registry.groups.memory.used_bytes
     registry.put("g", "a")
     with_one = registry.groups.memory.used_bytes
@@ -332,7 +332,7 @@ def test_the_memory_of_a_group_is_counted_until_it_is_removed(registry: Registry
         {"a": b"x"},
     ],
 )
-def test_rows_that_cannot_be_read_go_when_the_group_is_made_again(registry: Registry, rows: dict[str, bytes]) -> None:
+def test_unreadable_rows_go_when_group_is_recreated(registry: Registry, rows: dict[str, bytes]) -> None:
     group_rows.Save("g", {**rows, "stale": b"x"})(registry.catalogue)
     registry.restart()
     assert registry.groups.get("g") is None
@@ -341,7 +341,7 @@ def test_rows_that_cannot_be_read_go_when_the_group_is_made_again(registry: Regi
     assert registry.stored() == {"g": {"", "b"}}
 
 
-def test_an_empty_group_keeps_since_when_it_is_empty(registry: Registry) -> None:
+def test_empty_group_keeps_its_time_of_becoming_empty(registry: Registry) -> None:
     registry.put("g", "a")
     registry.put("g", "a", None)
     since_ms = registry.entry("g").empty_since_ms
@@ -356,7 +356,7 @@ def test_an_empty_group_keeps_since_when_it_is_empty(registry: Registry) -> None
     assert registry.stored() == {"g": {"", "b"}}
 
 
-def test_the_offsets_of_an_empty_group_expire_and_then_the_group(registry: Registry) -> None:
+def test_offsets_of_empty_group_expire_before_the_group(registry: Registry) -> None:
     registry.put("g", "a")
     entry = registry.entry("g")
     for topic in ("orders", "other"):
@@ -376,7 +376,7 @@ def test_the_offsets_of_an_empty_group_expire_and_then_the_group(registry: Regis
     assert registry.stored() == {}
 
 
-def test_the_end_of_the_broker_reaches_every_group(registry: Registry) -> None:
+def test_end_of_the_broker_reaches_every_group(registry: Registry) -> None:
     registry.put("g", "a")
     group = registry.entry("g").group
     registry.groups.shut_down()

@@ -8,7 +8,7 @@ from tests.kafka.handlers.group_client import ask_join, ask_sync, commit, heartb
 from tests.kafka.handlers.kafka_client import Beside, Kafka
 
 
-def test_members_go_on_in_their_generation_and_commit_in_it(tmp_path: Path) -> None:
+def test_members_continue_and_commit_in_their_generation(tmp_path: Path) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka:
         topic = kafka.topic(partitions=2)
         member_id = stable(kafka, "g", topics=[topic])
@@ -18,11 +18,11 @@ def test_members_go_on_in_their_generation_and_commit_in_it(tmp_path: Path) -> N
         assert ask_sync(kafka, "g", member_id, 1).assignment == b"all"
         groups = [{"group_id": "g", "topics": [{"name": topic, "partition_indexes": [0, 1]}]}]
         (group,) = kafka.ask(ApiKey.OFFSET_FETCH, 8, groups=groups).groups
-        assert [one.committed_offset for one in group.topics[0].partitions] == [7, -1]
+        assert [partition.committed_offset for partition in group.topics[0].partitions] == [7, -1]
         assert commit(kafka, "g", topic, 8, member_id=member_id, generation_id_or_member_epoch=1) == [ErrorCode.none]
 
 
-def test_a_static_member_that_restarts_with_the_broker_keeps_its_assignment(tmp_path: Path) -> None:
+def test_static_member_restarting_with_broker_keeps_its_assignment(tmp_path: Path) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka:
         old = stable(kafka, "g", group_instance_id="pod-0")
     with Kafka(data_dir=str(tmp_path)) as kafka:
@@ -35,7 +35,7 @@ def test_a_static_member_that_restarts_with_the_broker_keeps_its_assignment(tmp_
         assert heartbeat(kafka, "g", again.member_id, 1, group_instance_id="pod-0") == ErrorCode.none
 
 
-def test_a_broker_can_stop_while_members_are_parked(tmp_path: Path) -> None:
+def test_broker_can_stop_while_members_are_parked(tmp_path: Path) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka, Beside(kafka) as newcomer:
         member_id = join(kafka, "g").member_id
         newcomer.tell(ApiKey.JOIN_GROUP, 3, **join_fields("g"))

@@ -22,7 +22,7 @@ ROUNDS = 300
 
 
 class Worker:
-    """One client after the other, in random groups, sending random requests."""
+    """Serial requests of a client, random, in random groups."""
 
     def __init__(self, groups: GroupCoordinator, seed: int) -> None:
         self.groups = groups

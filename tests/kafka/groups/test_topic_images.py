@@ -48,12 +48,12 @@ def topics() -> Topics:
     return Topics()
 
 
-def test_the_topics_of_the_start_are_seen(topics: Topics) -> None:
+def test_topics_of_the_start_are_seen(topics: Topics) -> None:
     assert topics.seen == {"a": (A, 3), "b": (B, 3)}
     assert topics.images.now.generation == 1
 
 
-def test_topics_that_are_made_grow_and_are_deleted_are_seen(topics: Topics) -> None:
+def test_created_grown_and_deleted_topics_are_seen(topics: Topics) -> None:
     before = topics.images.now
     topics.change("c", C)
     topics.change("a", A, 5)
@@ -65,7 +65,7 @@ def test_topics_that_are_made_grow_and_are_deleted_are_seen(topics: Topics) -> N
     assert set(before.by_name) == {"a", "b"}, "an image is never changed"
 
 
-def test_a_topic_that_is_made_again_is_another_one(topics: Topics) -> None:
+def test_recreated_topic_is_another_topic(topics: Topics) -> None:
     topics.change("a", None)
     topics.change("a", C)
     topics.run()
@@ -84,7 +84,7 @@ def test_many_changes_make_few_images(topics: Topics) -> None:
     assert topics.images.now.generation == 2
 
 
-def test_who_asks_for_a_topic_that_was_just_made_sees_it(topics: Topics) -> None:
+def test_just_created_topic_is_seen_on_request(topics: Topics) -> None:
     topics.change("c", C)
     assert "c" not in topics.images.now.by_name
     assert topics.images.current().name_of[C] == "c"
@@ -94,7 +94,7 @@ def test_who_asks_for_a_topic_that_was_just_made_sees_it(topics: Topics) -> None
     assert topics.images.now.generation == 2
 
 
-def test_the_next_image_is_not_made_at_once(topics: Topics) -> None:
+def test_next_image_is_not_made_at_once(topics: Topics) -> None:
     topics.change("c", C)
     topics.soon.pop()()
     topics.change("a", None)

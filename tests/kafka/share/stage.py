@@ -78,7 +78,7 @@ class Stage:
         self.start()
 
     def start(self) -> None:
-        """As after kill -9: the catalogue and the logs are left."""
+        """Restart as after kill -9, with the catalogue and the logs."""
         self.catalogue = Catalogue(self.tables)
         self.memory = CoordinatorMemory(10_000)
         self.writer = CatalogueWriter(self.catalogue)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ class Stage:
         self.log(partition).append(memoryview(build_batch([(None, b"value", [], 1_000)] * records)), now_ms=1_000)
 
     def run(self) -> None:
-        """The catalogue writer does what it has to do."""
+        """Run the catalogue writer until it has nothing to do."""
         self.writer.flush()
 
     def wait(self, ms: int) -> None:
@@ -141,27 +141,27 @@ class StageMember:
         return self.session.links[self.stage.topic_id.bytes, partition]
 
     def entry(self, partition: int = 0) -> PartitionEntry:
-        found = self.stage.share.entry(self.group, (self.stage.topic_id.bytes, partition))
-        assert found is not None
-        return found
+        entry = self.stage.share.entry(self.group, (self.stage.topic_id.bytes, partition))
+        assert entry is not None
+        return entry
 
     def fetch(self, most: int = 500) -> list[tuple[int, int, int]]:
-        """What the queue of the session has: the first share partition that has something."""
+        """Take from the first share partition in the session's queue that has records."""
         wanted = Wanted(self.name, self.stage.settings, 1 << 20, most, 0, 1)
         for _ in range(len(self.session.ready)):
             link = self.session.ready.popleft()
             taken: Taken | None = take(link, wanted, self.stage.clock.monotonic(), first=True, may_block=True)
             link.entry.wake_next()
             if taken is not None:
-                return [tuple(one) for one in taken.acquired]  # type: ignore[misc]
+                return [tuple(records) for records in taken.acquired]  # type: ignore[misc]
         return []
 
     def wait(self) -> None:
-        """For something to come."""
+        """Wait for records."""
         self.session.waiter = self.waiting
 
     def woken(self) -> bool:
-        """And then it waits no more."""
+        """Stop waiting."""
         woken = bool(self.waiting.woken)
         self.waiting.woken.clear()
         if woken:
@@ -169,7 +169,7 @@ class StageMember:
         return woken
 
     def acknowledge(self, first: int, last: int, *types: int, partition: int = 0) -> list[StorageError | None]:
-        """Gets an element when it is durable."""
+        """A list that gets an element when it is durable."""
         answers: list[StorageError | None] = []
         batch = AcknowledgementBatch(first, last, bytes(types or (1,)))
         assert self.entry(partition).acknowledge(self.name, [batch], answers.append, may_renew=True)

@@ -1,4 +1,4 @@
-"""The states of a ShareFetch are those of the docstring; what they do is tested over sockets in tests/kafka/handlers."""
+"""The states of a ShareFetch are those of the docstring; tests/kafka/handlers has the tests of its behaviour."""
 
 import re
 
@@ -8,7 +8,7 @@ from broker.kafka.share.fetch_call import NEXT, State
 ROWS = re.findall(r"^\| ([A-Z_]+) \| [^|]+ \| ([A-Z_]+) \|$", fetch_call.__doc__ or "", re.MULTILINE)
 
 
-def test_the_table_of_the_docstring_is_the_one_in_force() -> None:
+def test_docstring_table_is_in_force() -> None:
     rows = {(State(before), State(after)) for before, after in ROWS}
     assert rows == {(before, after) for before, following in NEXT.items() for after in following}
 

@@ -1,4 +1,4 @@
-"""Who is told that there is something to fetch: queues, rounds, locks that end, and sessions that go away."""
+"""Wake-ups of fetching sessions: queues, rounds, locks that end, and sessions that go away."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from tests.kafka.share.stage import Stage, StageMember
 STEPS = st.tuples(st.sampled_from(["write", "fetch", "wait", "ack", "release", "leave"]), st.integers(0, 2))
 
 
-def test_a_share_partition_with_nothing_more_leaves_the_queues(stage: Stage) -> None:
+def test_drained_share_partition_leaves_the_queues(stage: Stage) -> None:
     stage.write(3)
     member = stage.member("m", 0, 1)
     assert [(0, 2, 1)] == member.fetch()
@@ -25,7 +25,7 @@ def test_a_share_partition_with_nothing_more_leaves_the_queues(stage: Stage) -> 
     assert [(0, 1, 1)] == member.fetch()
 
 
-def test_one_session_is_woken_by_an_append_and_the_next_by_the_next(stage: Stage) -> None:
+def test_each_append_wakes_the_next_session(stage: Stage) -> None:
     members = [stage.member(name) for name in "abc"]
     for member in members:
         assert [] == member.fetch()
@@ -42,7 +42,7 @@ def test_one_session_is_woken_by_an_append_and_the_next_by_the_next(stage: Stage
         members[woken[0]].wait()
 
 
-def test_the_next_is_woken_if_something_is_left(stage: Stage) -> None:
+def test_next_session_is_woken_if_records_remain(stage: Stage) -> None:
     members = [stage.member(name) for name in "abc"]
     for member in members:
         member.fetch()
@@ -55,7 +55,7 @@ def test_the_next_is_woken_if_something_is_left(stage: Stage) -> None:
     assert [False, False, False] == [member.woken() for member in members]
 
 
-def test_the_next_is_woken_if_the_session_goes_away(stage: Stage) -> None:
+def test_next_session_is_woken_if_first_goes_away(stage: Stage) -> None:
     first, second = stage.member("a"), stage.member("b")
     for member in (first, second):
         member.fetch()
@@ -66,7 +66,7 @@ def test_the_next_is_woken_if_the_session_goes_away(stage: Stage) -> None:
     assert second.woken()
 
 
-def test_who_wants_more_is_asked_again_when_there_is_more(stage: Stage) -> None:
+def test_session_wanting_more_is_asked_again_with_more(stage: Stage) -> None:
     much, little = stage.member("a"), stage.member("b")
     for member in (much, little):
         member.fetch()
@@ -83,7 +83,7 @@ def test_who_wants_more_is_asked_again_when_there_is_more(stage: Stage) -> None:
     assert much.woken()
 
 
-def test_what_was_there_before_everybody_waited_wakes_who_has_not_seen_it(stage: Stage) -> None:
+def test_older_records_wake_sessions_that_missed_them(stage: Stage) -> None:
     """The log grew between a look and the end of the round."""
     much = stage.member("a")
     much.fetch()
@@ -98,7 +98,7 @@ def test_what_was_there_before_everybody_waited_wakes_who_has_not_seen_it(stage:
     assert much.woken()
 
 
-def test_what_comes_before_a_session_waits_for_more_is_not_missed(stage: Stage) -> None:
+def test_records_before_the_wait_are_not_missed(stage: Stage) -> None:
     """Others have taken everything when it comes, and the session has looked and does not wait yet."""
     much, little = stage.member("a"), stage.member("b")
     much.fetch()
@@ -139,7 +139,7 @@ def test_records_whose_locks_end_wake_the_others(stage: Stage) -> None:
     assert [(1, 1, 2)] == other.fetch()
 
 
-def test_the_log_s_start_may_pass_a_drained_share_partition(stage: Stage) -> None:
+def test_log_start_may_pass_drained_share_partition(stage: Stage) -> None:
     stage.write(5)
     member, other = stage.member("a"), stage.member("b")
     member.fetch(3)
@@ -152,8 +152,8 @@ def test_the_log_s_start_may_pass_a_drained_share_partition(stage: Stage) -> Non
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(STEPS, max_size=60))
-def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
-    """If something can be acquired, then a session has it in its queue; and if all that have it wait, one of them was woken."""
+def test_waiting_session_is_woken_in_any_order(tmp_path_factory: object, steps: list[tuple[str, int]]) -> None:
+    """If records can be acquired, a session has the partition in its queue; if all such sessions wait, one was woken."""
     stage = Stage(tmp_path_factory.mktemp("stage"), 1)  # type: ignore[attr-defined]
     try:
         members: list[StageMember] = [stage.member(name) for name in "abc"]
@@ -181,26 +181,26 @@ def test_whoever_waits_is_woken_whatever_comes_first(tmp_path_factory: object, s
             partition = entry.partition
             assert partition is not None
             if partition.can_acquire(stage.log().high_watermark):
-                assert all(one.link() in one.session.ready for one in members)
-                waiting = [one for one in members if one.session.waiter is not None]
+                assert all(member.link() in member.session.ready for member in members)
+                waiting = [member for member in members if member.session.waiter is not None]
                 if len(waiting) == len(members):
-                    assert any(one.waiting.woken for one in waiting)
+                    assert any(member.waiting.woken for member in waiting)
     finally:
         stage.storage.stop()
 
 
-def test_an_append_between_the_look_and_the_mark_is_not_missed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that appends sees that the share partition is not drained yet, and tells nobody."""
+def test_append_between_look_and_mark_is_not_missed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The appending thread sees that the share partition is not drained yet, and wakes nobody."""
     member = stage.member()
     has_more = PartitionEntry._has_more
     looks: list[bool] = []
 
     def looked(entry: PartitionEntry) -> bool:
-        found = has_more(entry)
-        looks.append(found)
+        answer = has_more(entry)
+        looks.append(answer)
         if len(looks) == 1:
             stage.write()
-        return found
+        return answer
 
     monkeypatch.setattr(PartitionEntry, "_has_more", looked)
     assert [] == member.fetch()

@@ -1,4 +1,4 @@
-"""A share partition: the table of the docstring, what is refused, the bounds, and a model of everything together."""
+"""A share partition: the table of the docstring, refusals, bounds, and a model of everything together."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ ROWS = re.findall(r"^\| ([A-Z]+) \| ([a-z ]+) \| ([A-Z]+) \| ([a-z ]+) \|", shar
 
 
 class Case:
-    """One record, at offset 0, and others behind it."""
+    """A record at offset 0, and others behind it."""
 
     def __init__(self, state: str, *, at_the_limit: bool = False) -> None:
         self.partition = SharePartition(0, SETTINGS)
@@ -112,12 +112,12 @@ EVENTS: dict[str, Callable[[Case], object]] = {
     "not stored": lambda case: case.partition.not_stored("m", 0, case.finished, 1.0),
     "member leaves": lambda case: case.partition.member_left("m"),
 }
-# What is durable before the answer, or soon, raises the version.
+# An event that is durable, before the answer or soon, raises the version.
 OF_ACKNOWLEDGEMENTS = {"accept", "reject", "gap", "release", "release at the limit", "renew"}
 
 
 @pytest.mark.parametrize(("state", "event", "following", "durable"), ROWS)
-def test_every_event_does_what_its_row_says(state: str, event: str, following: str, durable: str) -> None:
+def test_every_event_follows_its_row(state: str, event: str, following: str, durable: str) -> None:
     case = Case(state, at_the_limit=event.endswith("at the limit"))
     EVENTS[event](case)
     assert {"ACKNOWLEDGED": "DONE", "ARCHIVED": "DONE"}.get(following, following) == case.state
@@ -142,11 +142,11 @@ def test_every_other_event_changes_nothing(state: str, event: str) -> None:
     assert state == case.state
 
 
-def test_the_table_knows_no_other_events() -> None:
+def test_table_knows_no_other_events() -> None:
     assert set(EVENTS) == {event for _, event, _, _ in ROWS}
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_table_knows_no_other_events() -> None:
         ([batch(0, 0, ACCEPT), batch(2, 9, ACCEPT)], ErrorCode.invalid_record_state),
     ],
 )
-def test_an_invalid_acknowledgement_is_refused_as_a_whole(batches: list[AcknowledgementBatch], code: int) -> None:
+def test_invalid_acknowledgement_is_refused_as_a_whole(batches: list[AcknowledgementBatch], code: int) -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.acknowledge("m", [batch(5, 5, ACCEPT)], 0.0)
@@ -189,7 +189,7 @@ def test_another_member_s_records_are_not_acknowledged() -> None:
         assert ErrorCode.invalid_record_state == caught.value.code
 
 
-def test_what_retention_took_away_may_be_acknowledged() -> None:
+def test_records_removed_by_retention_may_be_acknowledged() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.move_start(5)
@@ -198,7 +198,7 @@ def test_what_retention_took_away_may_be_acknowledged() -> None:
     assert {6: (None, 1)} | dict.fromkeys(range(7, 10), ("m", 0)) == states(partition)
 
 
-def test_a_record_that_straddles_the_new_start_keeps_what_is_left() -> None:
+def test_record_that_straddles_new_start_keeps_its_rest() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.member_left("m")
@@ -221,7 +221,7 @@ def test_nobody_acquires_beyond_the_bound() -> None:
     assert [AcquiredRecords(20, 39, 1)] == acquire(partition, "n", (0, 2**31))
 
 
-def test_what_was_released_comes_before_what_is_new() -> None:
+def test_released_records_come_before_new_records() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 4), (5, 9))
     partition.acknowledge("m", [batch(2, 3, RELEASE), batch(7, 7, ACCEPT)], 0.0)
@@ -229,7 +229,7 @@ def test_what_was_released_comes_before_what_is_new() -> None:
     assert [AcquiredRecords(2, 3, 2), AcquiredRecords(10, 12, 1)] == acquire(partition, "n", (0, 4), (5, 9), (10, 12))
 
 
-def test_batches_are_taken_whole_unless_the_client_limits_the_records() -> None:
+def test_batches_are_whole_unless_client_limits_records() -> None:
     partition = SharePartition(0, SETTINGS)
     assert [AcquiredRecords(0, 7, 1)] == acquire(partition, "m", (0, 3), (4, 7), (8, 11), max_records=5)
     partition = SharePartition(0, SETTINGS)
@@ -240,13 +240,13 @@ def test_batches_are_taken_whole_unless_the_client_limits_the_records() -> None:
     assert {3: (None, 0), 4: (None, 0)}.items() <= states(partition).items()
 
 
-def test_acquired_ranges_are_as_long_as_the_client_likes_them() -> None:
+def test_acquired_ranges_have_the_clients_batch_size() -> None:
     partition = SharePartition(0, SETTINGS)
-    found = acquire(partition, "m", (0, 2), (3, 5), (6, 8), (9, 11), batch_size=5)
-    assert [AcquiredRecords(0, 5, 1), AcquiredRecords(6, 11, 1)] == found
+    acquired = acquire(partition, "m", (0, 2), (3, 5), (6, 8), (9, 11), batch_size=5)
+    assert [AcquiredRecords(0, 5, 1), AcquiredRecords(6, 11, 1)] == acquired
 
 
-def test_what_is_not_in_the_log_is_passed_over() -> None:
+def test_offsets_absent_from_log_are_passed_over() -> None:
     """Compaction has removed 0 to 4 and 8 to 9 before anybody has had them, and 5 while it was available."""
     partition = SharePartition(0, SETTINGS)
     assert [AcquiredRecords(5, 7, 1), AcquiredRecords(10, 12, 1)] == acquire(partition, "m", (5, 7), (10, 12))
@@ -256,7 +256,7 @@ def test_what_is_not_in_the_log_is_passed_over() -> None:
     assert 6 == partition.start
 
 
-def test_a_marker_is_passed_over() -> None:
+def test_marker_is_passed_over() -> None:
     partition = SharePartition(0, SETTINGS)
     acquisition = Acquisition(partition, "m", 0, 0.0, max_records=100)
     assert acquisition.take(0, 2)
@@ -266,22 +266,22 @@ def test_a_marker_is_passed_over() -> None:
     assert [(3, 4)] == list(partition.done())
 
 
-def test_what_is_not_sent_after_all_does_not_count() -> None:
+def test_unsent_records_do_not_count() -> None:
     partition = SharePartition(0, SETTINGS)
-    found = acquire(partition, "m", (0, 2), (3, 5), batch_size=1)
-    partition.undo("m", found[1:])
+    acquired = acquire(partition, "m", (0, 2), (3, 5), batch_size=1)
+    partition.undo("m", acquired[1:])
     assert dict.fromkeys(range(3), ("m", 0)) | dict.fromkeys(range(3, 6), (None, 0)) == states(partition)
     assert [AcquiredRecords(3, 5, 1)] == acquire(partition, "n", (3, 5))
 
 
-def test_a_member_that_leaves_costs_its_records_no_delivery() -> None:
+def test_leaving_member_costs_its_records_no_delivery() -> None:
     partition = SharePartition(0, SETTINGS)
     for _ in range(5):
         assert [AcquiredRecords(0, 3, 1)] == acquire(partition, "m", (0, 3))
         partition.member_left("m")
 
 
-def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
+def test_record_is_delivered_up_to_the_limit() -> None:
     partition = SharePartition(0, SETTINGS)
     for count in (1, 2):
         assert [AcquiredRecords(0, 3, count)] == acquire(partition, "m", (0, 3), now=20.0 * count)
@@ -289,7 +289,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
     assert (4, 4) == (partition.start, partition.end)
 
 
-def test_a_lower_limit_is_in_force_at_once() -> None:
+def test_lower_limit_is_in_force_at_once() -> None:
     partition = SharePartition(0, attrs.evolve(SETTINGS, delivery_count_limit=5))
     for _ in range(3):
         acquire(partition, "m", (0, 3))
@@ -300,7 +300,7 @@ def test_a_lower_limit_is_in_force_at_once() -> None:
     assert 4 == partition.start
 
 
-def test_a_lock_that_was_renewed_ends_later() -> None:
+def test_lock_that_was_renewed_ends_later() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 3), now=0.0)
     partition.acknowledge("m", [batch(2, 2, RENEW)], 5.0, may_renew=True)
@@ -323,7 +323,7 @@ def test_thousands_of_ranges_of_one_record_are_bounded() -> None:
 # -- the state --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_log_has_lost_is_forgotten() -> None:
+def test_records_lost_by_the_log_are_forgotten() -> None:
     """The machine failed, and the end of the log was not durable. Other records get the same offsets."""
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
@@ -335,7 +335,7 @@ def test_what_the_log_has_lost_is_forgotten() -> None:
     assert (5, 5, []) == (again.start, again.end, list(again.done()))
 
 
-def test_what_could_not_be_stored_is_as_it_was() -> None:
+def test_unstored_acknowledgement_restores_the_former_state() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.acknowledge("m", [batch(2, 5, RELEASE)], 0.0)
@@ -352,7 +352,7 @@ def test_what_could_not_be_stored_is_as_it_was() -> None:
     assert 10 == partition.start == partition.end
 
 
-def test_an_administrator_sets_the_start() -> None:
+def test_administrator_sets_the_start() -> None:
     partition = SharePartition(0, SETTINGS)
     acquire(partition, "m", (0, 9))
     partition.reset(3)
@@ -367,7 +367,7 @@ def test_an_administrator_sets_the_start() -> None:
 
 @attrs.define
 class Model:
-    """What a record has gone through."""
+    """The history of a record."""
 
     state: str = "NEW"  # NEW, AVAILABLE, ACQUIRED, DONE
     holder: str = ""
@@ -376,7 +376,7 @@ class Model:
 
 
 class SharePartitionMachine(RuleBasedStateMachine):
-    """Offset by offset. The log has batches of one to five records, and gaps."""
+    """A model by offset. The log has batches of one to five records, and gaps."""
 
     MEMBERS = ("a", "b", "c")
 
@@ -412,13 +412,13 @@ class SharePartitionMachine(RuleBasedStateMachine):
         offset = self.partition.next_offset()
         if offset is None or offset >= self.end:
             return
-        batches = [one for one in self.batches if one[1] >= offset][:read]
-        found = acquire(
+        batches = [batch for batch in self.batches if batch[1] >= offset][:read]
+        acquired = acquire(
             self.partition, member, *batches, now=self.now, max_records=most, mode=mode, batch_size=batch_size
         )
         count = 0
         before = -1
-        for first, last, delivery_count in found:
+        for first, last, delivery_count in acquired:
             assert before < first <= last
             before = last
             for number in range(first, last + 1):
@@ -432,7 +432,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             assert count <= most
         else:
             assert count <= most + 4
-        if read >= 10 and batches and found == []:
+        if read >= 10 and batches and acquired == []:
             assert not self.partition.can_acquire(self.end) or self.partition.room <= 0
 
     @rule(
@@ -469,16 +469,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def not_stored(self, which: int) -> None:
-        """An acknowledgement, and perhaps an older one than the last."""
+        """Acknowledge, and perhaps fail to store an earlier acknowledgement."""
         if which >= len(self.unstored):
             return
         member, finished = self.unstored.pop(-1 - which)
         self.partition.not_stored(member, 0, finished, self.now)
         self.partition.move_start(self.log_start)
-        for one in finished:
-            for number in range(max(self.log_start, one.first), one.end):
+        for piece in finished:
+            for number in range(max(self.log_start, piece.first), piece.end):
                 failures = self.records[number].failures
-                assert failures == one.failures
+                assert failures == piece.failures
                 self.records[number] = Model("ACQUIRED", member, failures, self.now + 3)
                 self.accepted.discard(number)
         self.is_bounded = False
@@ -535,7 +535,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What is held is available again, with the count of the deliveries before."""
+        """Held records are available again, with their former delivery counts."""
         self.unstored.clear()
         self.partition = restored(decode(state_of(self.partition).encode()), self.settings, self.end)
         for number, record in self.records.items():
@@ -550,8 +550,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
         copy = restored(decode(state_of(self.partition).encode()), self.settings, self.end)
         delivered: set[int] = set()
         while (offset := copy.next_offset()) is not None and offset < self.end:
-            found = acquire(copy, "z", *[one for one in self.batches if one[1] >= offset])
-            for first, last, _ in found:
+            acquired = acquire(copy, "z", *[batch for batch in self.batches if batch[1] >= offset])
+            for first, last, _ in acquired:
                 delivered.update(range(first, last + 1))
                 copy.acknowledge("z", [batch(first, last, ACCEPT)], self.now)
         owed = {number for number, record in self.records.items() if record.state != "DONE"}
@@ -563,16 +563,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
             return
         partition = self.partition
         partition.check()
-        found = states(partition)
+        in_flight = states(partition)
         done = {number for first, end in partition.done() for number in range(first, end)}
-        assert not done & set(found)
-        assert set(range(partition.start, partition.end)) == done | set(found)
+        assert not done & set(in_flight)
+        assert set(range(partition.start, partition.end)) == done | set(in_flight)
         assert partition.start not in done
         for number, record in self.records.items():
             if number < partition.start or number in done:
                 assert record.state == "DONE", number
-            elif number in found:
-                holder, failures = found[number]
+            elif number in in_flight:
+                holder, failures = in_flight[number]
                 if record.state == "DONE":
                     assert holder is None, "a gap that was never read"
                 else:

@@ -1,4 +1,4 @@
-"""The share groups of a broker: beginning, restarting, administration, and what is kept in memory."""
+"""The share groups of a broker: beginning, restarting, administration, and entries in memory."""
 
 from uuid import UUID
 
@@ -23,7 +23,7 @@ def initialise(stage: Stage, first: int = 0, end: int = 2, topic_id: UUID | None
     return answers
 
 
-def test_a_group_begins_when_it_is_told_to(stage: Stage) -> None:
+def test_group_begins_at_latest_offset_when_initialised(stage: Stage) -> None:
     stage.settings = attrs.evolve(EARLIEST, auto_offset_reset="latest")
     stage.write(3)
     assert [None] == initialise(stage)
@@ -44,7 +44,7 @@ def test_a_group_begins_when_it_is_told_to(stage: Stage) -> None:
         ShareState(0, 3, [(6, 8)], []),
     ],
 )
-def test_what_the_log_lost_with_the_machine_was_not_acknowledged(stage: Stage, stored: ShareState) -> None:
+def test_records_lost_by_the_log_are_not_acknowledged(stage: Stage, stored: ShareState) -> None:
     stage.write(3)
     stage.tables.documents[KIND, Key("group", stage.topic_id.bytes, 0).text] = stored.encode()
     stage.start()
@@ -54,7 +54,7 @@ def test_what_the_log_lost_with_the_machine_was_not_acknowledged(stage: Stage, s
     assert [(3, 7, 1)] == stage.member().fetch()
 
 
-def test_a_row_that_cannot_be_read_stays_as_it_is(stage: Stage) -> None:
+def test_unreadable_row_stays_unchanged(stage: Stage) -> None:
     key = Key("group", stage.topic_id.bytes, 0)
     stage.tables.documents[KIND, key.text] = b"?"
     stage.start()
@@ -62,7 +62,7 @@ def test_a_row_that_cannot_be_read_stays_as_it_is(stage: Stage) -> None:
     assert b"?" == stage.tables.documents[KIND, key.text]
 
 
-def test_a_topic_that_is_gone_is_not_begun_with(stage: Stage) -> None:
+def test_deleted_topic_is_not_begun_with(stage: Stage) -> None:
     assert [None] == initialise(stage, topic_id=UUID(int=4))
     assert {} == stage.share.offsets("group")
     stage.catalogue.broken = True
@@ -70,7 +70,7 @@ def test_a_topic_that_is_gone_is_not_begun_with(stage: Stage) -> None:
     assert {} == stage.share.offsets("group")
 
 
-def test_a_group_that_cannot_begin_says_why(stage: Stage) -> None:
+def test_group_that_cannot_begin_says_why(stage: Stage) -> None:
     stage.catalogue.broken = True
     session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
     assert stage.share.add(session, (stage.topic_id.bytes, 0))
@@ -78,7 +78,7 @@ def test_a_group_that_cannot_begin_says_why(stage: Stage) -> None:
     assert "the disk is full" == str(failure)
 
 
-def test_an_administrator_sets_offsets(stage: Stage) -> None:
+def test_administrator_sets_offsets(stage: Stage) -> None:
     stage.write(10)
     answers: list[StorageError | None] = []
     for offset, start in ((4, 4), (99, 10), (0, 0)):
@@ -93,7 +93,7 @@ def test_an_administrator_sets_offsets(stage: Stage) -> None:
     assert [(6, 9, 1)] == stage.member().fetch()
 
 
-def test_a_reset_wakes_and_takes_away(stage: Stage) -> None:
+def test_reset_wakes_and_takes_away(stage: Stage) -> None:
     stage.write(4)
     holder, other = stage.member("a"), stage.member("b")
     holder.fetch()
@@ -106,7 +106,7 @@ def test_a_reset_wakes_and_takes_away(stage: Stage) -> None:
         holder.acknowledge(2, 2)
 
 
-def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
+def test_forgotten_partition_begins_anew(stage: Stage) -> None:
     stage.write(4)
     member = stage.member()
     member.fetch()
@@ -126,7 +126,7 @@ def test_what_is_forgotten_begins_anew(stage: Stage) -> None:
     assert [(0, 3, 1)] == stage.member().fetch()
 
 
-def test_what_is_forgotten_before_it_is_written_leaves_nothing(stage: Stage) -> None:
+def test_state_forgotten_before_its_write_leaves_nothing(stage: Stage) -> None:
     """The last member leaves, and the group is deleted, while its first offsets wait for the disk."""
     answers: list[StorageError | None] = []
     partitions = [NewPartitions("topic", stage.topic_id, 0, 2)]
@@ -149,7 +149,7 @@ def test_what_is_forgotten_before_it_is_written_leaves_nothing(stage: Stage) -> 
     assert 0 == stage.memory.used_bytes
 
 
-def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
+def test_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
     member.fetch()
@@ -162,7 +162,7 @@ def test_a_deleted_topic_takes_everything_with_it(stage: Stage) -> None:
     assert [] == list(stage.catalogue.load_documents("share-partition"))
 
 
-def test_what_nobody_uses_is_a_row_only(stage: Stage) -> None:
+def test_unused_partition_is_only_a_row(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0, 1)
     member.fetch()
@@ -174,7 +174,7 @@ def test_what_nobody_uses_is_a_row_only(stage: Stage) -> None:
     assert 2 == stage.share.acknowledged()[1]
 
 
-def test_what_somebody_holds_stays_in_memory_until_its_lock_ends(stage: Stage) -> None:
+def test_held_records_stay_in_memory_until_lock_ends(stage: Stage) -> None:
     stage.write(4)
     member = stage.member("m", 0)
     member.fetch()
@@ -185,7 +185,7 @@ def test_what_somebody_holds_stays_in_memory_until_its_lock_ends(stage: Stage) -
     assert [(0, 3, 2)] == stage.member("n").fetch()
 
 
-def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
+def test_sessions_give_back_their_room(stage: Stage) -> None:
     sessions = stage.share.sessions
     member = stage.member("m", 0)
     sessions.make_room(member.session, 1)  # as the request does it
@@ -195,9 +195,7 @@ def test_sessions_give_back_what_they_count_for(stage: Stage) -> None:
     assert 0 == sessions.partitions.taken
 
 
-def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_end_with_many_sessions_delays_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "CONNECTION_MAX", 1001)
     stage.write(1)
     member = stage.member("first")
@@ -211,7 +209,7 @@ def test_a_connection_with_many_sessions_holds_nobody_up_when_it_ends(
     assert not stage.share.sessions.all() and not stage.share.entries()
 
 
-def test_a_partition_that_comes_to_a_closed_session_is_not_kept(stage: Stage) -> None:
+def test_partition_added_to_closed_session_is_not_kept(stage: Stage) -> None:
     session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
     stage.share.close_session(session)
     assert stage.share.add(session, (stage.topic_id.bytes, 0))
@@ -219,7 +217,7 @@ def test_a_partition_that_comes_to_a_closed_session_is_not_kept(stage: Stage) ->
     assert [] == session.unbegun and {} == session.links
 
 
-def test_a_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
+def test_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
     member = stage.member("m", 0)
     link = member.link()
     assert stage.share.add(member.session, (stage.topic_id.bytes, 0))
@@ -228,7 +226,7 @@ def test_a_partition_that_comes_twice_is_fetched_once(stage: Stage) -> None:
     assert [] == stage.share.entries()
 
 
-def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> None:
+def test_rows_of_deleted_topics_are_deleted_at_start(stage: Stage) -> None:
     stage.member()
     stage.logs.on_topic_gone.clear()
     stage.logs.delete_topic("topic")
@@ -245,10 +243,10 @@ def test_rows_of_topics_that_are_gone_are_deleted_at_the_start(stage: Stage) -> 
         (ShareState(0, 1, [], [(1, 4, 2)]), [(1, 1, 3)]),
     ],
 )
-def test_records_that_a_log_has_lost_are_forgotten_at_the_start(
+def test_records_lost_by_log_are_forgotten_at_start(
     stage: Stage, stored: ShareState, left: list[tuple[int, int, int]]
 ) -> None:
-    """The log is shorter when the machine has failed. New records get the offsets before anybody fetches."""
+    """The log is shorter after the machine has failed. New records get the offsets before anybody fetches."""
     stage.write(2)
     key = stage.member().entry().key
     stage.catalogue.alter_documents([("share-partition", key.text, stored.encode())])
@@ -259,7 +257,7 @@ def test_records_that_a_log_has_lost_are_forgotten_at_the_start(
     assert stored.state_epoch == decode(dict(stage.catalogue.load_documents("share-partition"))[key.text]).state_epoch
 
 
-def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
+def test_unreadable_row_has_its_own_error(stage: Stage) -> None:
     member = stage.member("m", 0)
     key = member.entry().key
     stage.catalogue.alter_documents([("share-partition", key.text, b"nonsense"), ("share-partition", "x", b"")])
@@ -272,7 +270,7 @@ def test_a_row_that_cannot_be_read_is_an_error_of_its_own(stage: Stage) -> None:
     assert (-1, -1) == stage.share.offsets("group")["topic", 0]
 
 
-def test_nothing_is_kept_of_groups_that_do_not_exist(stage: Stage) -> None:
+def test_nothing_is_kept_of_missing_groups(stage: Stage) -> None:
     """Nobody could list or delete it."""
     stage.unknown_groups.add("group")
     session = stage.share.open_session("group", "m", Connected())  # type: ignore[arg-type]
@@ -289,14 +287,14 @@ def test_nothing_is_kept_of_groups_that_do_not_exist(stage: Stage) -> None:
     assert [] == stage.share.entries()
 
 
-def test_a_partition_that_is_set_aside_is_not_kept_in_memory(stage: Stage) -> None:
+def test_partition_set_aside_is_not_kept_in_memory(stage: Stage) -> None:
     member = stage.member("m", 0)
     link = member.session.links.pop((stage.topic_id.bytes, 0))
     stage.share.set_aside(member.session, link)
     assert [] == stage.share.entries()
 
 
-def test_what_is_kept_of_groups_is_bounded(stage: Stage) -> None:
+def test_memory_of_groups_is_bounded(stage: Stage) -> None:
     """A client may make groups, and each of them leaves rows."""
     begun = []
     for number in range(100):

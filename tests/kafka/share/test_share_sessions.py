@@ -36,7 +36,7 @@ def test_every_request_gets_the_answer_of_its_row(epoch: str, session: str, answ
         if exists:
             sessions.open("g", "m", "connection")[0].epoch = 5
         assert answer == handle(sessions, EPOCHS[epoch])
-        found = sessions.of_member("g", "m")
+        session_now = sessions.of_member("g", "m")
         expected = {
             "is new, with the epoch 1": 1,
             "is closed": None,
@@ -44,10 +44,10 @@ def test_every_request_gets_the_answer_of_its_row(epoch: str, session: str, answ
             "stays": 5,
             "-": None,
         }[after]
-        assert expected == (None if found is None else found.epoch)
+        assert expected == (None if session_now is None else session_now.epoch)
 
 
-def test_the_table_has_all_rows() -> None:
+def test_table_has_all_rows() -> None:
     assert 6 == len(ROWS)
 
 
@@ -69,7 +69,7 @@ def test_there_are_only_so_many_sessions() -> None:
     sessions.open("g", "c", 1)
 
 
-def test_a_connection_has_only_so_many_sessions() -> None:
+def test_connection_has_only_so_many_sessions() -> None:
     sessions = ShareSessions()
     opened = [sessions.open("g", f"m{number}", 1)[0] for number in range(CONNECTION_MAX)]
     there, _ = sessions.open("g", "there", 2)
@@ -84,7 +84,7 @@ def test_a_connection_has_only_so_many_sessions() -> None:
     assert there is sessions.open("g", "there", 1)[1]
 
 
-def test_a_session_belongs_to_the_connection_that_has_opened_it() -> None:
+def test_session_belongs_to_its_opening_connection() -> None:
     sessions = ShareSessions()
     _, _ = sessions.open("g", "m", 1)
     second, _ = sessions.open("g", "m", 2)
@@ -95,7 +95,7 @@ def test_a_session_belongs_to_the_connection_that_has_opened_it() -> None:
     assert not sessions.has_any(2)
 
 
-def test_a_session_has_only_so_many_partitions() -> None:
+def test_session_has_only_so_many_partitions() -> None:
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     with pytest.raises(RequestError) as caught:
@@ -108,8 +108,8 @@ def test_a_session_has_only_so_many_partitions() -> None:
     assert ErrorCode.share_session_limit_reached == caught.value.code
 
 
-def test_a_session_that_was_closed_gets_no_room() -> None:
-    """A request may close it while another one adds partitions: nobody would give them back."""
+def test_session_that_was_closed_gets_no_room() -> None:
+    """A request may close it while another adds partitions: nobody would give them back."""
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     sessions.make_room(session, 5)
@@ -124,7 +124,7 @@ def test_a_session_that_was_closed_gets_no_room() -> None:
     assert 0 == sessions.partitions.taken
 
 
-def test_two_requests_that_add_the_same_partitions_take_no_room_for_ever() -> None:
+def test_concurrent_requests_for_same_partitions_leak_no_room() -> None:
     sessions = ShareSessions()
     session, _ = sessions.open("g", "m", 1)
     for _ in range(2):

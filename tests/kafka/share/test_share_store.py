@@ -1,4 +1,4 @@
-"""Share partitions in the catalogue: what is answered is durable, many changes are one row, and failures are tried again."""
+"""Share partitions in the catalogue: answered changes are durable, many changes share a row, and failures are tried again."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def rows(stage: Stage) -> int:
     return sum(len(changes) for changes in stage.catalogue.writes)
 
 
-def test_an_answer_means_that_it_is_in_the_catalogue(stage: Stage) -> None:
+def test_answer_means_state_is_in_the_catalogue(stage: Stage) -> None:
     stage.write(5)
     member = stage.member()
     member.fetch()
@@ -24,7 +24,7 @@ def test_an_answer_means_that_it_is_in_the_catalogue(stage: Stage) -> None:
     assert [(3, 4, 1)] == stage.member().fetch()
 
 
-def test_what_was_not_written_is_delivered_again(stage: Stage) -> None:
+def test_unwritten_acknowledgements_are_delivered_again(stage: Stage) -> None:
     stage.write(5)
     member = stage.member()
     member.fetch()
@@ -44,7 +44,7 @@ def test_many_acknowledgements_are_one_row(stage: Stage) -> None:
     assert 1 == rows(stage) - before
 
 
-def test_what_could_not_be_stored_was_not_acknowledged(stage: Stage) -> None:
+def test_unstored_records_are_not_acknowledged(stage: Stage) -> None:
     stage.write(6)
     member = stage.member()
     member.fetch()
@@ -65,7 +65,7 @@ def test_what_could_not_be_stored_was_not_acknowledged(stage: Stage) -> None:
     assert [(2, 4, 2)] == stage.member("n").fetch()
 
 
-def test_what_could_not_be_stored_is_given_back_when_its_lock_ends(stage: Stage) -> None:
+def test_unstored_acknowledgement_is_released_when_lock_ends(stage: Stage) -> None:
     stage.write(3)
     member = stage.member()
     member.fetch()
@@ -81,7 +81,7 @@ def test_what_could_not_be_stored_is_given_back_when_its_lock_ends(stage: Stage)
     assert [(0, 2, 2)] == stage.member("n").fetch()
 
 
-def test_the_disk_may_fail_after_all_locks_have_ended(stage: Stage) -> None:
+def test_disk_may_fail_after_all_locks_ended(stage: Stage) -> None:
     stage.write(3)
     member = stage.member()
     member.fetch()
@@ -98,7 +98,7 @@ def test_the_disk_may_fail_after_all_locks_have_ended(stage: Stage) -> None:
     assert [(0, 2, 2)] == stage.member("n").fetch()
 
 
-def test_what_an_administrator_has_reset_is_not_given_back(stage: Stage) -> None:
+def test_records_reset_by_administrator_are_not_given_back(stage: Stage) -> None:
     stage.write(3)
     member = stage.member()
     member.fetch()
@@ -120,7 +120,7 @@ def test_counts_of_deliveries_are_written_within_two_seconds(stage: Stage) -> No
     assert [(0, 4, 2)] == stage.member().fetch()
 
 
-def test_a_deletion_that_failed_is_tried_again_unless_the_group_came_back(stage: Stage) -> None:
+def test_failed_deletion_is_repeated_unless_group_returned(stage: Stage) -> None:
     member = stage.member("m", 0, 1)
     member.session.connection = None
     stage.share.close_session(member.session)
@@ -135,7 +135,7 @@ def test_a_deletion_that_failed_is_tried_again_unless_the_group_came_back(stage:
     assert {0} == {key.partition for key in load(stage.catalogue)}  # type: ignore[arg-type]
 
 
-def test_nobody_begins_where_a_deletion_is_on_its_way(stage: Stage) -> None:
+def test_partition_does_not_begin_during_its_deletion(stage: Stage) -> None:
     """It would delete the new row, too."""
     stage.write(2)
     stage.share.close_session(stage.member().session)

@@ -1,4 +1,4 @@
-"""The stored state of a share partition: read as it was written, and refused if it was not written so."""
+"""The stored state of a share partition: written states are read, and invalid bytes are refused."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ STEPS = st.lists(
 
 
 def state(start: int, steps: list[tuple[int, int, int]], epoch: int = 3) -> ShareState:
-    """What is done with has these holes before it and these lengths; what lies in a hole has failed so often."""
+    """Finished ranges with these holes and lengths; offsets in a hole have failed so often."""
     done, failed = [], []
     at = start
     for hole, length, failures in steps:
@@ -27,7 +27,7 @@ def state(start: int, steps: list[tuple[int, int, int]], epoch: int = 3) -> Shar
 
 
 @given(start=st.integers(0, 2**62), steps=STEPS, epoch=st.integers(0, 2**31 - 1))
-def test_it_is_read_as_it_was_written(start: int, steps: list[tuple[int, int, int]], epoch: int) -> None:
+def test_written_state_is_read_unchanged(start: int, steps: list[tuple[int, int, int]], epoch: int) -> None:
     wanted = state(start, steps, epoch)
     assert wanted == decode(wanted.encode())
     partition = restored(wanted, ShareSettings(), 2**63 - 1)
@@ -43,7 +43,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 
 @given(steps=STEPS, cut=st.integers(1, 30))
-def test_a_state_that_was_cut_off_is_refused(steps: list[tuple[int, int, int]], cut: int) -> None:
+def test_state_that_was_cut_off_is_refused(steps: list[tuple[int, int, int]], cut: int) -> None:
     data = state(0, steps).encode()
     with pytest.raises(StorageError):
         decode(data[:-cut] if cut < len(data) else b"")
@@ -55,5 +55,5 @@ def test_ranges_that_overlap_are_refused() -> None:
         restored(wanted, ShareSettings(), 100)
 
 
-def test_an_idle_share_partition_takes_few_bytes() -> None:
+def test_idle_share_partition_takes_few_bytes() -> None:
     assert len(state(10**12, []).encode()) < 40

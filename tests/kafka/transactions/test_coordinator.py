@@ -1,4 +1,4 @@
-"""The coordinator on real logs and a real catalogue: all of a transaction is visible or nothing, whatever happens meanwhile."""
+"""The coordinator on real logs and a real catalogue: a transaction is visible completely or not at all, in spite of faults."""
 
 import errno
 from pathlib import Path
@@ -25,7 +25,7 @@ def transact(harness: TransactionHarness, value: bytes = b"v", offset: int = 5) 
     return me
 
 
-def test_a_commit_is_seen_everywhere_when_it_is_answered(harness: TransactionHarness) -> None:
+def test_commit_is_visible_everywhere_when_answered(harness: TransactionHarness) -> None:
     me = transact(harness)
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([], [], None)
     assert harness.end(me, True) == ErrorCode.none
@@ -33,7 +33,7 @@ def test_a_commit_is_seen_everywhere_when_it_is_answered(harness: TransactionHar
     assert harness.phase() is Phase.COMPLETE_COMMIT
 
 
-def test_an_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness) -> None:
+def test_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness) -> None:
     me = transact(harness)
     assert harness.end(me, False) == ErrorCode.none
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([], [], None)
@@ -42,7 +42,7 @@ def test_an_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_the_end_is_answered_after_it_is_durable(harness: TransactionHarness) -> None:
+def test_end_is_answered_after_it_is_durable(harness: TransactionHarness) -> None:
     me = transact(harness)
     answer = harness.ask(harness.transactions.end, X, me, True)
     while harness.turn():
@@ -51,14 +51,14 @@ def test_the_end_is_answered_after_it_is_durable(harness: TransactionHarness) ->
     assert answer.error == ErrorCode.none
 
 
-def test_the_same_end_may_be_repeated_and_the_opposite_is_refused(harness: TransactionHarness) -> None:
+def test_repeated_end_succeeds_and_opposite_is_refused(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.end(me, True)
     assert harness.end(me, True) == ErrorCode.none
     assert harness.end(me, False) == ErrorCode.invalid_txn_state
 
 
-def test_a_second_transaction_of_the_same_producer(harness: TransactionHarness) -> None:
+def test_second_transaction_of_the_same_producer(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.end(me, False)
     harness.add(me, T0)
@@ -79,7 +79,7 @@ def test_offsets_are_committed_while_partitions_are_being_added(harness: Transac
     assert harness.committed_offset() == 5
 
 
-def test_a_partition_is_open_to_the_producer_only_from_add_to_end(harness: TransactionHarness) -> None:
+def test_partition_is_open_only_from_add_to_end(harness: TransactionHarness) -> None:
     me = harness.init()
     with pytest.raises(Refusal):
         harness.write(me, T0, b"before")
@@ -91,14 +91,14 @@ def test_a_partition_is_open_to_the_producer_only_from_add_to_end(harness: Trans
     assert harness.everything() == [b"in"]
 
 
-def test_an_unknown_transactional_id_is_refused(harness: TransactionHarness) -> None:
+def test_unknown_transactional_id_is_refused(harness: TransactionHarness) -> None:
     assert harness.add(Claim(0, 0), T0, name="who") == ErrorCode.invalid_producer_id_mapping
     assert harness.end(Claim(0, 0), True, name="who") == ErrorCode.invalid_producer_id_mapping
     assert harness.transactions.describe("who") == (ErrorCode.transactional_id_not_found, None)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_out_of_bounds_is_refused(harness: TransactionHarness, timeout_ms: int) -> None:
+def test_timeout_out_of_bounds_is_refused(harness: TransactionHarness, timeout_ms: int) -> None:
     answer = harness.ask(harness.transactions.init, X, timeout_ms, None)
     assert answer.error == ErrorCode.invalid_transaction_timeout
 
@@ -106,7 +106,7 @@ def test_a_timeout_out_of_bounds_is_refused(harness: TransactionHarness, timeout
 # Fencing -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_producer_aborts_what_the_old_one_left_and_fences_it(harness: TransactionHarness) -> None:
+def test_new_producer_aborts_old_transaction_and_fences_predecessor(harness: TransactionHarness) -> None:
     old = transact(harness)
     answer = harness.ask(harness.transactions.init, X, 60_000, None)
     harness.settle()
@@ -121,7 +121,7 @@ def test_a_new_producer_aborts_what_the_old_one_left_and_fences_it(harness: Tran
     assert type(error.value) is OldProducerEpoch
 
 
-def test_a_producer_goes_on_after_the_last_epoch_also_when_its_answer_was_lost(harness: TransactionHarness) -> None:
+def test_producer_continues_after_last_epoch_despite_lost_answer(harness: TransactionHarness) -> None:
     me = harness.init()
     entry = harness.transactions._registry.get(X)
     assert entry is not None
@@ -136,7 +136,7 @@ def test_a_producer_goes_on_after_the_last_epoch_also_when_its_answer_was_lost(h
     assert harness.init(last) == new
 
 
-def test_a_zombie_cannot_write_where_its_successor_has_written_nothing_yet(harness: TransactionHarness) -> None:
+def test_zombie_cannot_write_to_untouched_partitions(harness: TransactionHarness) -> None:
     old = harness.init()
     harness.add(old, T0)
     harness.end(old, True)
@@ -152,7 +152,7 @@ def test_a_zombie_cannot_write_where_its_successor_has_written_nothing_yet(harne
 # Time ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_timed_out_is_aborted_and_its_producer_fenced(harness: TransactionHarness) -> None:
+def test_timed_out_transaction_aborts_and_fences_producer(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.wait(59)
     assert harness.phase() is Phase.ONGOING
@@ -163,7 +163,7 @@ def test_a_transaction_that_timed_out_is_aborted_and_its_producer_fenced(harness
     assert harness.init(me) == Claim(me.producer_id, me.epoch + 1)
 
 
-def test_the_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
+def test_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
     transact(harness)
     harness.wait(30)
     harness.crash()
@@ -173,7 +173,7 @@ def test_the_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_a_transaction_that_timed_out_while_the_broker_was_down_is_aborted_at_once(
+def test_transaction_timed_out_during_downtime_aborts_at_once(
     harness: TransactionHarness,
 ) -> None:
     transact(harness)
@@ -183,7 +183,7 @@ def test_a_transaction_that_timed_out_while_the_broker_was_down_is_aborted_at_on
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_its_timeout(harness: TransactionHarness) -> None:
+def test_failed_end_leaves_transaction_to_its_timeout(harness: TransactionHarness) -> None:
     transact(harness)
     harness.database.fails = True
     harness.wait(65)
@@ -193,9 +193,7 @@ def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_its_timeou
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_a_sweep_of_ids_that_fails_is_not_the_last_one(
-    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_sweep_of_ids_is_not_the_last(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     expiration = harness.transactions._expiration
     before = expiration._next_sweep
     monkeypatch.setattr(expiration, "_forget_unused", lambda _: 1 // 0)
@@ -204,7 +202,7 @@ def test_a_sweep_of_ids_that_fails_is_not_the_last_one(
     assert expiration._next_sweep is not before
 
 
-def test_the_memory_of_transactional_ids_is_bounded_and_freed(tmp_path: Path) -> None:
+def test_memory_of_transactional_ids_is_bounded_and_freed(tmp_path: Path) -> None:
     settings = {
         "transactional_id_expiration_ms": 10_000,
         "transaction_remove_expired_transaction_cleanup_interval_ms": 1_000,
@@ -230,14 +228,14 @@ def test_the_memory_of_transactional_ids_is_bounded_and_freed(tmp_path: Path) ->
     harness.close()
 
 
-def test_partitions_groups_and_offsets_of_a_transaction_take_memory_until_its_end(harness: TransactionHarness) -> None:
+def test_participants_and_offsets_take_memory_until_the_end(harness: TransactionHarness) -> None:
     me = harness.init()
     memory, at_rest = harness.groups.memory, harness.groups.memory.used_bytes
     harness.add(me, T0)
-    one = memory.used_bytes
-    assert one > at_rest
+    used = memory.used_bytes
+    assert used > at_rest
     harness.commit_offset(me, IN, 5)
-    assert memory.used_bytes > one
+    assert memory.used_bytes > used
     with_offset = memory.used_bytes
     harness.commit_offset(me, IN, 6)
     assert memory.used_bytes == with_offset
@@ -247,7 +245,7 @@ def test_partitions_groups_and_offsets_of_a_transaction_take_memory_until_its_en
     assert harness.groups.memory.used_bytes == at_rest
 
 
-def test_an_id_that_could_not_be_made_durable_is_not_kept(harness: TransactionHarness) -> None:
+def test_unsaved_transactional_id_is_not_kept(harness: TransactionHarness) -> None:
     harness.database.fails = True
     answer = harness.ask(harness.transactions.init, "new", 60_000, None)
     harness.settle()
@@ -284,7 +282,7 @@ def abort(harness: TransactionHarness, claim: Claim, *partitions: tuple[str, int
     return harness.ask(harness.transactions.abort, claim, frozenset(partitions))
 
 
-def test_an_operator_aborts_all_of_a_transaction_and_fences_its_producer(harness: TransactionHarness) -> None:
+def test_operator_aborts_whole_transaction_and_fences_producer(harness: TransactionHarness) -> None:
     me = transact(harness)
     answer = abort(harness, me, T0)
     while harness.turn():
@@ -295,7 +293,7 @@ def test_an_operator_aborts_all_of_a_transaction_and_fences_its_producer(harness
     assert harness.init(me) == Claim(me.producer_id, me.epoch + 1)
 
 
-def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
+def test_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
     me = transact(harness)
     for claim, partition, error in (
         (Claim(me.producer_id, me.epoch - 1), T0, ErrorCode.producer_fenced),
@@ -312,7 +310,7 @@ def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
     assert harness.seen() == [b"v"]
 
 
-def test_an_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
+def test_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
     harness.log().transactions.allow(77, 3)
     harness.write(Claim(77, 3), T0, b"stray")
     before = abort(harness, Claim(77, 2), T0)
@@ -327,7 +325,7 @@ def test_an_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -
     assert harness.seen() == []
 
 
-def test_an_operator_is_told_if_the_abort_cannot_be_written(harness: TransactionHarness) -> None:
+def test_operator_is_told_of_failed_abort(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.database.fails = True
     answer = abort(harness, me, T0)
@@ -352,14 +350,14 @@ def test_offsets_are_unstable_until_the_transaction_ends(harness: TransactionHar
     assert (harness.is_unstable(), harness.committed_offset()) == (False, 3)
 
 
-def test_offsets_without_their_group_in_the_transaction_are_refused(harness: TransactionHarness) -> None:
+def test_offsets_without_added_group_are_refused(harness: TransactionHarness) -> None:
     me = harness.init()
     assert harness.stage_offset(me, IN, 3).error == ErrorCode.invalid_txn_state
     harness.add(me, T0)
     assert harness.stage_offset(me, IN, 3).error == ErrorCode.invalid_txn_state
 
 
-def test_offsets_that_are_being_written_when_the_end_comes_are_part_of_it(harness: TransactionHarness) -> None:
+def test_offsets_being_written_at_end_are_included(harness: TransactionHarness) -> None:
     me = harness.init()
     harness.commit_offset(me, IN, 3)
     staged = harness.stage_offset(me, IN, 4)
@@ -369,7 +367,7 @@ def test_offsets_that_are_being_written_when_the_end_comes_are_part_of_it(harnes
     assert harness.committed_offset() == 4
 
 
-def test_offsets_that_could_not_be_written_are_not_committed(harness: TransactionHarness) -> None:
+def test_failed_offsets_are_not_committed(harness: TransactionHarness) -> None:
     me = harness.init()
     harness.commit_offset(me, IN, 3)
     harness.database.fails = True
@@ -395,14 +393,14 @@ def test_offsets_of_a_deleted_topic_are_not_committed(harness: TransactionHarnes
 # What breaks ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_does_not_hold_the_transaction_up(harness: TransactionHarness) -> None:
+def test_deleted_topic_does_not_hold_up_transaction(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.storage.manager.delete_topic("t")
     assert harness.end(me, True) == ErrorCode.none
     assert (harness.phase(), harness.committed_offset()) == (Phase.COMPLETE_COMMIT, 5)
 
 
-def test_a_marker_that_cannot_be_written_is_written_later(harness: TransactionHarness) -> None:
+def test_failed_marker_is_written_later(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.storage.disk.fail["write", "/t-1/"] = errno.ENOSPC
     assert harness.end(me, True) == ErrorCode.none  # the decision is durable
@@ -416,7 +414,7 @@ def test_a_marker_that_cannot_be_written_is_written_later(harness: TransactionHa
     assert harness.log().log_end_offset == 2, "a second marker"
 
 
-def test_a_completion_that_cannot_be_written_is_written_later(harness: TransactionHarness) -> None:
+def test_failed_completion_is_written_later(harness: TransactionHarness) -> None:
     me = transact(harness)
     answer = harness.ask(harness.transactions.end, X, me, True)
     harness.groups.writer.step(0)
@@ -430,7 +428,7 @@ def test_a_completion_that_cannot_be_written_is_written_later(harness: Transacti
     assert harness.committed_offset() == 5
 
 
-def test_an_offline_partition_holds_up_the_transaction_until_the_broker_restarts(harness: TransactionHarness) -> None:
+def test_offline_partition_holds_up_transaction_until_restart(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.log("t", 1).state.go_offline("its disk has failed")
     assert harness.end(me, True) == ErrorCode.none
@@ -442,7 +440,7 @@ def test_an_offline_partition_holds_up_the_transaction_until_the_broker_restarts
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([b"v"], [b"v"], 5)
 
 
-def test_a_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
+def test_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
     stranger = Claim(77, 3)
     harness.log().transactions.allow(77, 3)
     harness.write(stranger, T0, b"moved here")
@@ -459,7 +457,7 @@ def test_nothing_is_answered_after_shut_down(harness: TransactionHarness) -> Non
     assert harness.ask(harness.transactions.init, X, 1_000, None).error == ErrorCode.coordinator_not_available
 
 
-def test_an_open_transaction_goes_on_after_a_restart(harness: TransactionHarness) -> None:
+def test_open_transaction_goes_on_after_a_restart(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.restart()
     harness.write(me, T0, b"w")
@@ -472,7 +470,7 @@ def test_an_open_transaction_goes_on_after_a_restart(harness: TransactionHarness
 
 @pytest.mark.parametrize("how", ["commit", "abort", "fence", "time"])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "markers-lost"])
-def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how: str, power: bool) -> None:
+def test_crash_between_steps_leaves_all_or_nothing(tmp_path: Path, how: str, power: bool) -> None:
     """The broker dies after the n-th step, for every n. With ``power``, markers that are not fsynced yet are lost."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
@@ -526,7 +524,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, commit: bool) -> None:
+def test_crash_at_any_disk_operation_is_atomic(tmp_path: Path, commit: bool) -> None:
     for left in range(100):
         harness = TransactionHarness(tmp_path / f"{left}")
         me = transact(harness)
@@ -552,7 +550,7 @@ def cut_to(harness: TransactionHarness, partition: tuple[str, int], offset: int)
     path.write_bytes(data[: sum(header.size for _, header in batches(data) if header.base_offset < offset)])
 
 
-def test_the_markers_of_many_partitions_let_other_transactions_pass(tmp_path: Path) -> None:
+def test_markers_of_many_partitions_let_others_pass(tmp_path: Path) -> None:
     harness = TransactionHarness(tmp_path / "data", {"t": 200, "in": 1})
     many, few = harness.init(name="many"), harness.init(name="few")
     harness.add(many, *(("t", number) for number in range(200)), name="many")

@@ -1,4 +1,4 @@
-"""One decision for several transactions: each line of the table, and random mixtures."""
+"""A decision for several transactions: each line of the table, and random mixtures."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_nothing_changes_where_all_has_been_decided_before() -> None:
     assert ask(EMPTY, EMPTY) == [None] * 2
 
 
-def test_a_late_copy_of_an_older_request_does_not_decide_what_was_begun_since() -> None:
+def test_late_copy_does_not_decide_newer_transactions() -> None:
     assert ask(ONGOING, EMPTY, COMMITTED, COMMITTED) == Refused(ErrorCode.invalid_txn_state, 2)
     assert ask(ABORTED, ONGOING, commit=False) == Refused(ErrorCode.invalid_txn_state, 0)
 
@@ -50,32 +50,32 @@ def test_one_that_was_decided_otherwise_refuses_for_all(commit: bool) -> None:
 
 
 @pytest.mark.parametrize("phase", [EMPTY, ONGOING, COMMITTED])
-def test_one_that_is_fenced_or_unknown_refuses_for_all(phase: Phase) -> None:
+def test_fenced_or_unknown_member_refuses_for_all(phase: Phase) -> None:
     assert ask(ONGOING, phase, claims={1: OLD}) == Refused(ErrorCode.producer_fenced, 1)
     assert ask(ONGOING, phase, claims={1: STRANGER}) == Refused(ErrorCode.invalid_producer_id_mapping, 1)
     assert ask(ONGOING, None) == Refused(ErrorCode.invalid_producer_id_mapping, 1)
 
 
-def test_a_request_while_the_decision_is_carried_out_is_told_to_try_again() -> None:
+def test_request_during_decision_is_told_to_retry() -> None:
     assert ask(COMMITTED, COMMITTING, COMMITTING) == Refused(ErrorCode.concurrent_transactions, 1)
 
 
-def test_a_request_while_a_change_is_pending_is_told_to_try_again() -> None:
+def test_request_during_pending_change_is_told_to_retry() -> None:
     busy = in_phase(ONGOING)
     assert busy.state is not None
     busy.begin_change(busy.state)
     assert decide([(in_phase(ONGOING), ME), (busy, ME)], True, 50) == Refused(ErrorCode.concurrent_transactions, 1)
 
 
-def test_a_final_refusal_takes_precedence_over_one_that_may_be_tried_again() -> None:
+def test_final_refusal_takes_precedence_over_retriable_one() -> None:
     assert ask(COMMITTING, ONGOING, claims={1: OLD}) == Refused(ErrorCode.producer_fenced, 1)
 
 
 @given(st.lists(st.sampled_from(PHASES), min_size=1, max_size=6), st.booleans(), st.data())
-def test_a_mixture_is_decided_only_if_each_of_it_can_be(phases: list[Phase], commit: bool, data: st.DataObject) -> None:
+def test_mixture_is_decided_only_if_every_member_allows(phases: list[Phase], commit: bool, data: st.DataObject) -> None:
     claims = {i: data.draw(st.sampled_from([ME, ME, ME, OLD, STRANGER])) for i in range(len(phases))}
     transactions = [in_phase(phase) for phase in phases]
-    result = decide([(one, claims[i]) for i, one in enumerate(transactions)], commit, 50)
+    result = decide([(transaction, claims[i]) for i, transaction in enumerate(transactions)], commit, 50)
     if isinstance(result, Refused):
         assert result.error != ErrorCode.none
         return

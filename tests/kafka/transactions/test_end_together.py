@@ -1,5 +1,5 @@
-"""One decision for the transactions of several producers, on real logs and a real catalogue: it is made for all of them or for
-none, wherever the broker dies."""
+"""Joint ends of the transactions of several producers, on real logs and a real catalogue: decided for all or for none, wherever
+the broker dies."""
 
 import errno
 from pathlib import Path
@@ -47,7 +47,7 @@ ALL: tuple[list[bytes | None], list[bytes | None], int | None] = ([b"a"], [b"a",
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_all_is_seen_or_nothing_when_it_is_answered(harness: TransactionHarness, commit: bool) -> None:
+def test_joint_end_is_seen_completely_or_not(harness: TransactionHarness, commit: bool) -> None:
     claims = write_all(harness)
     assert what_is_seen(harness) == NOTHING
     assert end(harness, claims, commit) == (ErrorCode.none, -1)
@@ -58,7 +58,7 @@ def test_all_is_seen_or_nothing_when_it_is_answered(harness: TransactionHarness,
         assert harness.log(*key).last_stable_offset == harness.log(*key).high_watermark
 
 
-def test_it_is_answered_once_and_only_when_the_last_is_durable(harness: TransactionHarness) -> None:
+def test_joint_end_is_answered_once_when_all_durable(harness: TransactionHarness) -> None:
     answer = ask(harness, write_all(harness))
     while harness.turn():
         complete = all(harness.catalogue_phase(name) == "CompleteCommit" for name in NAMES[:3])
@@ -67,7 +67,7 @@ def test_it_is_answered_once_and_only_when_the_last_is_durable(harness: Transact
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_same_request_again_changes_nothing(harness: TransactionHarness, commit: bool) -> None:
+def test_same_request_again_changes_nothing(harness: TransactionHarness, commit: bool) -> None:
     claims = write_all(harness)
     end(harness, claims, commit)
     before = [harness.log(*key).log_end_offset for key in (T0, T1)]
@@ -76,7 +76,7 @@ def test_the_same_request_again_changes_nothing(harness: TransactionHarness, com
     assert [harness.log(*key).log_end_offset for key in (T0, T1)] == before
 
 
-def test_a_late_copy_of_it_does_not_decide_the_leaders_next_transaction(harness: TransactionHarness) -> None:
+def test_late_copy_does_not_decide_leaders_next_transaction(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     end(harness, claims)
     harness.commit_offset(claims["lead"], IN, 6, name="lead")
@@ -86,7 +86,7 @@ def test_a_late_copy_of_it_does_not_decide_the_leaders_next_transaction(harness:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_one_that_is_fenced_leaves_the_others_as_they_are(harness: TransactionHarness, commit: bool) -> None:
+def test_fenced_member_leaves_the_others_unchanged(harness: TransactionHarness, commit: bool) -> None:
     claims = write_all(harness)
     harness.init(name="b")
     assert end(harness, claims, commit) == (ErrorCode.producer_fenced, 2)
@@ -98,7 +98,7 @@ def test_one_that_is_fenced_leaves_the_others_as_they_are(harness: TransactionHa
     assert harness.seen() == ([b"a", b"more"] if commit else [])
 
 
-def test_an_unknown_one_leaves_the_others_as_they_are(harness: TransactionHarness) -> None:
+def test_unknown_member_leaves_the_others_unchanged(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     assert end(harness, {**claims, "who": Claim(7, 0)}) == (ErrorCode.invalid_producer_id_mapping, 4)
     assert harness.phase("a") is Phase.ONGOING
@@ -114,7 +114,7 @@ def test_one_that_timed_out_refuses_for_all(harness: TransactionHarness) -> None
     assert what_is_seen(harness) == NOTHING
 
 
-def test_a_decision_that_cannot_be_made_durable_is_not_taken(harness: TransactionHarness) -> None:
+def test_decision_that_cannot_be_saved_is_not_taken(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     harness.database.fails = True
     assert end(harness, claims) == (ErrorCode.coordinator_not_available, -1)
@@ -124,7 +124,7 @@ def test_a_decision_that_cannot_be_made_durable_is_not_taken(harness: Transactio
     assert what_is_seen(harness) == ALL
 
 
-def test_while_a_marker_cannot_be_written_the_decision_stands(harness: TransactionHarness) -> None:
+def test_decision_stands_while_markers_cannot_be_written(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     harness.storage.disk.fail["write", "t-1/"] = errno.ENOSPC
     assert end(harness, claims) == (ErrorCode.none, -1)
@@ -135,7 +135,7 @@ def test_while_a_marker_cannot_be_written_the_decision_stands(harness: Transacti
     assert what_is_seen(harness) == ALL
 
 
-def test_two_that_share_a_member_are_decided_one_after_the_other(harness: TransactionHarness) -> None:
+def test_joint_ends_with_shared_member_are_decided_serially(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     some = {name: claims[name] for name in ("b", "a")}
     first, second = ask(harness, some), ask(harness, claims)
@@ -163,7 +163,7 @@ def decided(harness: TransactionHarness) -> bool:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "markers-lost"])
-def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, power: bool) -> None:
+def test_crash_between_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, power: bool) -> None:
     """The broker dies after the n-th step, for every n. With ``power``, markers that are not fsynced yet are lost."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
@@ -204,7 +204,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, commit: bool) -> None:
+def test_crash_at_any_disk_operation_is_atomic(tmp_path: Path, commit: bool) -> None:
     for left in range(100):
         harness = TransactionHarness(tmp_path / f"{left}")
         claims = write_all(harness)
@@ -219,8 +219,8 @@ def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, com
     raise AssertionError("it never ends")
 
 
-def test_a_crash_while_the_decision_is_written_leaves_it_untaken(harness: TransactionHarness) -> None:
-    """Each row is one statement: the process dies between any two of them."""
+def test_crash_during_decision_write_leaves_it_untaken(harness: TransactionHarness) -> None:
+    """Each row is a statement: the process dies between any two of them."""
     claims = write_all(harness)
     for statement in range(3):
         answer = ask(harness, claims)

@@ -1,4 +1,4 @@
-"""A transaction comes back from the catalogue as it was."""
+"""A transaction comes back from the catalogue unchanged."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,13 +26,13 @@ states = st.builds(
 
 
 @given(state=states)
-def test_a_state_comes_back_as_it_was(state: State) -> None:
+def test_state_is_restored_unchanged(state: State) -> None:
     row = row_of("x", state)
     assert row.transactional_id == "x"
     assert state_of(row) == state
 
 
-def test_an_offset_comes_back_as_it_was() -> None:
+def test_offset_is_restored_unchanged() -> None:
     committed = CommittedOffset(5, 2, "metadata", 1_000)
     ((topic, partition, *rest),) = rows_of({("t", 1): committed})
     assert committed_of(PendingOffset("x", "g", topic, partition, *rest)) == committed  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One transactional id: each change, each refusal, and a random walk that keeps Kafka's guarantees."""
+"""A transactional id: each change, each refusal, and a random walk that keeps Kafka's guarantees."""
 
 import attrs
 import pytest
@@ -48,7 +48,7 @@ at_rest = pytest.mark.parametrize("phase", [Phase.EMPTY, Phase.COMPLETE_COMMIT, 
 prepared = pytest.mark.parametrize("phase", [Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT])
 
 
-def test_a_new_id_begins_with_the_first_epoch() -> None:
+def test_new_id_begins_with_the_first_epoch() -> None:
     assert Transaction("x").init(TIMEOUT_MS, None, 7, 5) == State(7, 0, TIMEOUT_MS, updated_ms=5)
 
 
@@ -58,7 +58,7 @@ def test_each_init_gives_the_next_epoch(phase: Phase) -> None:
     assert after == State(7, 1, 5, updated_ms=50)
 
 
-def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+def test_new_producer_id_follows_the_last_epoch() -> None:
     transaction = empty()
     transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
     old = Claim(7, LAST_EPOCH)
@@ -69,7 +69,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     assert transaction.init(TIMEOUT_MS, old, -1, 20) == ErrorCode.producer_fenced
 
 
-def test_no_other_producer_can_go_on_after_the_last_epoch() -> None:
+def test_other_producers_cannot_continue_after_last_epoch() -> None:
     transaction = empty()
     transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
     apply(transaction, transaction.init(TIMEOUT_MS, None, 9, 0))
@@ -77,7 +77,7 @@ def test_no_other_producer_can_go_on_after_the_last_epoch() -> None:
         assert transaction.init(TIMEOUT_MS, claim, -1, 0) == ErrorCode.producer_fenced
 
 
-def test_a_producer_may_go_on_after_its_last_transaction_timed_out() -> None:
+def test_producer_may_continue_after_last_transaction_timed_out() -> None:
     transaction = in_phase(Phase.ONGOING)
     assert transaction.state is not None
     transaction.state = attrs.evolve(transaction.state, epoch=LAST_EPOCH)
@@ -88,7 +88,7 @@ def test_a_producer_may_go_on_after_its_last_transaction_timed_out() -> None:
         assert (state.producer_id, state.epoch) == (9, 0)
 
 
-def test_init_aborts_what_is_open_and_gives_its_epoch_to_nobody() -> None:
+def test_init_aborts_open_transaction_and_withholds_its_epoch() -> None:
     transaction = in_phase(Phase.ONGOING)
     fenced = apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 50))
     assert (fenced.phase, fenced.epoch, fenced.partitions) == (Phase.PREPARE_ABORT, 1, {P0})
@@ -97,7 +97,7 @@ def test_init_aborts_what_is_open_and_gives_its_epoch_to_nobody() -> None:
     assert apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 70)).epoch == 2
 
 
-def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_once() -> None:
+def test_producer_continuing_after_error_gets_next_epoch_once() -> None:
     transaction = empty()
     assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 50)).epoch == 1
     again = apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 60))  # the answer was lost
@@ -111,14 +111,14 @@ def test_another_producer_cannot_go_on_in_its_place(claim: Claim) -> None:
     assert empty().init(TIMEOUT_MS, claim, -1, 50) == ErrorCode.producer_fenced
 
 
-def test_a_producer_may_go_on_after_its_transaction_timed_out() -> None:
+def test_producer_may_continue_after_transaction_timeout() -> None:
     transaction = in_phase(Phase.ONGOING)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
     apply(transaction, transaction.complete(2_000))
     assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 2_000)).epoch == 1
 
 
-def test_a_producer_may_not_go_on_if_another_one_has_come() -> None:
+def test_producer_may_not_continue_after_another_came() -> None:
     transaction = in_phase(Phase.ONGOING)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
     apply(transaction, transaction.complete(2_000))
@@ -127,13 +127,13 @@ def test_a_producer_may_not_go_on_if_another_one_has_come() -> None:
 
 
 @at_rest
-def test_the_first_partition_begins_a_transaction(phase: Phase) -> None:
+def test_first_partition_begins_a_transaction(phase: Phase) -> None:
     state = in_phase(phase).add(ME, 50, partitions=[P1])
     assert isinstance(state, State)
     assert (state.phase, state.partitions, state.groups, state.started_ms) == (Phase.ONGOING, {P1}, set(), 50)
 
 
-def test_more_partitions_do_not_change_when_the_transaction_began() -> None:
+def test_more_partitions_keep_the_transaction_start_time() -> None:
     transaction = in_phase(Phase.ONGOING)
     assert transaction.add(ME, 50, partitions=[P0]) == ErrorCode.none
     assert transaction.add(ME, 50, groups=["g"]) == ErrorCode.none
@@ -142,7 +142,7 @@ def test_more_partitions_do_not_change_when_the_transaction_began() -> None:
 
 
 @prepared
-def test_a_decided_transaction_takes_nothing_but_being_carried_out(phase: Phase) -> None:
+def test_decided_transaction_only_accepts_completion(phase: Phase) -> None:
     transaction = in_phase(phase)
     concurrent = ErrorCode.concurrent_transactions
     assert transaction.init(TIMEOUT_MS, None, -1, 50) == concurrent
@@ -154,7 +154,7 @@ def test_a_decided_transaction_takes_nothing_but_being_carried_out(phase: Phase)
 
 @pytest.mark.parametrize("commit", [True, False])
 @every_phase
-def test_what_end_answers(phase: Phase, commit: bool) -> None:
+def test_answers_to_end(phase: Phase, commit: bool) -> None:
     result = in_phase(phase).end(ME, commit, 50)
     same = {
         Phase.PREPARE_COMMIT: True,
@@ -187,7 +187,7 @@ def test_other_producers_are_refused_in_every_phase(phase: Phase) -> None:
 
 
 @every_phase
-def test_while_a_change_is_pending_everything_else_is_refused(phase: Phase) -> None:
+def test_pending_change_refuses_everything_else(phase: Phase) -> None:
     transaction = in_phase(phase)
     assert transaction.state is not None
     transaction.begin_change(attrs.evolve(transaction.state, updated_ms=99))
@@ -201,7 +201,7 @@ def test_while_a_change_is_pending_everything_else_is_refused(phase: Phase) -> N
     assert transaction.state.updated_ms != 99
 
 
-def test_the_number_of_groups_of_a_transaction_is_bounded() -> None:
+def test_number_of_groups_in_transaction_is_bounded() -> None:
     transaction = empty()
     apply(transaction, transaction.add(ME, 10, groups=[f"g-{n}" for n in range(GROUPS_MAX)]))
     assert transaction.add(ME, 20, groups=["one-more"]) == ErrorCode.invalid_request
@@ -253,7 +253,7 @@ def test_offsets_need_their_group_in_the_open_transaction() -> None:
     assert in_phase(Phase.COMPLETE_COMMIT).check_group(ME, "g") == ErrorCode.invalid_txn_state
 
 
-def test_a_transaction_times_out_at_its_deadline_and_not_before() -> None:
+def test_transaction_times_out_exactly_at_its_deadline() -> None:
     transaction = in_phase(Phase.ONGOING)
     assert transaction.expire(10 + TIMEOUT_MS - 1) is None
     state = transaction.expire(10 + TIMEOUT_MS)
@@ -262,7 +262,7 @@ def test_a_transaction_times_out_at_its_deadline_and_not_before() -> None:
 
 
 @every_phase
-def test_what_an_operator_can_abort(phase: Phase) -> None:
+def test_aborts_by_operator(phase: Phase) -> None:
     transaction = in_phase(phase)
     elsewhere = ErrorCode.concurrent_transactions if phase in PREPARED else ErrorCode.none
     assert transaction.abort(ME, frozenset([P1]), 50) == elsewhere
@@ -276,7 +276,7 @@ def test_what_an_operator_can_abort(phase: Phase) -> None:
 
 
 @at_rest
-def test_an_id_is_forgotten_when_it_was_unused_for_long(phase: Phase) -> None:
+def test_long_unused_id_is_forgotten(phase: Phase) -> None:
     transaction = in_phase(phase)
     assert transaction.state is not None
     since = transaction.state.updated_ms
@@ -287,7 +287,7 @@ def test_an_id_is_forgotten_when_it_was_unused_for_long(phase: Phase) -> None:
     assert transaction.add(ME, 0, partitions=[P0]) == ErrorCode.invalid_producer_id_mapping
 
 
-def test_an_open_transaction_is_not_forgotten() -> None:
+def test_open_transaction_is_not_forgotten() -> None:
     assert not in_phase(Phase.ONGOING).is_unused(1 << 40, 1)
 
 
@@ -303,7 +303,7 @@ def test_why_a_partition_refused_a_batch(claim: Claim, error: ErrorCode) -> None
     assert in_phase(Phase.ONGOING).why_refused(claim) == error
 
 
-def test_a_random_walk_keeps_the_guarantees() -> None:
+def test_random_walk_keeps_the_guarantees() -> None:
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()

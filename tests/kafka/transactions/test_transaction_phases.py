@@ -1,4 +1,4 @@
-"""The table of phases: it is what Kafka's own states allow, and what a transaction does."""
+"""The table of phases agrees with Kafka's own states, and with the behaviour of a transaction."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ PREVIOUS = {
 
 
 def happens(phase: Phase, event: TransactionEvent) -> State | ErrorCode | None:
-    """What a transaction in this phase makes of the event: its next state, an error code, or nothing."""
+    """The transaction's reaction to the event in this phase: its next state, an error code, or nothing."""
     transaction = in_phase(phase)
     if event is E.PRODUCER_INIT:
         return transaction.init(TIMEOUT_MS, None, 9, 50)
@@ -48,7 +48,7 @@ def happens(phase: Phase, event: TransactionEvent) -> State | ErrorCode | None:
 
 @loop_over("phase", [phase for phase in Phase if phase is not P.DEAD])
 @loop_over("event", TransactionEvent)
-def test_a_transaction_does_what_the_table_says_and_refuses_the_rest(phase: Phase, event: TransactionEvent) -> None:
+def test_transaction_follows_table_and_refuses_the_rest(phase: Phase, event: TransactionEvent) -> None:
     after = TABLE.get((phase, event))
     result = happens(phase, event)
     if after is None:
@@ -62,7 +62,7 @@ def test_pair_outside_the_table_is_a_bug() -> None:
     check_pairs(TABLE, next_phase, P, E)
 
 
-def test_a_phase_follows_exactly_those_that_it_follows_in_kafka() -> None:
+def test_phases_follow_each_other_as_in_kafka() -> None:
     assert {phase: {before for (before, _), after in TABLE.items() if after is phase} for phase in P} == PREVIOUS
 
 

@@ -1,7 +1,7 @@
 """Producers of both versions under one transactional id, over a network that delays, loses and repeats: a model.
 
-Whatever comes late, a batch is stored only in the transaction in which its producer has sent it, and each transaction ends once
-and as its producer was told. That is what version 2 promises; the classic flow promises it only for producers of other epochs.
+In spite of late requests, a batch is stored only in the transaction in which its producer has sent it, and each transaction ends
+once and as its producer was told. Version 2 promises this; the classic flow promises it only for producers of other epochs.
 """
 
 import attrs
@@ -40,14 +40,14 @@ class TwoVersions(RuleBasedStateMachine):
         self.ids = 100
         self.producers: list[Producer] = []  # the newest last
         self.network: list[Batch] = []
-        # By producer and number: how the transaction was decided.
+        # By producer and number: the decision about the transaction.
         self.decided: dict[tuple[Producer, int], bool] = {}
         self.given: set[Claim] = set()
 
     # What the coordinator does around the pure machine -----------------------------------------------------------------
 
     def take(self, result: State | ErrorCode | None, fails: bool = False) -> State | None:
-        """Make the result durable if it is a state; or it cannot be made so."""
+        """Make the result durable if it is a state, or fail to do so."""
         if not isinstance(result, State):
             return None
         self.transaction.begin_change(result)
@@ -83,7 +83,7 @@ class TwoVersions(RuleBasedStateMachine):
         state = self.take(self.transaction.init(TIMEOUT_MS, None, self.new_id(), self.now))
         if state is None:
             return
-        # From here on its predecessor is fenced; if it left something open, that is aborted first and it asks again.
+        # From here on its predecessor is fenced; an open transaction of the predecessor is aborted first, and it asks again.
         if state.phase is Phase.EMPTY:
             claim = Claim(state.producer_id, state.epoch)
             assert claim.epoch <= LAST_EPOCH
@@ -92,7 +92,7 @@ class TwoVersions(RuleBasedStateMachine):
             self.producers.append(Producer(claim))
         else:
             self.abort_open()
-            self.producers.append(Producer(Claim(-2, -2)))  # the one that is coming; nobody can be it
+            self.producers.append(Producer(Claim(-2, -2)))  # the next producer; nobody can be it
 
     def abort_open(self) -> None:
         producer = self.producers[-1]
@@ -123,7 +123,7 @@ class TwoVersions(RuleBasedStateMachine):
     @precondition(lambda self: self.producers[-1].claim.epoch >= 0)
     @rule(commit=st.booleans(), lost=st.booleans(), fails=st.booleans(), who=st.sampled_from([0, 0, 1, 2]))
     def end(self, commit: bool, lost: bool, fails: bool, who: int) -> None:
-        """An EndTxn of version 5. Who has heard nothing asks the same again, or, against the rules, the opposite."""
+        """An EndTxn of version 5. A producer without an answer repeats it, or, against the rules, asks for the opposite."""
         if who >= len(self.producers):
             return
         producer = self.producers[-1 - who]
@@ -151,7 +151,7 @@ class TwoVersions(RuleBasedStateMachine):
             producer.number += 1
             producer.has_sent, producer.asked = False, None
         elif result == ErrorCode.invalid_txn_state:
-            # Nothing that it has sent has arrived, or it has asked for the opposite before.
+            # None of its requests has arrived, or it has asked for the opposite before.
             assert commit or self.decided[key]
             producer.asked = None if commit else True
         else:

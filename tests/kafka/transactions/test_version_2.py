@@ -1,4 +1,4 @@
-"""Transactions version 2 on a real coordinator: what waits for what, failures of the disk, and a crash at any moment."""
+"""Transactions version 2 on a real coordinator: order of durability, failures of the disk, and a crash at any moment."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 def add(harness: TransactionHarness, claim: Claim, *partitions: Partition) -> Answer:
-    """As the first batches for these partitions do it. It is not settled."""
+    """Add these partitions as their first batches do, without settling."""
     return harness.ask(harness.transactions.version_2.add_partitions, X, claim, partitions)
 
 
@@ -39,19 +39,21 @@ def transact(harness: TransactionHarness, claim: Claim) -> None:
 
 
 def saves(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every change of a transaction that is made from now on."""
+    """Records every change of a transaction from now on."""
     made: list[Any] = []
     save = harness.catalogue.save_transactions
     monkeypatch.setattr(harness.catalogue, "save_transactions", lambda rows: (made.append(rows), save(rows)))
     grow = harness.catalogue.add_to_transaction
-    monkeypatch.setattr(harness.catalogue, "add_to_transaction", lambda *what: (made.append(what), grow(*what)))
+    monkeypatch.setattr(
+        harness.catalogue, "add_to_transaction", lambda *arguments: (made.append(arguments), grow(*arguments))
+    )
     return made
 
 
 # Additions ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_is_open_when_its_addition_is_durable_and_not_before(harness: TransactionHarness) -> None:
+def test_partition_opens_when_its_addition_is_durable(harness: TransactionHarness) -> None:
     me = harness.init()
     answer = add(harness, me, T0)
     assert answer.is_awaited
@@ -63,9 +65,7 @@ def test_a_partition_is_open_when_its_addition_is_durable_and_not_before(harness
     assert not harness.log(*T1).transactions.allows(*attrs.astuple(me))
 
 
-def test_additions_that_come_while_one_is_made_are_made_together(
-    harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simultaneous_additions_are_made_together(harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     me = harness.init()
     made = saves(harness, monkeypatch)
     answers = [add(harness, me, T0), *(add(harness, me, T1) for _ in range(50)), commit_offset(harness, me, 5)]
@@ -76,7 +76,7 @@ def test_additions_that_come_while_one_is_made_are_made_together(
     assert len(made) == 2
 
 
-def test_one_that_comes_between_a_change_and_those_that_wait_for_it_goes_first(
+def test_addition_between_change_and_waiters_goes_first(
     harness: TransactionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = harness.init()
@@ -95,7 +95,7 @@ def test_one_that_comes_between_a_change_and_those_that_wait_for_it_goes_first(
     assert (harness.state().partitions, harness.state().groups) == ({T0, T1}, {"g"})
 
 
-def test_what_takes_part_already_is_answered_at_once(harness: TransactionHarness) -> None:
+def test_existing_participants_are_answered_at_once(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
     harness.settle()
@@ -121,7 +121,7 @@ def test_nothing_is_added_while_the_end_is_decided(harness: TransactionHarness) 
     assert Claim(me.producer_id, me.epoch + 1) == ended.claim
 
 
-def test_an_end_that_comes_while_something_is_added_is_asked_again(harness: TransactionHarness) -> None:
+def test_end_during_addition_is_asked_again(harness: TransactionHarness) -> None:
     me = harness.init()
     add(harness, me, T0)
     assert ErrorCode.concurrent_transactions == end(harness, me).error
@@ -131,7 +131,7 @@ def test_an_end_that_comes_while_something_is_added_is_asked_again(harness: Tran
     assert ErrorCode.none == ended.error
 
 
-def test_additions_that_cannot_be_made_durable_are_refused_one_and_all(harness: TransactionHarness) -> None:
+def test_additions_that_cannot_be_saved_are_all_refused(harness: TransactionHarness) -> None:
     me = harness.init()
     answers = [add(harness, me, T0), add(harness, me, T1), commit_offset(harness, me, 5)]
     harness.database.fails = True
@@ -145,7 +145,7 @@ def test_additions_that_cannot_be_made_durable_are_refused_one_and_all(harness: 
     assert (harness.seen(), harness.committed_offset()) == ([b"v"], 5)
 
 
-def test_the_groups_of_a_transaction_are_bounded(harness: TransactionHarness) -> None:
+def test_groups_of_a_transaction_are_bounded(harness: TransactionHarness) -> None:
     me = harness.init()
     for first in range(0, GROUPS_MAX, 100):
         answers = [commit_offset(harness, me, 5, group=f"g-{first + number}") for number in range(100)]
@@ -155,7 +155,7 @@ def test_the_groups_of_a_transaction_are_bounded(harness: TransactionHarness) ->
     assert len(harness.state().groups) == GROUPS_MAX
 
 
-def test_the_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
     harness = TransactionHarness(tmp_path / "data", coordinator_max_bytes=1024 * 1024)
     me = harness.init()
     refused = add(harness, me, *((f"topic-{number}", 0) for number in range(20_000)))
@@ -164,7 +164,7 @@ def test_the_memory_of_a_transaction_is_bounded(tmp_path: Path) -> None:
     harness.close()
 
 
-def test_a_topic_that_was_made_again_takes_batches_of_the_same_transaction(harness: TransactionHarness) -> None:
+def test_recreated_topic_takes_batches_of_same_transaction(harness: TransactionHarness) -> None:
     me = harness.init()
     transact(harness, me)
     harness.storage.manager.delete_topic("t")
@@ -177,7 +177,7 @@ def test_a_topic_that_was_made_again_takes_batches_of_the_same_transaction(harne
     assert harness.seen() == [b"again"]
 
 
-def test_nothing_is_asked_of_a_coordinator_that_has_stopped(harness: TransactionHarness) -> None:
+def test_stopped_coordinator_is_asked_nothing(harness: TransactionHarness) -> None:
     me = harness.init()
     harness.transactions.shut_down()
     assert ErrorCode.coordinator_not_available == add(harness, me, T0).error
@@ -188,7 +188,7 @@ def test_nothing_is_asked_of_a_coordinator_that_has_stopped(harness: Transaction
 # The end --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_that_was_too_slow_may_abort_and_go_on(harness: TransactionHarness) -> None:
+def test_slow_producer_may_abort_and_continue(harness: TransactionHarness) -> None:
     me = harness.init(timeout_ms=1_000)
     transact(harness, me)
     harness.wait(2.0)
@@ -202,7 +202,7 @@ def test_a_producer_that_was_too_slow_may_abort_and_go_on(harness: TransactionHa
     assert harness.seen() == [b"v"]
 
 
-def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -> None:
+def test_epoch_above_the_last_is_never_used(harness: TransactionHarness) -> None:
     me = attrs.evolve(harness.init(timeout_ms=1_000), epoch=LAST_EPOCH)
     transaction = harness.transactions._registry.entries()[0].transaction
     assert transaction.state is not None
@@ -217,7 +217,7 @@ def test_nobody_uses_the_epoch_above_the_last_one(harness: TransactionHarness) -
     assert ErrorCode.producer_fenced == harness.end(guessed, True)
 
 
-def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harness: TransactionHarness) -> None:
+def test_slow_producer_may_not_continue_after_another_came(harness: TransactionHarness) -> None:
     me = harness.init(timeout_ms=1_000)
     transact(harness, me)
     harness.wait(2.0)
@@ -225,7 +225,7 @@ def test_a_producer_that_was_too_slow_may_not_go_on_if_another_one_has_come(harn
     assert ErrorCode.producer_fenced == end(harness, me, False).error
 
 
-def test_an_end_whose_markers_cannot_be_written_yet_is_answered(harness: TransactionHarness) -> None:
+def test_end_with_unwritten_markers_is_answered(harness: TransactionHarness) -> None:
     me = harness.init()
     transact(harness, me)
     harness.log(*T1).state.go_offline("its disk is gone")
@@ -239,7 +239,7 @@ def test_an_end_whose_markers_cannot_be_written_yet_is_answered(harness: Transac
 
 
 def at_the_last_epoch(harness: TransactionHarness) -> Claim:
-    """A producer that has one epoch left."""
+    """A producer with one epoch left."""
     me = harness.init()
     entry = harness.transactions._registry.get(X)
     assert entry is not None
@@ -247,7 +247,7 @@ def at_the_last_epoch(harness: TransactionHarness) -> Claim:
     return attrs.evolve(me, epoch=LAST_EPOCH)
 
 
-def test_who_is_told_of_a_new_producer_id_early_is_asked_to_wait(harness: TransactionHarness) -> None:
+def test_early_user_of_new_producer_id_must_wait(harness: TransactionHarness) -> None:
     me = at_the_last_epoch(harness)
     transact(harness, me)
     harness.log(*T1).state.go_offline("its disk is gone")
@@ -267,7 +267,7 @@ def test_no_producer_id_to_be_had_ends_nothing(harness: TransactionHarness) -> N
     assert harness.phase() is Phase.ONGOING
 
 
-def test_a_producer_that_was_too_slow_with_its_last_epoch_aborts_and_goes_on(harness: TransactionHarness) -> None:
+def test_slow_producer_at_last_epoch_aborts_and_continues(harness: TransactionHarness) -> None:
     me = at_the_last_epoch(harness)
     transact(harness, me)
     harness.wait(61.0)
@@ -283,7 +283,7 @@ def test_a_producer_that_was_too_slow_with_its_last_epoch_aborts_and_goes_on(har
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, is_last: bool) -> None:
+def test_crash_between_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, is_last: bool) -> None:
     """The broker dies after the n-th step of the end, for every n, and the producer asks once more."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
@@ -323,7 +323,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
     raise AssertionError("it never ends")
 
 
-def test_a_crash_while_a_partition_is_added_leaves_no_batch_in_it(tmp_path: Path) -> None:
+def test_crash_during_addition_leaves_no_batch(tmp_path: Path) -> None:
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
         me = harness.init()

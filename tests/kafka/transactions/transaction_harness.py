@@ -106,7 +106,7 @@ class TransactionHarness:
         self.transactions.open()
 
     def crash(self) -> None:
-        """What the threads have not done yet is lost."""
+        """Restart as after kill -9: the threads' pending work is lost."""
         self.catalogue.close()
         self.storage.crash()
         self._open()
@@ -140,7 +140,7 @@ class TransactionHarness:
         """Settle, and die at the disk operation after so many; then start anew and settle. False if there were not more."""
         left = iter(range(operations))
 
-        def die(what: str, path: str) -> None:
+        def die(operation: str, path: str) -> None:
             if next(left, None) is None:
                 raise Died
 
@@ -150,7 +150,7 @@ class TransactionHarness:
             died = False
         except Died:
             died = True
-        self.storage.disk.before = lambda what, path: None
+        self.storage.disk.before = lambda operation, path: None
         self.crash()
         self.settle()
         return died
@@ -168,9 +168,9 @@ class TransactionHarness:
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
-    def ask(self, what: Callable[..., None], *args: Any) -> Answer:
+    def ask(self, request: Callable[..., None], *args: Any) -> Answer:
         answer = Answer()
-        what(*args, answer)
+        request(*args, answer)
         return answer
 
     def init(self, claim: Claim | None = None, *, name: str = X, timeout_ms: int = 60_000) -> Claim:
@@ -232,7 +232,7 @@ class TransactionHarness:
         return self.state(name).phase
 
     def catalogue_phase(self, name: str = X) -> str:
-        """The phase that is durable."""
+        """The durable phase."""
         (phase,) = [row.phase for row in self.catalogue.load_transactions() if row.transactional_id == name]
         return phase
 
@@ -247,11 +247,11 @@ class TransactionHarness:
         return [record.value for record in records_in(data) if len(record.value or b"") != 6]  # no markers
 
     def committed_offset(self, partition: Partition = ("in", 0), group: str = "g") -> int | None:
-        """The offset that a client is told, after checking that the catalogue has the same."""
+        """The offset in the answer to a client, after checking that the catalogue has the same."""
         topic, number = partition
-        error, ((_, ((_, found),)),) = self.groups.offsets.fetch(group, [(topic, [number])])
+        error, ((_, ((_, committed),)),) = self.groups.offsets.fetch(group, [(topic, [number])])
         assert error == ErrorCode.none
-        offset = None if found is None else found.offset
+        offset = None if committed is None else committed.offset
         stored = {(row.group, row.topic, row.partition): row.offset for row in self.catalogue.load_offsets()}
         assert stored.get((group, topic, number)) == offset
         return offset

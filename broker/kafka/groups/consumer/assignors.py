@@ -1,26 +1,21 @@
 """The assignors of the coordinator, by name: ``uniform`` and ``range``, as Kafka's. Pure functions.
 
-``uniform`` gives every member as many partitions as any other, as far as subscriptions allow, and moves as few as it can.
-``range`` gives each member a contiguous range of every topic, the same range of topics that have equally many partitions and the
-same subscribers, so that they can be joined. Racks are not looked at: there is one broker.
+Their input (``AssignorInput``) has the members, their subscriptions, and their previous partitions. Members are numbers here.
+Racks are ignored: there is one broker.
 
-What an assignor is given: members, what they subscribe to, and what each of them had. Members are numbers here.
+``range`` gives each member a contiguous range of every topic that it subscribes to. Members have the same order for every topic,
+so topics with equally many partitions and the same subscribers are divided alike and can be joined. Members keep the order of
+their previous ranges, and new members come after them, so a change moves only partitions at the borders of ranges. It costs
+O(members * log(members) + subscriptions + partitions).
 
-The assignor ``range``: a contiguous range of each topic for every member that subscribes to it. Pure.
+``uniform`` gives every member as many partitions as any other, as far as subscriptions allow, with as few moves as possible.
 
-Members stand in the same order for every topic, so topics with equally many partitions and the same subscribers are divided
-alike. Members keep the order of the ranges that they had, and new members come after them, so a change moves what lies at the
-borders of ranges. It costs O(members * log(members) + subscriptions + partitions).
+If all members subscribe to the same topics, the numbers of partitions of two members differ by at most 1, and only a member's
+surplus moves. It costs O(members + partitions).
 
-The assignor ``uniform``: equally many partitions for every member, and as few moves as possible. Pure.
-
-If all members subscribe to the same topics, the numbers of partitions of two members differ by 1 at most, and only what a
-member has too many of moves. It costs O(members + partitions).
-
-Otherwise topics are gone through one by one: the partitions of one topic are spread over its subscribers so that what they have
-in all comes out as level as it can, like water in vessels. That is repeated until nothing changes, so in the end no single
-partition could move to a member that has two fewer. One round costs O(subscriptions * log(subscribers) + partitions), and there
-are at most ``_ROUNDS_MAX``.
+Otherwise the partitions of each topic in turn are spread over its subscribers so that their totals become as level as possible,
+like water in vessels. That is repeated until nothing changes, so in the end no single partition could move to a member that has
+two fewer. A round costs O(subscriptions * log(subscribers) + partitions), and there are at most ``_ROUNDS_MAX`` rounds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,10 +37,10 @@ class Subscribers:
 
 @attrs.frozen(eq=False)
 class AssignorInput:
-    """``previous``: what each member had; its length is the number of members. Members have no partition in common.
+    """``previous``: each member's previous partitions; its length is the number of members. Members share no partition.
 
-    ``partitions``: how many each topic has, for the topics that anybody subscribes to. Members are sorted by instance id, those
-    without one after the others, and by member id.
+    ``partitions``: the number of partitions of each subscribed topic. Members are sorted by instance id, members without an
+    instance id last, and by member id.
     """
 
     partitions: dict[UUID, int]
@@ -54,20 +49,20 @@ class AssignorInput:
 
     def topic_subscribers(self) -> dict[UUID, list[int]]:
         """The members that subscribe to each topic, in ascending order."""
-        found: dict[UUID, list[int]] = {topic_id: [] for topic_id in self.partitions}
+        members_of: dict[UUID, list[int]] = {topic_id: [] for topic_id in self.partitions}
         for each in self.subscribers:
             for topic_id in each.topic_ids:
-                found[topic_id].extend(each.members)
+                members_of[topic_id].extend(each.members)
         if len(self.subscribers) > 1:
-            for members in found.values():
+            for members in members_of.values():
                 members.sort()
-        return found
+        return members_of
 
 
 def assign_range(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
     """The partitions of each member."""
     place = {member: place for place, member in enumerate(_order(given))}
-    found: list[dict[UUID, frozenset[int]]] = [{} for _ in given.previous]
+    assigned: list[dict[UUID, frozenset[int]]] = [{} for _ in given.previous]
     for topic_id, members in given.topic_subscribers().items():
         if not members:
             continue
@@ -78,13 +73,13 @@ def assign_range(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
             end = start + quota + (number < extra)
             if end == start:
                 break  # more members than partitions
-            found[member][topic_id] = frozenset(range(start, end))
+            assigned[member][topic_id] = frozenset(range(start, end))
             start = end
-    return found
+    return assigned
 
 
 def _order(given: AssignorInput) -> list[int]:
-    """Members by where their ranges began, as a share of the topic. Those that had none come last."""
+    """Members by the start of their previous ranges, as a share of the topic. Members without ranges come last."""
     starts = []
     for previous in given.previous:
         start = 1.0
@@ -108,7 +103,7 @@ def assign_uniform(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
     return _assign_heterogeneous(given)
 
 
-# All subscribe to the same -------------------------------------------------------------------------------------------------
+# All subscribe to the same topics -----------------------------------------------------------------------------------------
 
 
 def _assign_homogeneous(given: AssignorInput, topic_ids: tuple[UUID, ...]) -> list[dict[UUID, frozenset[int]]]:
@@ -129,7 +124,7 @@ def _assign_homogeneous(given: AssignorInput, topic_ids: tuple[UUID, ...]) -> li
             left[topic_id] -= partitions
         holdings.append(kept)
         needs.append(allowed - min(count, allowed))
-    for member in range(len(needs)):  # the rest of the members with one more: those that have the quota or less
+    for member in range(len(needs)):  # the rest of the larger quotas, for members with at most the quota
         if not extra:
             break
         if sum(map(len, holdings[member].values())) + needs[member] == quota:
@@ -148,7 +143,7 @@ def _assign_homogeneous(given: AssignorInput, topic_ids: tuple[UUID, ...]) -> li
 
 
 def _valid(previous: Iterable[tuple[UUID, frozenset[int]]], left: dict[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
-    """What the member may still have of it."""
+    """The member's previous partitions that are still free."""
     kept = {}
     for topic_id, partitions in previous:
         free = left.get(topic_id)
@@ -160,7 +155,7 @@ def _valid(previous: Iterable[tuple[UUID, frozenset[int]]], left: dict[UUID, set
 
 
 def _reduce(kept: dict[UUID, frozenset[int]], allowed: int) -> dict[UUID, frozenset[int]]:
-    """Only so many of them, of all topics in equal measure."""
+    """Keep only ``allowed`` partitions, of all topics in equal measure."""
     order = sorted(
         (rank, number, partition)
         for number, partitions in enumerate(kept.values())
@@ -174,7 +169,7 @@ def _reduce(kept: dict[UUID, frozenset[int]], allowed: int) -> dict[UUID, frozen
 
 
 def _takers(needs: list[int]) -> Iterator[int]:
-    """The members that need something, in turns, each as often as it needs."""
+    """The members that need partitions, in turns, each as often as it needs."""
     left = needs.copy()
     waiting = [member for member, need in enumerate(left) if need]
     while waiting:
@@ -184,7 +179,7 @@ def _takers(needs: list[int]) -> Iterator[int]:
         waiting = [member for member in waiting if left[member]]
 
 
-# Each subscribes to something else -----------------------------------------------------------------------------------------
+# Different subscriptions --------------------------------------------------------------------------------------------------
 
 
 def _assign_heterogeneous(given: AssignorInput) -> list[dict[UUID, frozenset[int]]]:
@@ -214,7 +209,7 @@ def _assign_heterogeneous(given: AssignorInput) -> list[dict[UUID, frozenset[int
 
 
 def _level(topic_id: UUID, members: list[int], left: set[int], holdings: _Holdings, loads: list[int]) -> bool:
-    """Spread the partitions of one topic over its subscribers, given what they have of other topics. False if nothing moves."""
+    """Spread a topic's partitions over its subscribers, given their loads from other topics. False if nothing moves."""
     nothing: set[int] = set()
     counts = [len(holdings[member].get(topic_id, nothing)) for member in members]
     bases = [loads[member] - count for member, count in zip(members, counts, strict=True)]
@@ -239,10 +234,10 @@ def _level(topic_id: UUID, members: list[int], left: set[int], holdings: _Holdin
 
 
 def _fill(bases: list[int], counts: list[int], total: int) -> list[int]:
-    """How many of ``total`` each gets, so that the sums with ``bases`` are as level as they can be. Of equally good ways, the
-    one that is nearest to ``counts``."""
+    """The shares of ``total`` that make the sums with ``bases`` as level as possible. Among equally good results, the nearest to
+    ``counts``."""
     ascending = sorted(bases)
-    below = 0  # how much has been filled in when the level has reached ascending[number - 1]
+    below = 0  # amount filled in when the level has reached ascending[number - 1]
     number = 0
     level = ascending[0]
     for number, base in enumerate(ascending):
@@ -257,7 +252,7 @@ def _fill(bases: list[int], counts: list[int], total: int) -> list[int]:
     level += rise
     wanted = [max(0, level - base) for base in bases]
     eligible = [each for each, base in enumerate(bases) if base <= level]
-    eligible.sort(key=lambda each: counts[each] <= wanted[each])  # who has more already keeps it
+    eligible.sort(key=lambda each: counts[each] <= wanted[each])  # a member with a larger count keeps it
     for each in eligible[:rest]:
         wanted[each] += 1
     return wanted

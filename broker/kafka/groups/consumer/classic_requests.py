@@ -1,23 +1,19 @@
-"""What JoinGroup, SyncGroup, Heartbeat and LeaveGroup mean to a consumer group: some members still use the classic protocol
-(the online upgrade), and are reconciled like the others.
-
-For a classic member, the member epoch is its generation, JoinGroup is what asks for a step, with the partitions that its
-subscription says it owns, and SyncGroup only fetches what is assigned to it. Nobody leads. It is told to join again
-(REBALANCE_IN_PROGRESS) when the group has gone on, when it has something to give up, and when what it waited for is free.
+"""Classic members in a consumer group: their requests, and the conversions between classic and consumer groups.
 
 Pure, under the group's lock. Answers to JoinGroup and SyncGroup come as effects.
 
-Online upgrade and downgrade: a classic group of consumers becomes a consumer group and the other way round, with its
-members.
+``ClassicRequests`` handles JoinGroup, SyncGroup, Heartbeat and LeaveGroup of members that still use the classic protocol. They
+are reconciled like the others. A classic member's epoch is its generation; JoinGroup asks for a step, with the partitions that
+its subscription claims to own, and SyncGroup only fetches its assignment. There is no leader. The member is told to join again
+(REBALANCE_IN_PROGRESS) when the group's epoch is newer, when it has partitions to give up, and when partitions that it waited
+for are free.
 
-Pure, under the group's lock. The first heartbeat of a consumer group's member upgrades a classic group (``group.consumer.
-migration.policy`` ``upgrade`` or ``bidirectional``); when the last such member has gone and classic ones are left the group is
-downgraded (``downgrade`` or ``bidirectional``).
+``fill_from_classic`` is the online upgrade of a classic group, with its members: the first heartbeat of a consumer group's
+member causes it (``group.consumer.migration.policy`` ``upgrade`` or ``bidirectional``). ``become_classic`` is the online
+downgrade, when the last such member has gone and classic members remain (``downgrade`` or ``bidirectional``).
 
-What classic members say and are told in the embedded ConsumerProtocol, in terms of topic ids.
-
-Pure functions. The bytes come from clients: they are read with bounds, and what they claim of partitions that are not there is
-left out.
+``read_subscription``, ``read_assignment`` and ``write_assignment`` translate the embedded ConsumerProtocol to topic ids and
+back. The bytes come from clients: they are read with bounds, and claims of partitions that do not exist are ignored.
 
 Tests: tests/kafka/groups/consumer/test_group_classic_members.py.
 """
@@ -58,13 +54,13 @@ from protocol.kafka.messages.consumer_protocol import (
 
 # The protocol type of consumers.
 CONSUMER = "consumer"
-# Versions before have no owned partitions, and their clients give everything up before they join.
+# Earlier versions have no owned partitions, and their clients give everything up before they join.
 _FIRST_WITH_OWNED = 1
 
 
 @attrs.frozen
 class ClassicSubscription:
-    """``owned``: what the client still has."""
+    """``owned``: the partitions that the client still has."""
 
     subscription: Subscription
     owned: TopicPartitions
@@ -72,24 +68,24 @@ class ClassicSubscription:
 
 
 def read_subscription(protocols: Protocols, topics: TopicsImage) -> ClassicSubscription:
-    """All protocols of a consumer have the same. Raises ProtocolError."""
-    found = parse_subscription(protocols[0][1])
-    owned = _with_ids(found.owned, topics) if found.version >= _FIRST_WITH_OWNED else {}
+    """All protocols of a consumer have the same subscription. Raises ProtocolError."""
+    parsed = parse_subscription(protocols[0][1])
+    owned = _with_ids(parsed.owned, topics) if parsed.version >= _FIRST_WITH_OWNED else {}
     return ClassicSubscription(
-        Subscription(frozenset(found.topics)),
+        Subscription(frozenset(parsed.topics)),
         tuple((topic_id, tuple(partitions)) for topic_id, partitions in owned.items()),
-        found.rack or None,
+        parsed.rack or None,
     )
 
 
 def read_assignment(data: bytes, topics: TopicsImage) -> tuple[Assignment, bool]:
-    """What the leader has assigned to a member, and whether it has sent user data with it. Raises ProtocolError."""
-    found = parse_assignment(data)
-    return _with_ids(found.partitions, topics), bool(found.user_data)
+    """The leader's assignment to a member, and whether it contains user data. Raises ProtocolError."""
+    parsed = parse_assignment(data)
+    return _with_ids(parsed.partitions, topics), bool(parsed.user_data)
 
 
 def write_assignment(assigned: Assignment, protocols: Protocols, topics: TopicsImage) -> bytes:
-    """In the version that the member has joined with. A topic that was deleted is left out."""
+    """In the version that the member has joined with. Deleted topics are left out."""
     named = {
         topics.name_of[topic_id]: sorted(partitions)
         for topic_id, partitions in assigned.items()
@@ -104,27 +100,27 @@ def _version(protocols: Protocols) -> int:
 
 
 def _with_ids(partitions: dict[str, list[int]], topics: TopicsImage) -> dict[UUID, frozenset[int]]:
-    found = {}
+    by_id = {}
     for name, numbers in partitions.items():
         info = topics.by_name.get(name)
         if info is not None:
             known = frozenset(number for number in numbers if 0 <= number < info.partitions)
             if known:
-                found[info.topic_id] = known
-    return found
+                by_id[info.topic_id] = known
+    return by_id
 
 
-# The assignors of Kafka's clients: nobody needs the user data of their assignments. librdkafka sends back what a member has said
-# for cooperative-sticky. Kafka takes any user data for a custom assignor's, and refuses such groups.
+# The assignors of Kafka's clients, whose assignments have no user data of interest. librdkafka returns a member's user data for
+# cooperative-sticky. Kafka takes any user data for a custom assignor's, and refuses such groups.
 _USUAL_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
 def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsImage, now: float) -> None:
     """Put the members of a classic group into an empty membership.
 
-    Each has what its last assignment says, at the generation as its epoch. What it had when it joined, and has not been
-    assigned again, it has to give up first: its client may not have heard of the new assignment yet. Raises RequestError if the
-    group cannot be upgraded."""
+    Each has its last assignment, with the generation as its epoch. Partitions that it owned when it joined, and that were not
+    assigned to it again, it has to give up first: its client may not have received the new assignment yet. Raises RequestError
+    if the group cannot be upgraded."""
     _check_upgrade(core, classic)
     taken: set[tuple[UUID, int]] = set()
     members: list[ConsumerMember] = []
@@ -132,7 +128,7 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
     for each in classic.members:
         protocols = tuple(sorted(each.protocols, key=lambda protocol: protocol[0] != classic.protocol_name))
         try:
-            said = read_subscription(protocols, topics)
+            claim = read_subscription(protocols, topics)
             assigned, has_user_data = read_assignment(each.assignment, topics)
         except ProtocolError as error:
             raise _no_upgrade(core, "the embedded consumer protocol is malformed") from error
@@ -146,11 +142,11 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
             ConsumerMember(
                 each.member_id,
                 each.group_instance_id,
-                said.rack_id,
+                claim.rack_id,
                 each.client_id,
                 each.client_host,
                 each.rebalance_timeout_ms,
-                core.members.subscriptions.intern(said.subscription),
+                core.members.subscriptions.intern(claim.subscription),
                 None,
                 ClassicMetadata(each.session_timeout_ms, protocols),
                 classic.generation,
@@ -158,7 +154,7 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
                 assigned=_not_taken(assigned, taken),
             )
         )
-        had.append({topic_id: frozenset(partitions) for topic_id, partitions in said.owned})
+        had.append({topic_id: frozenset(partitions) for topic_id, partitions in claim.owned})
     for member, owned in zip(members, had, strict=True):
         member.revoking = _not_taken(owned, taken)
         if member.revoking:
@@ -174,8 +170,8 @@ def fill_from_classic(core: Membership, classic: ClassicGroup, topics: TopicsIma
 
 
 def may_become_classic(core: Membership) -> bool:
-    """Only classic members are left, and a classic group may have so many. After a restart nothing is known of topics at first,
-    whose names the classic group needs: then it becomes one when the next member joins."""
+    """Whether only classic members remain, and a classic group may have so many. After a restart the topics, whose names the
+    classic group needs, are unknown at first: then it is converted when the next member joins."""
     members = core.members
     return (
         0 < len(members) == members.classic
@@ -186,7 +182,7 @@ def may_become_classic(core: Membership) -> bool:
 
 
 def become_classic(core: Membership, now: float) -> BecomeClassic:
-    """The group's last effect. Its generation is the assignment epoch: most members are there, and none is ahead of it."""
+    """The group's last effect. Its generation is the assignment epoch: most members have it, and none is ahead of it."""
     core.parked.refuse_all(ErrorCode.rebalance_in_progress, now)
     members = []
     for member in core.members:
@@ -227,14 +223,14 @@ def _no_upgrade(core: Membership, reason: str) -> RequestError:
 
 
 def _not_taken(assigned: Assignment, taken: set[tuple[UUID, int]]) -> Assignment:
-    """Clients assign in a classic group, and theirs may give a partition to two members. The first keeps it."""
-    found: dict[UUID, frozenset[int]] = {}
+    """Clients assign in a classic group, and may give a partition to two members. The first keeps it."""
+    free_of: dict[UUID, frozenset[int]] = {}
     for topic_id, partitions in assigned.items():
         free = frozenset(each for each in partitions if (topic_id, each) not in taken)
         if free:
-            found[topic_id] = free
+            free_of[topic_id] = free
             taken.update((topic_id, each) for each in free)
-    return found
+    return free_of
 
 
 class ClassicRequests:
@@ -242,8 +238,8 @@ class ClassicRequests:
         self._core = core
 
     def join(self, request: JoinRequest, topics: TopicsImage, to: JoinReply, now: float, free_bytes: float) -> bool:
-        """True if the group becomes a classic one with it, because a static member of the consumer protocol has come back as a
-        classic one, or because that was not possible before."""
+        """True if the join makes the group classic, because a static member of the consumer protocol has come back as a classic
+        member, or because the conversion was not possible before."""
         try:
             return self._join(request, topics, to, now, free_bytes)
         except RequestError as refusal:
@@ -286,8 +282,8 @@ class ClassicRequests:
         return ErrorCode.rebalance_in_progress
 
     def leave(self, member_id: str, instance_id: str | None, now: float) -> ErrorCode:
-        """By member id; or by instance id alone, when an operator removes a static member. Members of the consumer protocol
-        too."""
+        """By member id; or by instance id alone, when an operator removes a static member. Also for members of the consumer
+        protocol."""
         members = self._core.members
         member = members.get(member_id)
         if instance_id is not None:
@@ -308,8 +304,8 @@ class ClassicRequests:
         core, targets = self._core, self._core.targets
         targets.see_topics(topics)
         member = self._find(request)
-        said = self._read(request)
-        self._check_growth(member, request, said, free_bytes)
+        claim = self._read(request)
+        self._check_growth(member, request, claim, free_bytes)
         if request.member_id == UNKNOWN_MEMBER and request.group_instance_id is None and request.member_id_required:
             core.emit(JoinAnswer(to, JoinResult(ErrorCode.member_id_required, request.new_member_id)))
             return False
@@ -320,7 +316,7 @@ class ClassicRequests:
             core.add(member)
         elif member.member_id != member_id:
             core.replace(member, member_id, now)
-        is_subscription_new = self._update(member, request, said)
+        is_subscription_new = self._update(member, request, claim)
         core.expect_heartbeat(member, now)
         core.schedule.joins.remove(member.member_id)
         if is_subscription_new or targets.epoch == 0:
@@ -332,15 +328,14 @@ class ClassicRequests:
             core.saver.answer(None, partial(_join_answer, to, JoinResult(ErrorCode.rebalance_in_progress, member_id)))
             return True
         if targets.ensure():
-            self._answer(member, to, said, is_subscription_new, now)
+            self._answer(member, to, claim, is_subscription_new, now)
         else:
-            finish = partial(self._finish, member, to, said, is_subscription_new)
+            finish = partial(self._finish, member, to, claim, is_subscription_new)
             core.parked.park(member.member_id, ParkedRequest(finish, targets.epoch))
         return False
 
     def _find(self, request: JoinRequest) -> ConsumerMember | None:
-        """The member that the request is of, under another member id if it is a static one that comes back; None for a new
-        one."""
+        """The member of the request, under another member id if it is a returning static member; None for a new member."""
         core, members = self._core, self._core.members
         if request.protocol_type != CONSUMER or not request.protocols:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
@@ -366,24 +361,24 @@ class ClassicRequests:
             raise RequestError(ErrorCode.inconsistent_group_protocol) from error
 
     def _check_growth(
-        self, member: ConsumerMember | None, request: JoinRequest, said: ClassicSubscription, free_bytes: float
+        self, member: ConsumerMember | None, request: JoinRequest, claim: ClassicSubscription, free_bytes: float
     ) -> None:
         members = self._core.members
         classic = ClassicMetadata(request.session_timeout_ms, request.protocols)
         growth = ConsumerMember(request.new_member_id, request.group_instance_id, classic=classic).size_bytes
         if member is not None:
             growth -= member.size_bytes
-        if said.subscription not in members.subscriptions:
-            growth += said.subscription.size_bytes
+        if claim.subscription not in members.subscriptions:
+            growth += claim.subscription.size_bytes
         if growth > 0 and members.size_bytes + growth > self._core.limits.max_bytes:
             raise RequestError(ErrorCode.group_max_size_reached)
         if growth > max(0, free_bytes):
             raise RequestError(ErrorCode.coordinator_not_available)
 
-    def _update(self, member: ConsumerMember, request: JoinRequest, said: ClassicSubscription) -> bool:
-        """Take over what the request says of the member. True if it subscribes to something else than before."""
+    def _update(self, member: ConsumerMember, request: JoinRequest, claim: ClassicSubscription) -> bool:
+        """Apply the request to the member. Returns whether its subscription has changed."""
         members = self._core.members
-        subscription = members.subscriptions.intern(said.subscription)
+        subscription = members.subscriptions.intern(claim.subscription)
         classic = ClassicMetadata(request.session_timeout_ms, request.protocols)
         before = (
             member.subscription,
@@ -398,7 +393,7 @@ class ClassicRequests:
                 member.subscription, member.classic = subscription, classic
                 member.rebalance_timeout_ms = request.rebalance_timeout_ms
                 member.client_id, member.client_host = request.client_id, request.client_host
-                member.rack_id, member.server_assignor = said.rack_id or member.rack_id, None
+                member.rack_id, member.server_assignor = claim.rack_id or member.rack_id, None
             member.unchanged = None
             self._core.schedule.revocations.remove(member.member_id)
             self._core.saver.mark(member_row(member.member_id))
@@ -408,7 +403,7 @@ class ClassicRequests:
         self,
         member: ConsumerMember,
         to: JoinReply,
-        said: ClassicSubscription,
+        claim: ClassicSubscription,
         is_subscription_new: bool,
         error: ErrorCode,
         now: float,
@@ -417,13 +412,13 @@ class ClassicRequests:
         if error:
             self._core.emit(JoinAnswer(to, JoinResult(error, member.member_id)))
         else:
-            self._answer(member, to, said, is_subscription_new, now)
+            self._answer(member, to, claim, is_subscription_new, now)
 
     def _answer(
-        self, member: ConsumerMember, to: JoinReply, said: ClassicSubscription, is_subscription_new: bool, now: float
+        self, member: ConsumerMember, to: JoinReply, claim: ClassicSubscription, is_subscription_new: bool, now: float
     ) -> None:
         core = self._core
-        core.step(member, said.owned, is_subscription_new, now)
+        core.step(member, claim.owned, is_subscription_new, now)
         assert member.classic is not None
         core.schedule.set(core.schedule.syncs, member.member_id, now + member.rebalance_timeout_ms / 1000)
         name = member.classic.protocols[0][0]
@@ -453,7 +448,7 @@ class ClassicRequests:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
 
     def _expect_join(self, member: ConsumerMember, now: float) -> None:
-        """The member is told to join again, and has its rebalance timeout for that."""
+        """The member is told to join again, within its rebalance timeout."""
         deadline = now + member.rebalance_timeout_ms / 1000
         self._core.schedule.set_if_absent(self._core.schedule.joins, member.member_id, deadline)
 

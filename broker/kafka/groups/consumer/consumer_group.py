@@ -1,31 +1,29 @@
-"""One consumer group (KIP-848): what clients ask of it, by Kafka's rules.
+"""A consumer group (KIP-848): the requests of its clients, by Kafka's rules, and its restoration after a restart.
 
-Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
-rows to make durable, work to be done without the lock. ``wake`` says when ``expire`` is due. There is no lock, clock or
-catalogue here: the coordinator hands in the events of one group one after the other, under its lock for the group.
+Pure: events come in with ``now`` (monotonic seconds), and effects come out of ``take_effects``: answers to send, rows to make
+durable, work to do without the lock. ``wake`` says when ``expire`` is due. There is no lock, clock or catalogue here: the
+coordinator passes the events of a group one by one, under its lock for the group.
 
 Effects, in order: ``Answer``, ``JoinAnswer``, ``SyncAnswer`` (send it); ``SaveRows``, ``BecomeClassic`` (make
 it durable, then call ``saved``); ``AssignmentTask`` (``run``, then ``assignment_computed``); ``RegexTask`` (``run_slice`` until
-it is True, then ``regexes_resolved``). The two tasks run on a thread that may be busy for a while, with no lock held. Nothing
-else happens if one of them is lost, but members that have joined get no partitions.
+it is True, then ``regexes_resolved``). The two tasks run on a thread that may be busy for a while, with no lock held. If one of
+them is lost, the only consequence is that members that have joined get no partitions.
 
-What a step costs under the lock: a heartbeat that changes nothing about 2 us, a member's own step what it has partitions for
-(1 us each), an inline assignment 1 ms, taking a large one 1 us a member, answering parked members 5 ms (``RELEASE_MAX``).
+Costs of a step under the lock: a heartbeat that changes nothing about 2 us, a member's own step 1 us for each of its partitions,
+an inline assignment 1 ms, taking a large assignment 1 us a member, answering parked members 5 ms (``RELEASE_MAX``).
 
-Differences from Kafka, on purpose: a static member may join again under its own member id although it has not left, as its
-answer may have been lost (Kafka: UNRELEASED_INSTANCE_ID, which ends the client); a group that is full takes static members
-back; and a request that joins is answered with its partitions although the assignment is computed elsewhere.
+Deliberate differences from Kafka: a static member may join again under its own member id although it has not left, as its
+answer may have been lost (Kafka: UNRELEASED_INSTANCE_ID, which ends the client); a full group takes static members back; and a
+request that joins is answered with its partitions although the assignment is computed elsewhere.
 
-A consumer group as it comes back from its rows after a restart.
+Restoration: the target assignment is not stored. If every member had reached it, the members' partitions are the target, and
+the group goes on as if nothing had happened. Otherwise the group epoch is bumped, and the next heartbeat has a new target
+computed from the members' partitions: nobody was told of the lost target (docs/decisions/0013-consumer-group-rows.md). Until
+then each member's target is its present assignment.
 
-The target assignment is not stored. If every member had reached it, what the members have is the target, and the group goes on
-as if nothing had happened. Otherwise the group epoch is bumped, and the next heartbeat has a new target computed, from what the
-members have: nobody was told of the target that is lost (docs/decisions/0013-consumer-group-rows.md). Until then each member's
-target is what it has.
-
-A save that failed while a later one succeeded can leave a partition with two members: one was asked to give it up, said that it
-had, and that was not written; the other got it, and that was. The member with the greater epoch has it. It can also leave a row
-of a member whose other row is missing. No client was told of either, and rows that are of no use are deleted with the next
+A save that failed while a later save succeeded can leave a partition with two members: the first was asked to give it up and
+did, which was not written; the second got it, which was written. The member with the greater epoch has it. Such a failure can
+also leave a row of a member whose other row is missing. No client was told of either, and useless rows are deleted with the next
 save.
 """
 
@@ -84,7 +82,7 @@ CLASSIC_MEMBER: Final = 0
 
 
 class ConsumerGroup:
-    """A request that is against the rules gets an error code as its answer, and changes nothing."""
+    """A request against the rules gets an error code as its answer, and changes nothing."""
 
     type: ClassVar[GroupType] = GroupType.CONSUMER
 
@@ -100,7 +98,7 @@ class ConsumerGroup:
     def restore(
         cls, group_id: str, limits: ConsumerGroupLimits, rows: Mapping[str, bytes], now: float
     ) -> "ConsumerGroup":
-        """The group as it was when the rows were saved. Its members have a whole session timeout to send a heartbeat.
+        """The group as of the saved rows. Its members have a whole session timeout to send a heartbeat.
 
         Raises StorageError if the rows cannot be read.
         """
@@ -115,23 +113,23 @@ class ConsumerGroup:
     def from_classic(
         cls, classic: ClassicGroup, limits: ConsumerGroupLimits, topics: TopicsImage, now: float
     ) -> "ConsumerGroup":
-        """What a classic group of consumers becomes when it gets a heartbeat of a consumer group's member.
+        """The consumer group that a classic group of consumers becomes, on a heartbeat of a consumer group's member.
 
-        Raises RequestError if it cannot be upgraded. The old group stays as it is. The caller hands the heartbeat to the new
-        one and, unless that is refused, has the old one ``hand_over`` and puts the new one into its place. The first save has
-        every row."""
+        Raises RequestError if it cannot be upgraded. The old group is unchanged. The caller passes the heartbeat to the new group
+        and, unless that is refused, calls ``hand_over`` of the old group and puts the new group into its place. The first save
+        has every row."""
         group = cls(classic.group_id, limits)
         group._core.targets.see_topics(topics)
         fill_from_classic(group._core, classic, topics, now)
         return group
 
     def set_limits(self, limits: ConsumerGroupLimits) -> None:
-        """The operator has changed them."""
+        """The operator has changed the limits."""
         self._core.limits = self._core.targets.limits = limits
         for member in self._core.members:
             member.unchanged = None
 
-    # What the coordinator reads -------------------------------------------------------------------------------------
+    # State that the coordinator reads --------------------------------------------------------------------------------
 
     @property
     def state(self) -> GroupState:
@@ -172,7 +170,7 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, besides what every group takes."""
+        """Approximate memory in addition to that of every group."""
         return self._core.members.size_bytes
 
     @property
@@ -181,21 +179,21 @@ class ConsumerGroup:
 
     @property
     def was_never_joined(self) -> bool:
-        """No client has ever been a member: only offsets of the group are worth keeping."""
+        """Whether no client has ever been a member: only offsets of the group are worth keeping."""
         return self._core.targets.epoch == 0
 
     def may_read(self, topics: frozenset[str]) -> bool:
-        """Whether a change of one of these topics may concern it."""
+        """Whether a change of one of these topics may concern the group."""
         members = self._core.members
         return bool(members.regexes) or not members.subscriptions.names.isdisjoint(topics)
 
     def is_of_consumer_protocol(self, member_id: str) -> bool:
-        """False for a member of the classic protocol, and for one that does not exist."""
+        """False for a member of the classic protocol, and for a missing member."""
         member = self._core.members.get(member_id)
         return member is not None and member.classic is None
 
     def take_effects(self) -> list[ConsumerGroupEffect]:
-        """What the events since the last call ask for, in order."""
+        """The effects of the events since the last call, in order."""
         effects = self._effects.copy()
         self._effects.clear()
         return effects
@@ -235,8 +233,8 @@ class ConsumerGroup:
     ) -> HeartbeatResult | None:
         """The answer if it is known now; None if it comes as an ``Answer``.
 
-        The request has passed ``check_heartbeat``, and has a member id: a client of version 0 that joins is given one by the
-        caller. ``free_bytes``: how much memory this group may take in addition, out of what all groups may take."""
+        The request has passed ``check_heartbeat``, and has a member id, which the caller gives a joining client of version 0.
+        ``free_bytes``: how much memory this group may take in addition, within the bound of all groups."""
         member = self._core.members.get(request.member_id)
         if member is not None and self._heartbeats.changes_nothing(member, request, topics, now):
             self._core.expect_heartbeat(member, now)
@@ -264,7 +262,7 @@ class ConsumerGroup:
             return ErrorCode.coordinator_not_available
         members = self._core.members
         if epoch < 0 and not len(members):
-            return ErrorCode.none  # a consumer that assigns its partitions itself, or an operator
+            return ErrorCode.none  # a consumer that assigns its own partitions, or an operator
         member = members.get(member_id)
         if instance_id is not None and members.static(instance_id) not in (None, member):
             return ErrorCode.fenced_instance_id
@@ -274,7 +272,7 @@ class ConsumerGroup:
         return error
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a consumer may read the group's offsets. One that names no member may."""
+        """Whether a consumer may read the group's offsets. A consumer that names no member may."""
         if member_id is None and epoch < 0:
             return ErrorCode.none
         return self._check_member_epoch(member_id or "", epoch)
@@ -324,11 +322,11 @@ class ConsumerGroup:
     # Other events ---------------------------------------------------------------------------------------------------
 
     def saved(self, save: SaveRows | BecomeClassic, error: ErrorCode, now: float) -> None:
-        """``save`` is durable, or could not be made so."""
+        """``save`` is durable, or has failed."""
         self._core.saved(save, error, now)
 
     def topics_changed(self, topics: TopicsImage, now: float) -> None:
-        """A topic was made, deleted or has grown. Heartbeats bring the topics as well: it only happens sooner with this."""
+        """A topic was made or deleted, or has grown. Heartbeats bring the topics as well; this only makes it sooner."""
         if not self._is_dead:
             self._core.targets.see_topics(topics)
             self._core.targets.resolve_regexes(now)
@@ -336,8 +334,7 @@ class ConsumerGroup:
             self._settle(now)
 
     def assignment_computed(self, task: AssignmentTask, now: float) -> None:
-        """``task`` has run. If it has failed, members that wait for it are told so, and the next heartbeat has another one
-        made."""
+        """``task`` has run. If it has failed, members that wait for it are told so, and the next heartbeat causes another."""
         if not self._is_dead:
             if self._core.targets.computed(task):
                 self._core.advance(now)
@@ -346,14 +343,14 @@ class ConsumerGroup:
             self._settle(now)
 
     def regexes_resolved(self, task: RegexTask, now: float) -> None:
-        """``task`` has run. If it has failed it is tried again after a pause."""
+        """``task`` has run. If it has failed, it is repeated after a pause."""
         if not self._is_dead:
             self._core.targets.regexes_resolved(task, now)
             self._core.advance(now)
             self._settle(now)
 
     def expire(self, now: float) -> None:
-        """Do everything that is due by ``now``."""
+        """Handle everything that is due by ``now``."""
         core, schedule = self._core, self._core.schedule
         has_fenced = False
         while (member_id := schedule.next_member(now)) is not None:
@@ -371,7 +368,7 @@ class ConsumerGroup:
         self._settle(now, may_downgrade=has_fenced)
 
     def shut_down(self) -> None:
-        """The broker stops. Requests that wait are answered; the group stays as it was saved."""
+        """The broker stops. Waiting requests are answered; the group stays as it was saved."""
         if not self._is_dead:
             self._core.parked.refuse_all(ErrorCode.not_coordinator, 0.0)
             self._close()
@@ -379,7 +376,7 @@ class ConsumerGroup:
     # Inside ---------------------------------------------------------------------------------------------------------
 
     def _settle(self, now: float, *, may_downgrade: bool = False) -> None:
-        """The end of an event: what it has changed is to be stored."""
+        """End an event: have its changes stored."""
         if may_downgrade and may_become_classic(self._core):
             self._effects.append(become_classic(self._core, now))
             self._close()
@@ -400,7 +397,7 @@ class ConsumerGroup:
 
 
 def restore_members(core: Membership, rows: Mapping[str, bytes]) -> None:
-    """Put what the rows have into an empty membership. Raises StorageError."""
+    """Fill an empty membership from the rows. Raises StorageError."""
     group = decode_group(core.group_id, rows[GROUP_ROW]) if GROUP_ROW in rows else GroupRow(0, 0)
     members = []
     for row, content in rows.items():

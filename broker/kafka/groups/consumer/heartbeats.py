@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat means to its group: a member joins, goes on, changes what it subscribes to, or leaves.
+"""Handles a ConsumerGroupHeartbeat: a member joins, continues, changes its subscription, or leaves.
 
 Pure, under the group's lock. A refusal is a RequestError, with Kafka's messages, and has changed nothing.
 
@@ -30,7 +30,7 @@ from protocol.kafka.errors import ErrorCode
 
 @attrs.frozen
 class _Asked:
-    """What has to be known of a request to answer it later. ``is_full``: it is answered with the assignment in any case."""
+    """The parts of a request that a later answer needs. ``is_full``: the answer always has the assignment."""
 
     owned: TopicPartitions | None
     is_subscription_new: bool
@@ -44,7 +44,7 @@ class Heartbeats:
     def changes_nothing(
         self, member: ConsumerMember, request: HeartbeatRequest, topics: TopicsImage, now: float
     ) -> bool:
-        """The member has what it should have and says nothing new, and what it was told is durable: nearly every heartbeat."""
+        """Whether the member is at its target, reports no change, and its last answer is durable: nearly every heartbeat."""
         core = self._core
         return (
             member.unchanged is not None
@@ -113,11 +113,10 @@ class Heartbeats:
             core.remove(member, ErrorCode.unknown_member_id, now)
         core.saver.answer(None, partial(_answer, to, result))
 
-    # Who ------------------------------------------------------------------------------------------------------------
+    # The member -----------------------------------------------------------------------------------------------------
 
     def _find(self, request: HeartbeatRequest) -> ConsumerMember | None:
-        """The member that the request is of, under another member id if it is a static one that comes back; None for a new
-        one."""
+        """The member of the request, under another member id if it is a returning static member; None for a new member."""
         members = self._core.members
         member = members.get(request.member_id)
         is_join = request.member_epoch == JOIN_EPOCH
@@ -151,7 +150,7 @@ class Heartbeats:
         self, static: ConsumerMember, named: ConsumerMember | None, request: HeartbeatRequest
     ) -> None:
         """The instance id belongs to another member id than the request's. A client of the consumer protocol has to leave
-        before another one takes its place; a classic one cannot say whether it comes back."""
+        before another client takes its place; a classic client cannot say whether it comes back."""
         if request.member_epoch != JOIN_EPOCH:
             raise _fenced_instance(request, static)
         has_left = static.classic is not None or static.epoch == LEAVE_FOR_A_WHILE_EPOCH
@@ -187,10 +186,10 @@ class Heartbeats:
         if growth > max(0, free_bytes):
             raise RequestError(ErrorCode.coordinator_not_available, "The broker has no memory left for groups.")
 
-    # What -----------------------------------------------------------------------------------------------------------
+    # Its subscription and other fields ------------------------------------------------------------------------------
 
     def _subscription(self, member: ConsumerMember | None, request: HeartbeatRequest) -> Subscription:
-        """What the member subscribes to from now on."""
+        """The member's subscription from now on."""
         names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
         before = NOTHING_SUBSCRIBED if member is None else member.subscription
         if names is None and regex is None:
@@ -201,7 +200,7 @@ class Heartbeats:
         return self._core.members.subscriptions.intern(after)
 
     def _update(self, member: ConsumerMember, request: HeartbeatRequest, subscription: Subscription) -> bool:
-        """Take over what the request says of the member. True if it subscribes to something else than before."""
+        """Apply the request to the member. Returns whether its subscription has changed."""
         rack = member.rack_id if request.rack_id is None else request.rack_id
         instance = member.instance_id if request.instance_id is None else request.instance_id
         timeout = member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
@@ -262,7 +261,7 @@ def _new_member(request: HeartbeatRequest) -> ConsumerMember:
 
 
 def _is_full(request: HeartbeatRequest) -> bool:
-    """The member has sent everything, because it joins, or does not know what has become of its last request."""
+    """Whether the member has sent all fields, because it joins, or does not know the outcome of its last request."""
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != -1 and request.owned is not None and has_subscription
@@ -270,8 +269,8 @@ def _is_full(request: HeartbeatRequest) -> bool:
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """The epoch has to be the member's; or the one before, if the client has nothing that the member should not have: then the
-    answer with the new epoch was lost."""
+    """The epoch has to be the member's; or the previous epoch, if the client has only partitions that the member should have:
+    then the answer with the new epoch was lost."""
     received = request.member_epoch
     if received == member.epoch:
         return
@@ -304,7 +303,7 @@ def _answer(to: HeartbeatReply, result: HeartbeatResult, error: ErrorCode) -> An
 
 
 def _growth(member: ConsumerMember, request: HeartbeatRequest) -> int:
-    """By how much the texts of the member grow."""
+    """The growth of the member's texts."""
     growth = 2 * (len(request.member_id) - len(member.member_id))
     growth += len(request.client_id) - len(member.client_id) + len(request.client_host) - len(member.client_host)
     if request.rack_id is not None:

@@ -1,22 +1,20 @@
-"""The members of one consumer group: dynamic and static, of the consumer and of the classic protocol, and what they subscribe
-to.
+"""The members of a consumer group, and the states of the members and of the group, by Kafka's names.
 
-Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. It also keeps what is counted over all members, so that no
-heartbeat has to look at all of them: subscriptions, assignors, classic protocols, bytes.
-
-The states of a consumer group's member and of the group, by Kafka's names: ``TABLE``, and the table below.
+Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. ``ConsumerMembers`` has dynamic and static members of the
+consumer and of the classic protocol. It also keeps totals over all members, so that no heartbeat has to look at all of them:
+subscriptions, assignors, classic protocols, bytes.
 
 A member is *reconciled* towards the target assignment: at each of its heartbeats it goes as far as it can. ``TABLE`` has the
 states, ``ADVANCES`` the events with which its epoch becomes the target's.
 
-REVOCATION_REQUIRED: the member has partitions that the target, or its subscription, takes from it, and its client has not said
-that it has given them up. They stay the member's until it says so. RELEASE_AWAITED: it has nothing to give up, and gets what is
-free of its target; the rest still belongs to other members. TARGET_REACHED: it has the partitions of its target and no others.
+REVOCATION_REQUIRED: the member has partitions that the target, or its subscription, takes from it, and its client has not
+confirmed giving them up. They stay the member's until it does. RELEASE_AWAITED: it has nothing to give up, and gets the free
+partitions of its target; the rest still belongs to other members. TARGET_REACHED: it has exactly the partitions of its target.
 SUBSCRIPTION_SHRUNK: it no longer subscribes to a topic whose partitions its client has given up already; there is no newer
 target.
 
-UNKNOWN is the state of a member whose row was written by a newer version: it goes to its target like any other. A pair that is
-not in the table is a bug in the broker (AssertionError).
+UNKNOWN is the state of a member whose row was written by a newer version: it goes to its target like any other. A pair that the
+table lacks is a bug in the broker (AssertionError).
 
 The state of a group is not kept but follows from its members and epochs:
 
@@ -29,8 +27,7 @@ some     equal to the assignment epoch       some not STABLE    RECONCILING
 some     equal to the assignment epoch       STABLE and there   STABLE
 =======  ==================================  =================  ===========
 
-*There* is at the assignment epoch. A group that was deleted, or whose broker has stopped, or that has become a classic one, is
-DEAD.
+*There* means at the assignment epoch. A group that was deleted, whose broker has stopped, or that has become classic, is DEAD.
 
 Tests: tests/kafka/groups/consumer/test_consumer_group.py,
 tests/kafka/groups/consumer/test_consumer_machine.py.
@@ -51,7 +48,7 @@ from broker.transitions import Transitions
 
 
 class MemberState(Enum):
-    """The value is what the catalogue stores."""
+    """The value is stored in the catalogue."""
 
     STABLE = "stable"
     UNREVOKED_PARTITIONS = "unrevoked"
@@ -97,12 +94,12 @@ TABLE = Transitions(
 )
 next_state = TABLE.next
 
-# With these the member goes on to the target's epoch; with the others its epoch stays.
+# Events that advance the member to the target's epoch; with the others its epoch stays.
 ADVANCES: Final = frozenset({MemberEvent.RELEASE_AWAITED, MemberEvent.TARGET_REACHED})
 
 
 def group_state(members: int, group_epoch: int, assignment_epoch: int, all_reconciled: bool) -> GroupState:
-    """The second table."""
+    """The second table of the module's docstring."""
     if not members:
         return GroupState.EMPTY
     if group_epoch > assignment_epoch:
@@ -132,7 +129,7 @@ NOTHING_SUBSCRIBED = Subscription(frozenset())
 
 @attrs.frozen
 class ClassicMetadata:
-    """What a member of the classic protocol has joined with."""
+    """The metadata that a member of the classic protocol has joined with."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -140,7 +137,7 @@ class ClassicMetadata:
 
 @attrs.define(eq=False)
 class ConsumerMember:
-    """One member. ``assigned`` and ``revoking`` are disjoint, and all of both belongs to this member alone.
+    """A member. ``assigned`` and ``revoking`` are disjoint, and all of their partitions belong to this member alone.
 
     ``epoch`` is -2 while a static member has left for a while.
     """
@@ -161,7 +158,7 @@ class ConsumerMember:
     revoking: Assignment = NO_PARTITIONS
     # The last save that has this member's row.
     saved_in: int = 0
-    # What a heartbeat is answered with that changes nothing; None if it has to be made again.
+    # The answer to a heartbeat that changes nothing; None if it has to be made again.
     unchanged: HeartbeatResult | None = None
 
     def is_reconciled_to(self, epoch: int) -> bool:
@@ -169,7 +166,7 @@ class ConsumerMember:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, without its subscription, which members share, and its assignment."""
+        """Approximate memory without the subscription, which members share, and the assignment."""
         texts = len(self.member_id) * 2 + len(self.instance_id or "") * 2 + len(self.rack_id or "")
         texts += len(self.client_id) + len(self.client_host)
         if self.classic is not None:
@@ -178,12 +175,12 @@ class ConsumerMember:
 
 
 def size_of(assignment: Assignment) -> int:
-    """About how much memory an assignment takes."""
+    """Approximate memory of an assignment."""
     return sum(TOPIC_BYTES + PARTITION_BYTES * len(partitions) for partitions in assignment.values())
 
 
 class ConsumerMembers:
-    """Members by id, in the order in which they joined."""
+    """Members by id, in the order of their joins."""
 
     def __init__(self) -> None:
         self.classic = 0  # members of the classic protocol
@@ -211,7 +208,7 @@ class ConsumerMembers:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory they take, with what they subscribe to and what is assigned to them."""
+        """Approximate memory with subscriptions and assignments."""
         return self._member_bytes + self.subscriptions.size_bytes
 
     @property
@@ -219,11 +216,11 @@ class ConsumerMembers:
         return frozenset(subscription.regex for subscription in self.subscriptions if subscription.regex)
 
     def preferred_assignor(self, supported: tuple[str, ...]) -> str:
-        """The one that most members name; of several, the one that stands first in ``supported``."""
+        """The assignor that most members name; in a tie, the first in ``supported``."""
         return max(supported, key=lambda name: (self._assignors[name], -supported.index(name)))
 
     def supports_one_of(self, protocols: Protocols) -> bool:
-        """True if every classic member supports at least one of these, the same one."""
+        """Whether all classic members support one of these protocols."""
         return any(self._protocols[name] == self.classic for name, _ in protocols)
 
     def add(self, member: ConsumerMember) -> None:
@@ -242,7 +239,7 @@ class ConsumerMembers:
 
     @contextmanager
     def changing(self, member: ConsumerMember) -> Iterator[None]:
-        """The fields of the member change inside of the block, except its id and what is assigned to it."""
+        """The fields of the member change inside of the block, except its id and its assignment."""
         if member.instance_id is not None:
             del self._static[member.instance_id]
         self._count(member, -1)
@@ -271,5 +268,5 @@ class ConsumerMembers:
             self._assignors[member.server_assignor] += change
         if member.classic is not None:
             self.classic += change
-            for name in {name for name, _ in member.classic.protocols}:  # one that is named twice counts once
+            for name in {name for name, _ in member.classic.protocols}:  # a repeated name counts once
                 self._protocols[name] += change

@@ -1,17 +1,15 @@
-"""The members of one consumer group with their partitions, deadlines and rows: what every kind of request works on.
+"""The members of a consumer group with their partitions, deadlines and rows: the base of every kind of request.
 
-Pure, under the group's lock. ``Heartbeats`` decides what a request of a consumer means, and ``ClassicRequests`` what one of a
-classic member means; both tell the membership.
+Pure, under the group's lock. ``Heartbeats`` interprets the requests of consumers, and ``ClassicRequests`` those of classic
+members; both call the ``Membership``.
 
-What of a consumer group is not durable yet, and which answers wait for it.
+``Saver`` has the rows that are not durable yet, and the answers that wait for them. Events change the group at once and mark the
+rows to write; at the end of the event ``flush`` emits one ``SaveRows`` of all of them. An answer with news for a client is sent
+when the save with that news is durable, so that a restored group agrees with what clients were told.
 
-Pure, under the group's lock. Events change the group at once and mark the rows that are to be written; at the end of the event
-``flush`` emits one ``SaveRows`` of all of them. An answer that tells a client something new is sent when the save is durable
-that has it, so that a group that is loaded again agrees with what clients were told.
-
-If a save fails, its answers become NOT_COORDINATOR and its rows are marked again: the next event writes them as they are then.
-The answers of saves that were on their way then become NOT_COORDINATOR as well, because what they have written may build on what
-is missing.
+If a save fails, its answers become NOT_COORDINATOR and its rows are marked again: the next event writes their then present
+state. The answers of saves that were on their way become NOT_COORDINATOR as well, because these saves may build on the missing
+rows.
 
 Tests: tests/kafka/groups/consumer/test_consumer_group.py,
 tests/kafka/groups/consumer/test_group_static_members.py,
@@ -46,19 +44,19 @@ from broker.kafka.groups.group import Answer, SaveRows
 from broker.kafka.groups.values import JoinAnswer, SyncAnswer
 from protocol.kafka.errors import ErrorCode
 
-# Makes the answer, or the answer with this error instead.
+# Makes the answer, or an answer with this error instead.
 AnswerMaker = Callable[[ErrorCode], Answer | JoinAnswer | SyncAnswer]
 Emit = Callable[[Answer | JoinAnswer | SyncAnswer | SaveRows], None]
 
 
 class Saver:
-    """``encode`` makes the present content of a row; None if there is no such member any more."""
+    """``encode`` returns the present content of a row; None if the member no longer exists."""
 
     def __init__(self, emit: Emit, encode: Callable[[str], bytes | None]) -> None:
         self.rows = UnsavedRows()
-        # The last save whose end is known.
+        # Number of the last save with a known outcome.
         self.settled = 0
-        # Up to this save what is stored may lack something.
+        # Number of the last save whose stored rows may be incomplete.
         self._failed = 0
         self._emit = emit
         self._encode = encode
@@ -69,16 +67,16 @@ class Saver:
         self.rows.add(row)
 
     def replace_classic(self) -> None:
-        """The next save makes a classic group one of this kind."""
+        """Have the next save replace a classic group."""
         self._replaces_classic = True
 
     def next_note(self) -> SaveNote:
-        """Of a save that somebody else emits, of all that is marked."""
+        """The note of a save of all marked rows that the caller emits."""
         self.rows.take()
         return SaveNote(self.rows.number)
 
     def flush(self) -> None:
-        """Emit a save of all rows that are marked."""
+        """Emit a save of all marked rows."""
         if not self.rows.changed:
             return
         put = {row: self._encode(row) for row in self.rows.take()}
@@ -86,11 +84,11 @@ class Saver:
         self._emit(SaveRows(put, SaveNote(self.rows.number, replaces_classic)))
 
     def is_durable(self, number: int) -> bool:
-        """Nothing is to be written, and the save with this number is durable."""
+        """Whether nothing is to be written, and the save with this number is durable."""
         return not self.rows.changed and number <= self.settled
 
     def answer(self, number: int | None, answer: AnswerMaker) -> None:
-        """Emit the answer when what is to be written now is durable; if nothing is, when the save with this number is."""
+        """Emit the answer when all marked rows are durable, or without marked rows, when the save with this number is."""
         if self.rows.changed:
             number = self.rows.number + 1
         elif number is None or number <= self.settled:
@@ -125,7 +123,7 @@ class Membership:
         self.parked = ParkedMembers()
         self.saver = Saver(emit, self._encode)
         self.targets = Targets(limits, self.members, self.schedule, emit, lambda: self.saver.mark(GROUP_ROW))
-        # Members that have missed a deadline while their answers were not durable. Some may have gone since.
+        # Members that have missed a deadline while their answers were not durable. Some may have gone meanwhile.
         self._unheard: list[str] = []
 
     # Members --------------------------------------------------------------------------------------------------------
@@ -135,12 +133,12 @@ class Membership:
         self.mark(member)
 
     def mark(self, member: ConsumerMember) -> None:
-        """Both rows of the member are to be written."""
+        """Mark both rows of the member to be written."""
         self.saver.mark(member_row(member.member_id))
         self.saver.mark(assignment_row(member.member_id))
 
     def remove(self, member: ConsumerMember, error: ErrorCode, now: float) -> None:
-        """The member leaves or is fenced: what it had is free. A request of it that waits is answered with ``error``."""
+        """The member leaves or is fenced: its partitions are free. Its waiting request is answered with ``error``."""
         self.ownership.release(member, member.assigned)
         self.ownership.release(member, member.revoking)
         self.members.remove(member)
@@ -151,7 +149,7 @@ class Membership:
         self.parked.finish(member.member_id, error, now)
 
     def replace(self, member: ConsumerMember, member_id: str, now: float) -> None:
-        """A static member has come back under a new member id, and takes over what it had."""
+        """A static member has come back under a new member id, and takes over its former state."""
         old_id = member.member_id
         self.parked.finish(old_id, ErrorCode.fenced_instance_id, now)
         self.schedule.forget(old_id)
@@ -163,7 +161,7 @@ class Membership:
         self.mark(member)
 
     def leave_for_a_while(self, member: ConsumerMember, now: float) -> None:
-        """A static member keeps its partitions until its session ends, but has given up what it was asked to."""
+        """A static member keeps its partitions until its session ends, but has given up those that it was asked to."""
         self.parked.finish(member.member_id, ErrorCode.unknown_member_id, now)
         self.ownership.release(member, member.revoking)
         self.members.assign(member, member.assigned, NO_PARTITIONS)
@@ -179,8 +177,8 @@ class Membership:
         self.schedule.set(self.schedule.sessions, member.member_id, now + timeout_ms / 1000)
 
     def put_off(self, member: ConsumerMember) -> bool:
-        """The member has missed a deadline. True if its answer waits until it is durable: then it has not heard yet what it is to
-        do, and its deadlines begin anew when it does."""
+        """The member has missed a deadline. True if its answer still waits to be durable: then it does not know yet what to do,
+        and its deadlines begin anew when it does."""
         if member.saved_in <= self.saver.settled:
             return False
         deadlines = (self.schedule.sessions, self.schedule.revocations)
@@ -213,7 +211,7 @@ class Membership:
     def step(
         self, member: ConsumerMember, owned: TopicPartitions | None, is_subscription_new: bool, now: float
     ) -> bool:
-        """Bring the member one step nearer to its target. True if what is assigned to it has changed."""
+        """Bring the member one step nearer to its target. Returns whether its assignment has changed."""
         target = Target(self.targets.assignment_epoch, self.targets.of(member), self.targets.subscribes(member))
         step = reconcile(member, target, self.ownership, owned, is_subscription_new)
         if step is None or step.leaves_as_it_is(member):
@@ -234,7 +232,7 @@ class Membership:
         return is_assignment_new
 
     def watch_revocation(self, member: ConsumerMember, now: float) -> None:
-        """A member that has something to give up has its rebalance timeout for that. A classic one has it to join again."""
+        """A member with partitions to give up has its rebalance timeout for that. A classic member has it to join again."""
         revocations = self.schedule.revocations
         if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
             self.schedule.set(revocations, member.member_id, now + member.rebalance_timeout_ms / 1000)
@@ -242,7 +240,7 @@ class Membership:
             revocations.remove(member.member_id)
 
     def awaits_release(self, member: ConsumerMember) -> bool:
-        """Whether something of the member's target still belongs to others."""
+        """Whether partitions of the member's target still belong to others."""
         for topic_id, wanted in self.targets.of(member).items():
             missing = wanted - member.assigned.get(topic_id, frozenset())
             if missing and len(self.ownership.free_for(member, topic_id, missing)) < len(missing):
@@ -250,7 +248,7 @@ class Membership:
         return False
 
     def advance(self, now: float) -> None:
-        """Go on with what waits: the assignment, and requests that wait for it."""
+        """Continue the assignment, and requests that wait for it."""
         if len(self.members) and self.targets.topics.generation >= 0:
             self.targets.ensure()
         if len(self.parked) and self.parked.release(self.targets.assignment_epoch, now):

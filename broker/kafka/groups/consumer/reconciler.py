@@ -1,13 +1,11 @@
-"""One step of a member towards its target assignment: what it keeps, what it has to give up, and what it gets.
+"""One step of a member towards its target assignment: the partitions that it keeps, gives up, and gets.
 
-Pure, and it changes nothing: ``ConsumerGroup`` puts a ``Step`` into effect. A step costs as much as the member has partitions,
-assigned and in its target, whatever the size of the group. ``members.py`` has the table of states.
+``reconcile`` is pure and changes nothing: ``Membership`` puts a ``Step`` into effect. A step costs as much as the member has
+partitions, assigned and in its target, whatever the size of the group. ``members.py`` has the table of states.
 
-Which member each partition belongs to: what is assigned to a member, and what it has been asked to give up and still may
-have.
-
-Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. A partition has one owner at most; anything else is a bug
-(AssertionError), because two consumers would read it.
+``Ownership`` has the owner of each partition: the member to which it is assigned, or which was asked to give it up and may still
+have it. It is pure bookkeeping of a ``ConsumerGroup``, under the group's lock. A partition has at most one owner; anything else
+is a bug (AssertionError), because two consumers would read it.
 
 Tests: tests/kafka/groups/consumer/test_consumer_machine.py.
 """
@@ -31,7 +29,7 @@ class Ownership:
         return self._owners.get(topic_id, _NOBODY).get(partition)
 
     def free_for(self, member: ConsumerMember, topic_id: UUID, partitions: frozenset[int]) -> frozenset[int]:
-        """Those of the partitions that no other member owns."""
+        """The partitions among these that no other member owns."""
         owners = self._owners.get(topic_id)
         if owners is None:
             return partitions
@@ -75,7 +73,7 @@ class Step:
 
 @attrs.frozen
 class Target:
-    """What the member is reconciled to. ``subscribes``: whether it subscribes to the topic with this id."""
+    """A member's target. ``subscribes``: whether it subscribes to the topic with this id."""
 
     epoch: int
     assignment: Assignment
@@ -89,7 +87,7 @@ def reconcile(
     owned: TopicPartitions | None,
     is_subscription_new: bool,
 ) -> Step | None:
-    """``owned``: what its client says it has; None if it has not said. None if the member stays as it is."""
+    """``owned``: the partitions that its client reports, or None. Returns None if the member is unchanged."""
     if member.state is MemberState.STABLE and member.epoch == target.epoch:
         return _enforce_subscription(member, target, owned) if is_subscription_new else None
     if member.state is MemberState.UNREVOKED_PARTITIONS and _still_has(owned, member.revoking):
@@ -132,7 +130,7 @@ def _next_step(member: ConsumerMember, target: Target, ownership: Ownership, own
 
 
 def _enforce_subscription(member: ConsumerMember, target: Target, owned: TopicPartitions | None) -> Step | None:
-    """Take from the member what it does not subscribe to any longer, although there is no newer target yet."""
+    """Take partitions from the member that it no longer subscribes to, although there is no newer target yet."""
     lost = {topic_id: each for topic_id, each in member.assigned.items() if not target.subscribes(topic_id)}
     if not lost:
         return None

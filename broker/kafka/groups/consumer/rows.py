@@ -1,8 +1,8 @@
 """A consumer group as the rows that the catalogue stores.
 
-One row is the group itself (key ""), and each member has two: ``m/<member id>`` is what it has said of itself, ``a/<member
-id>`` what it was told, its epochs and its partitions. So a step of a member writes neither its subscription nor other members.
-The target assignment is not stored: ``consumer_group.py`` says how it comes back.
+A row is the group itself (key ""), and each member has two: ``m/<member id>`` has the member's own metadata, ``a/<member id>``
+its epochs and partitions, as it was told. So a step of a member writes neither its subscription nor other members. The target
+assignment is not stored: ``consumer_group.py`` says how it is restored.
 """
 
 from base64 import b64decode, b64encode
@@ -28,7 +28,7 @@ from broker.kafka.groups.group import GroupType
 
 @attrs.frozen
 class GroupRow:
-    """``topics_hash``: of what the target assignment was computed from (``targets.hash_of``)."""
+    """``topics_hash``: of the input of the target assignment (``targets.hash_of``)."""
 
     epoch: int
     assignment_epoch: int
@@ -51,7 +51,7 @@ def encode_group(row: GroupRow) -> bytes:
 
 
 def decode_group(group_id: str, data: bytes) -> GroupRow:
-    """Raises StorageError if these are not bytes that ``encode_group`` made."""
+    """Raises StorageError if ``encode_group`` has not made these bytes."""
     try:
         value = decode_row(data)
         if value["type"] != GroupType.CONSUMER.value:
@@ -93,7 +93,7 @@ def encode_assignment(member: ConsumerMember) -> bytes:
 
 
 def decode_member(group_id: str, member_id: str, metadata: bytes, assignment: bytes) -> ConsumerMember:
-    """Raises StorageError if these are not bytes that the functions above made."""
+    """Raises StorageError if the functions above have not made these bytes."""
     try:
         value = decode_row(metadata)
         classic = value.get("classic")

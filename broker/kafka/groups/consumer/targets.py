@@ -1,28 +1,21 @@
-"""The target assignment of one consumer group: which partitions each member is to have, and what that depends on.
+"""The target assignment of a consumer group: the partitions that each member is to have, its computation, and its topics.
 
-Owns the group's epochs. The *group epoch* is bumped when something changes that the assignment depends on: members,
+``Targets`` owns the group's epochs. The *group epoch* is bumped when something changes that the assignment depends on: members,
 subscriptions, topics. The *assignment epoch* is the group epoch that the target assignment was computed for. Pure, under the
 group's lock.
 
-A target assignment that costs up to ``INLINE_COST_MAX`` is computed at once. A dearer one is an effect (``AssignmentTask``),
-computed without the lock while the group goes on. At most one is computed at a time, so what has changed meanwhile is in the
-next one: 500 members that join together cause a few computations, not 500.
+A target assignment that costs up to ``INLINE_COST_MAX`` is computed at once. A more expensive one is an effect, an
+``AssignmentTask``, which is computed from an immutable picture of the group without the group's lock: the coordinator calls
+``run`` on a thread that may be busy for a while, and passes the task to the group's ``assignment_computed``. Meanwhile heartbeats
+are answered by the present assignment, and members that join wait for the new one. At most one task is computed at a time, so
+later changes are in the next task: 500 members that join together cause a few computations, not 500. ``cost`` counts the
+members, partitions and subscriptions that ``run`` goes through. Each takes up to 2 us (`python -m tests.bench groups`).
 
-Computes one target assignment from an unchangeable picture of the group, so that it can be done without the group's lock.
-
-Effect of a ``ConsumerGroup`` whose target assignment is too expensive to compute at once: the coordinator calls ``run`` on a
-thread that may be busy for a while, with no lock held, and hands the task to the group's ``assignment_computed``. Meanwhile
-members get heartbeats answered by the assignment that there is, and those that join wait for the new one.
-
-``cost`` counts what ``run`` goes through: members, partitions, subscriptions. One takes up to 2 us
-(`python -m tests.bench groups`).
-
-Which topics the regular expressions of one consumer group match, and when they have to be matched again.
-
-Pure bookkeeping of a ``ConsumerGroup``, under the group's lock. All expressions of a group are matched together, so that the
-members are assigned anew once: when there is a new one, when the topics have changed, and from time to time, because the rights
-to topics may have changed. Between two times there is ``_PAUSE_S`` at least, and 20 times what the matching took (up to 10 s),
-which bounds what a client can cause by sending new expressions, or by making topics, to a twentieth of one thread.
+``Resolutions`` has the topics that the group's regular expressions match, and when they have to be matched again. All
+expressions of a group are matched together, so that the members are assigned anew once: when there is a new expression, when the
+topics have changed, and from time to time, because the rights to topics may have changed. The pause in between is at least
+``_PAUSE_S``, and 20 times the time of the matching (up to 10 s), which limits the work that a client can cause by sending new
+expressions, or by making topics, to a twentieth of one thread.
 
 Tests: tests/kafka/groups/consumer/test_group_offloading.py,
 tests/kafka/groups/consumer/test_group_regexes.py,
@@ -50,11 +43,11 @@ class TaskMember(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, str, str]:
-        """By instance id, members without one after the others, and by member id."""
+        """By instance id, members without an instance id last, and by member id."""
         return (self.instance_id is None, self.instance_id or "", self.member_id)
 
 
-# Name -> topic id and partitions, None for a topic that does not exist: what an assignment was computed from.
+# Name -> topic id and partitions, None for a missing topic: the topics from which an assignment was computed.
 TopicsUsed = Mapping[str, tuple[UUID, int] | None]
 
 
@@ -62,8 +55,8 @@ TopicsUsed = Mapping[str, tuple[UUID, int] | None]
 class AssignmentTask:
     """``resolved``: regular expression -> names of topics. ``previous`` and ``targets``: member id -> partitions.
 
-    ``targets`` is None until ``run`` is done, and if it failed, which ``error`` tells. ``used`` are the topics that were looked
-    at."""
+    ``targets`` is None until ``run`` is done; it stays None after a failure, which ``error`` tells. ``used`` are the topics of
+    the computation."""
 
     epoch: int
     assignor: str
@@ -78,7 +71,7 @@ class AssignmentTask:
     error: Exception | None = None
 
     def run(self) -> None:
-        """Takes long for large groups."""
+        """Compute the assignment. Takes long for large groups."""
         try:
             self.targets = self._assign()
         except Exception as error:
@@ -97,8 +90,8 @@ class AssignmentTask:
         partitions = dict(used for used in self.used.values() if used is not None)
         by_topics: dict[tuple[UUID, ...], list[int]] = {}
         for subscription, numbers in subscribers.items():
-            found = (self.used[name] for name in sorted(names_of[subscription]))
-            topic_ids = tuple(each[0] for each in found if each is not None)
+            topics = (self.used[name] for name in sorted(names_of[subscription]))
+            topic_ids = tuple(each[0] for each in topics if each is not None)
             by_topics.setdefault(topic_ids, []).extend(numbers)
         given = AssignorInput(
             partitions,
@@ -110,13 +103,13 @@ class AssignmentTask:
 
 
 def topics_used(names: frozenset[str], topics: TopicsImage) -> dict[str, tuple[UUID, int] | None]:
-    # Sorted, so that what is assigned does not depend on the order of a set of strings, which differs from process to process.
+    # Sorted, so that the assignment does not depend on the order of a set of strings, which differs from process to process.
     by_name = topics.by_name
     return {name: None if (info := by_name.get(name)) is None else (info[0], info[1]) for name in sorted(names)}
 
 
 def hash_of(used: TopicsUsed) -> str:
-    """A digest of it, which is the same in every process."""
+    """A digest, which is the same in every process."""
     digest = blake2b(digest_size=8)
     for name in sorted(used):
         each = used[name]
@@ -134,7 +127,7 @@ class Resolutions:
     def __init__(self, refresh_s: float) -> None:
         # Expression -> names of topics. Replaced as a whole, never changed.
         self.resolved: Mapping[str, frozenset[str]] = {}
-        # On whose behalf topics are looked for.
+        # The requester on whose behalf topics are matched.
         self.context: object = None
         self.task: RegexTask | None = None
         self._refresh_s = refresh_s
@@ -143,7 +136,7 @@ class Resolutions:
         self._refresh_at = inf
 
     def are_complete(self, regexes: frozenset[str]) -> bool:
-        """Every expression has been matched at least once."""
+        """Whether every expression has been matched at least once."""
         return not regexes or self.resolved.keys() >= regexes
 
     def due(self, regexes: frozenset[str], topics: TopicsImage) -> float:
@@ -159,12 +152,12 @@ class Resolutions:
         return self.task
 
     def end(self, task: RegexTask, regexes: frozenset[str], now: float) -> bool:
-        """True if the topics of an expression have changed."""
+        """Returns whether the topics of an expression have changed."""
         self.task = None
         pause_s = _PAUSE_FACTOR * (now - task.started)
         self._not_before = now + min(max(_PAUSE_S, pause_s), _PAUSE_MAX_S)
         if task.matches is None:
-            return False  # tried again after the pause
+            return False  # repeated after the pause
         self._generation = task.topics.generation
         self._refresh_at = now + self._refresh_s
         before = self.resolved
@@ -179,7 +172,7 @@ NO_TOPICS = TopicsImage.of(-1, {})
 
 
 class Targets:
-    """``changed`` is called when the epochs have changed, which are to be stored then."""
+    """``changed`` is called when the epochs have changed, which then have to be stored."""
 
     def __init__(
         self,
@@ -191,11 +184,11 @@ class Targets:
     ) -> None:
         self.epoch = 0
         self.assignment_epoch = 0
-        # By member id. A member that is not in here has no partitions in the target.
+        # By member id. A member without an entry has no partitions in the target.
         self.assignments: dict[str, Assignment] = {}
         # As of the last request.
         self.topics = NO_TOPICS
-        # Of what the target assignment was computed from.
+        # Of the topics from which the target assignment was computed.
         self.topics_hash = ""
         self.resolutions = Resolutions(limits.regex_refresh_interval_ms / 1000)
         self.limits = limits
@@ -203,10 +196,10 @@ class Targets:
         self._schedule = schedule
         self._emit = emit
         self._changed = changed
-        # What the target assignment was computed from. None after a restart: only the hash of it is known.
+        # The topics from which the target assignment was computed. None after a restart: only their hash is known.
         self._used: TopicsUsed | None = {}
         self._task: AssignmentTask | None = None
-        # Static members that were replaced while an assignment was computed: new member id -> old one.
+        # Static members that were replaced while an assignment was computed: new member id -> old id.
         self._replaced: dict[str, str] = {}
 
     def restore(self, epoch: int, assignment_epoch: int, topics_hash: str) -> None:
@@ -217,7 +210,7 @@ class Targets:
         return self.assignments.get(member.member_id, NO_PARTITIONS)
 
     def bump(self) -> None:
-        """Something has changed that the assignment depends on. Changes before the next computation are one."""
+        """Something has changed that the assignment depends on. Changes before the next computation count as one."""
         is_being_computed = self._task is not None and self._task.epoch == self.epoch
         if self.epoch == self.assignment_epoch or is_being_computed:
             self.epoch += 1
@@ -233,8 +226,8 @@ class Targets:
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def subscribes(self, member: ConsumerMember) -> Callable[[UUID], bool]:
-        """Whether the member subscribes to a topic. While its expression has not been matched it does, so that it keeps what it
-        has, and what its client says of that counts."""
+        """Whether the member subscribes to a topic. It does while its expression has not been matched, so that it keeps its
+        partitions and can report them."""
         names, regex = member.subscription
         matched = self.resolutions.resolved.get(regex) if regex else frozenset()
         if matched is None:
@@ -255,7 +248,7 @@ class Targets:
         self._bump_if_topics_changed()
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """All of them; None if expressions were not matched yet."""
+        """All subscribed topics; None if expressions were not matched yet."""
         regexes = self._members.regexes
         if not regexes:
             return self._members.subscriptions.names
@@ -287,7 +280,7 @@ class Targets:
             self.bump()
 
     def _have_topics_changed(self) -> bool:
-        """Since the target assignment was computed."""
+        """Whether topics have changed since the target assignment was computed."""
         if self._used is not None:
             by_name = self.topics.by_name
             for name, used in self._used.items():
@@ -297,7 +290,7 @@ class Targets:
             return False
         names = self.subscribed_topics()
         if names is None:
-            return False  # looked at again when they are known
+            return False  # checked again when they are known
         used_now = topics_used(names, self.topics)
         if hash_of(used_now) != self.topics_hash:
             return True
@@ -326,7 +319,7 @@ class Targets:
     def computed(self, task: AssignmentTask) -> bool:
         """Take the result of a computation. False if it has failed."""
         if task is not self._task:
-            return True  # the group was loaded again since
+            return True  # the group was loaded again meanwhile
         self._task = None
         if task.error is not None:
             return False
@@ -354,13 +347,13 @@ class Targets:
         )
 
     def _take(self, task: AssignmentTask) -> None:
-        found = task.targets
-        assert found is not None
+        targets = task.targets
+        assert targets is not None
         for new_id, old_id in self._replaced.items():
-            if old_id in found:
-                found[new_id] = found.pop(old_id)
+            if old_id in targets:
+                targets[new_id] = targets.pop(old_id)
         self._replaced.clear()
-        self.assignments = {each.member_id: found.get(each.member_id, NO_PARTITIONS) for each in self._members}
+        self.assignments = {each.member_id: targets.get(each.member_id, NO_PARTITIONS) for each in self._members}
         self.assignment_epoch = task.epoch
         self._used, self.topics_hash = task.used, task.topics_hash
         self._changed()

@@ -1,13 +1,10 @@
-"""The requests, answers, effects and settings of consumer groups (KIP-848). Plain values: nothing here decides anything.
+"""The requests, answers, effects and settings of consumer groups (KIP-848). Plain values, except for the ``RegexTask``.
 
 ``Assignment`` and the mapping of a ``TopicsImage`` are never changed once they are made: threads share them without a lock.
 
-Regular expressions that members subscribe with, matched by the broker against the names of all topics.
-
-``RegexTask`` is an effect of a ``ConsumerGroup``. The matching takes about 1 us for each name and expression, so it is done
-outside the group's lock, in slices, on a thread that may be busy for a while.
-
-Expressions are RE2's (``broker/expressions.py``).
+``RegexTask`` matches the regular expressions of members' subscriptions against the names of all topics. It is an effect of a
+``ConsumerGroup``. The matching takes about 1 us for each name and expression, so it is done without the group's lock, in slices,
+on a thread that may be busy for a while. Expressions are RE2's (``broker/expressions.py``).
 
 Tests: tests/kafka/groups/consumer/test_consumer_group.py,
 tests/kafka/groups/consumer/test_group_regexes.py.
@@ -28,7 +25,7 @@ from protocol.kafka.errors import ErrorCode
 
 # Characters of an expression. A list of a hundred names fits.
 PATTERN_MAX: Final = 8192
-# Names that are matched between two looks at whether somebody else waits: about 1 ms.
+# Names that are matched in a slice, before other tasks get a turn: about 1 ms.
 _SLICE: Final = 500
 
 
@@ -50,13 +47,13 @@ def compile_regex(pattern: str) -> Any:
         ) from None
 
 
-# What a static member sends as its epoch to leave for a while.
+# The epoch with which a static member leaves for a while.
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
 
 # Topic id -> partitions.
 Assignment = Mapping[UUID, frozenset[int]]
 NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
-# As a request or an answer has it.
+# As in a request or an answer.
 TopicPartitions = tuple[tuple[UUID, tuple[int, ...]], ...]
 
 
@@ -80,11 +77,11 @@ class TopicsImage:
 
 @attrs.define(eq=False)
 class RegexTask:
-    """Effect: call ``run_slice`` until it returns True, with no lock held; take out of ``matches`` what may not be described on
-    behalf of ``context``; then hand the task to the group's ``regexes_resolved``.
+    """Effect: call ``run_slice`` until it returns True, with no lock held; remove topics from ``matches`` that may not be
+    described on behalf of ``context``; then pass the task to the group's ``regexes_resolved``.
 
-    ``context``: of the last request that a member with an expression sent, as the handler gave it; None after a restart.
-    ``matches``: expression -> names of topics; None until all slices are done, or if it failed, which ``error`` tells.
+    ``context``: of the last request of a member with an expression, as the handler gave it; None after a restart. ``matches``:
+    expression -> names of topics; None until all slices are done, or after a failure, which ``error`` tells.
     """
 
     patterns: tuple[str, ...]
@@ -110,19 +107,19 @@ class RegexTask:
 
     def _run(self) -> Iterator[None]:
         names = tuple(self.topics.by_name)
-        found: dict[str, frozenset[str]] = {}
+        by_pattern: dict[str, frozenset[str]] = {}
         for pattern in self.patterns:
             matches = compile_regex(pattern).fullmatch
             topics: list[str] = []
             for start in range(0, len(names), _SLICE):
                 topics.extend(name for name in names[start : start + _SLICE] if matches(name))
                 yield
-            found[pattern] = frozenset(topics)
-        self.matches = found
+            by_pattern[pattern] = frozenset(topics)
+        self.matches = by_pattern
 
 
 class MigrationPolicy(Enum):
-    """``group.consumer.migration.policy``: which conversions between classic and consumer groups are allowed."""
+    """``group.consumer.migration.policy``: the allowed conversions between classic and consumer groups."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -140,7 +137,7 @@ class MigrationPolicy(Enum):
 
 @attrs.frozen
 class ConsumerGroupLimits:
-    """What the operator sets for all consumer groups, or for one of them. The defaults are Kafka's."""
+    """The operator's limits for all consumer groups, or for one group. The defaults are Kafka's."""
 
     max_size: int = 2**31 - 1
     session_timeout_ms: int = 45_000
@@ -152,15 +149,15 @@ class ConsumerGroupLimits:
     classic_max_size: int = 2**31 - 1
     # Regular expressions are matched again at least this often, because rights on topics may have changed.
     regex_refresh_interval_ms: int = 600_000
-    # Of the group's members, with what they subscribe to and what is assigned to them.
+    # Size of the group's members with their subscriptions and assignments.
     max_bytes: int = 2**31 - 1
 
 
 @attrs.define(eq=False)
 class HeartbeatRequest:
-    """One ConsumerGroupHeartbeat; None (and -1) where the member says that nothing has changed.
+    """A ConsumerGroupHeartbeat. None (and -1) means no change of a field.
 
-    ``context`` is handed back in ``RegexTask``: on whose behalf topics are looked for. The group does not look into it.
+    ``context`` is returned in ``RegexTask``: the requester on whose behalf topics are matched. The group does not inspect it.
     """
 
     member_id: str
@@ -189,14 +186,14 @@ class HeartbeatResult:
     assignment: TopicPartitions | None = None
 
 
-# Where an answer goes. The group keeps it and hands it back in an effect; it never calls one.
+# Where an answer goes. The group keeps it and returns it in an effect; it never calls it.
 HeartbeatReply = Callable[[HeartbeatResult], None]
 
 
 @attrs.frozen
 class SaveNote:
-    """``then`` of a ``SaveRows``. ``number`` counts the saves of the group. ``replaces_classic``: the group was a classic one
-    until now, whose stored generation is to be deleted in the same change."""
+    """``then`` of a ``SaveRows``. ``number`` counts the saves of the group. ``replaces_classic``: the group was classic until
+    now, and its stored generation is to be deleted in the same change."""
 
     number: int
     replaces_classic: bool = False
@@ -204,13 +201,13 @@ class SaveNote:
 
 @attrs.frozen(eq=False)
 class BecomeClassic:
-    """Effect: only classic members are left, so the group becomes a classic one (the online downgrade). It is the last effect
-    of the consumer group, which is dead from now on.
+    """Effect: only classic members remain, so the group becomes classic (the online downgrade). It is the last effect of the
+    consumer group, which is dead from now on.
 
     The catalogue writes ``snapshot`` as the generation of a classic group and deletes ``rows``, in one change. Under the
-    entry's lock the group is replaced by ``ClassicGroup.restore(group_id, limits, snapshot, now)``, and ``rebalance`` of that
-    is called. Once the change is durable, or has failed, ``saved`` of the old group is called with this effect. If it has
-    failed, the rows have to be deleted with the next generation that is saved."""
+    entry's lock the group is replaced by ``ClassicGroup.restore(group_id, limits, snapshot, now)``, whose ``rebalance`` is
+    called. When the change is durable, or has failed, ``saved`` of the old group is called with this effect. After a failure
+    the rows have to be deleted with the next saved generation."""
 
     snapshot: GroupSnapshot
     rows: tuple[str, ...]
@@ -219,7 +216,7 @@ class BecomeClassic:
 
 @attrs.frozen
 class ConsumerMemberDescription:
-    """``member_type``: 0 for a classic member, 1 for one of the consumer protocol, as ConsumerGroupDescribe (1) has it."""
+    """``member_type``: 0 for a classic member, 1 for a member of the consumer protocol, as in ConsumerGroupDescribe (1)."""
 
     member_id: str
     instance_id: str | None
@@ -245,5 +242,5 @@ class ConsumerGroupDescription:
 
 
 def as_topic_partitions(assignment: Assignment) -> TopicPartitions:
-    """As an answer has it."""
+    """In the form of an answer."""
     return tuple((topic_id, tuple(sorted(partitions))) for topic_id, partitions in assignment.items())

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): who is a member, and who reads which partitions.
+"""Share groups (KIP-932): their members, and the partitions that each member reads.
 
-What members acquire and acknowledge is the business of ``broker/kafka/share``. All but ``share_coordinator.py`` is pure.
+``broker/kafka/share`` handles the acquired and acknowledged records. Everything but ``share_coordinator.py`` is pure.
 """

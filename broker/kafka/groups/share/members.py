@@ -1,9 +1,9 @@
-"""The members of one share group, what they subscribe to, and their rows in the catalogue.
+"""The members of a share group, their subscriptions, and their rows in the catalogue.
 
 Pure bookkeeping of a ``ShareGroup``, under the group's lock.
 
-The row "" is the group: its epochs. The row ``m/<member id>`` is a member with its assignment, so that the members of a group go
-on with their heartbeats after a restart of the broker. A change writes the rows that it concerns.
+The row "" is the group: its epochs. The row ``m/<member id>`` is a member with its assignment, so that the members of a group
+continue with their heartbeats after a restart of the broker. A change writes the rows that it concerns.
 
 Tests: tests/kafka/groups/share/test_members.py, tests/kafka/groups/share/test_share_group.py.
 """
@@ -28,7 +28,7 @@ from broker.kafka.groups.coordinated import (
 from broker.kafka.groups.group import GroupType
 from broker.kafka.groups.share.simple_assignor import NOTHING, Assignment
 
-# What a member takes besides its texts and its partitions: the objects, their places in dicts.
+# Memory of a member besides its texts and its partitions: the objects, their places in dicts.
 _MEMBER_BYTES = 1000
 _NAME_BYTES = 80
 _PARTITION_BYTES = 10
@@ -57,21 +57,21 @@ class ShareMember:
     client_host: str
     rack_id: str | None
     subscription: Subscription
-    # The heartbeat that is answered next has this epoch, and the one whose answer was perhaps lost the other.
+    # Its next heartbeat has this epoch, or the previous epoch if an answer was lost.
     epoch: int = 0
     previous_epoch: int = 0
-    # What the member has been told, and what it is to have.
+    # The assignment that the member has been told, and its target.
     assigned: Assignment = NOTHING
     target: Assignment = NOTHING
     session_s: float = 0.0
-    # Its request that is parked is answered with the assignment, even if that has not changed.
+    # The answer to its parked request has the assignment, even if that has not changed.
     wants_assignment: bool = False
-    # What ``ShareMembers`` has counted for it.
+    # The bytes that ``ShareMembers`` has counted for it.
     counted_bytes: int = 0
 
     @property
     def texts(self) -> int:
-        """How long they are, besides the id."""
+        """Length of the texts besides the id."""
         return texts_of(self.client_id, self.client_host, self.rack_id)
 
 
@@ -102,8 +102,8 @@ class ShareMembers:
         return self.subscriptions.size_bytes + self._member_bytes
 
     def growth(self, subscription: Subscription | None, member_id: str, texts: int) -> int:
-        """By how much the group grows if this member subscribes to that (None: to what it does now), and its texts are as long as
-        that."""
+        """The growth of the group if this member has this subscription (None: its present subscription) and texts of this
+        length."""
         growth = 0 if subscription is None or subscription in self.subscriptions else subscription.size_bytes
         member = self._members.get(member_id)
         if member is None:
@@ -127,7 +127,7 @@ class ShareMembers:
         self.subscriptions.count(before, -1)
 
     def rename(self, member: ShareMember, client_id: str, client_host: str, rack_id: str | None) -> None:
-        """The member says something else of itself."""
+        """The member reports new metadata."""
         member.client_id, member.client_host, member.rack_id = client_id, client_host, rack_id
         self._count(member)
 
@@ -173,7 +173,7 @@ def encode_member(member: ShareMember) -> bytes:
 
 
 def decode(group_id: str, rows: Mapping[str, bytes]) -> StoredShareGroup:
-    """Raises StorageError if the rows are not what ``encode_group`` and ``encode_member`` have made."""
+    """Raises StorageError if ``encode_group`` and ``encode_member`` have not made the rows."""
     try:
         group = decode_row(rows[GROUP_ROW])
         members = tuple(

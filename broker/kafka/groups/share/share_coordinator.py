@@ -1,12 +1,11 @@
-"""What the handlers ask of share groups. Part of the ``GroupCoordinator``.
+"""Requests about share groups from the handlers. Part of the ``GroupCoordinator``.
 
-Any thread may call any method, and none waits for the catalogue. A request that changes something is answered by callback, on the
-catalogue writer's thread, when the change is durable. Assignments are computed by the ``GroupWorker``, without the group's lock.
+Any thread may call any method, and none waits for the catalogue. A request that makes a change is answered by callback, on the
+catalogue writer's thread, when the change is durable. The ``GroupWorker`` computes assignments, without the group's lock.
 
-The settings in force for each share group, ready to be used: they are asked for with every heartbeat and every fetch.
-
-A group without settings of its own has the broker's, which are one value for all such groups. Any thread reads without a lock;
-whoever changes the settings of a group (``GroupConfigs``) replaces its value.
+``SettingsInForce`` has the settings of each share group, ready for use with every heartbeat and every fetch. A group without
+settings of its own has the broker's, which are one value for all such groups. Any thread reads without a lock; a change of a
+group's settings (``GroupConfigs``) replaces its value.
 
 Tests: tests/kafka/handlers/test_share_group_heartbeat.py.
 """
@@ -40,7 +39,7 @@ from broker.kafka.share.share_partition import ShareSettings
 from broker.storage.config import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
-# The name of no group: one without settings of its own.
+# The id of no group, which has no settings of its own.
 _NONE = ""
 
 
@@ -85,27 +84,27 @@ class SettingsInForce:
 
 
 Done = Callable[[StorageError | None], None]
-# The next step of a run, with the time: perhaps the assignor has something to do.
+# The next step of a run, with the time. Returns the assignor's task, if any.
 Step = Callable[[float], AssignorTask | None]
 
 
 class ShareState(Protocol):
-    """What groups have read: start offsets, what is acquired, what is acknowledged. No method waits for the catalogue."""
+    """The records of groups: start offsets, acquired and acknowledged records. No method waits for the catalogue."""
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
-        """Give each partition that has none a start offset in this group, by the group's settings and as the log is now. ``done``
+        """Give each partition without a start offset in this group one, by the group's settings and as the log is now. ``done``
         is called, on any thread and perhaps at once, when that is durable. May read the disk."""
 
     def member_fenced(self, group_id: str, member_id: str) -> None:
-        """Release what this member has acquired: it has not been heard from for the session time-out. A member that leaves is
-        another matter: it closes its share session itself, and may have sent its last acknowledgements on another connection."""
+        """Release the member's acquired records: it has sent no heartbeat for the session time-out. A member that leaves closes
+        its share session itself, and may have sent its last acknowledgements on another connection."""
 
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
-        """Delete what the group has read of these topics, or (None) of all. ``done`` as above."""
+        """Delete the group's state of these topics, or (None) of all. ``done`` as above."""
 
 
 class NoState:
-    """Where there are no records. Start offsets are not kept."""
+    """For a broker without records. Start offsets are not kept."""
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         done(None)
@@ -118,7 +117,7 @@ class NoState:
 
 
 class ShareGroups:
-    """``topic``: the topic of that name as it is now. ``state`` is set by the assembly, before ``start``."""
+    """``topic`` returns the present topic of a name. ``state`` is set by the assembly, before ``start``."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class ShareGroups:
         topics.on_change.append(self._topics_changed)
 
     def start(self) -> None:
-        """After the registry has loaded the groups: topics may have changed while the broker was down."""
+        """Called after the registry has loaded the groups: topics may have changed while the broker was down."""
         self.settings.load()
         for entry in self._registry.entries(GroupType.SHARE):
             with entry.lock:
@@ -191,7 +190,7 @@ class ShareGroups:
             return ErrorCode.none, group.describe()
 
     def begin_alter(self, group_id: str) -> ErrorCode:
-        """An administrator sets start offsets of a group. One that does not exist is made."""
+        """An administrator sets start offsets of a group. A missing group is made."""
         registry = self._registry
         error = registry.refusal(group_id)
         if error or not registry.has_memory_for_group(group_id):
@@ -206,7 +205,7 @@ class ShareGroups:
         return error
 
     def delete_offsets(self, group_id: str, topic_ids: Sequence[UUID], done: Done) -> ErrorCode:
-        """Delete what a group without members has read of these topics. ``done`` is called when that is durable, unless an error
+        """Delete the state of a group without members for these topics. ``done`` is called when that is durable, unless an error
         is returned."""
         entry = self._registry.get(group_id)
         error = self._registry.refusal(group_id)
@@ -223,7 +222,7 @@ class ShareGroups:
             self.state.forget(group_id, topic_ids, done)
         return ErrorCode.none
 
-    # What groups ask for, with the entry's lock held ------------------------------------------------------------------
+    # Effects of groups, with the entry's lock held ---------------------------------------------------------------------
 
     def _begin_run(self, entry: GroupEntry, _: AssignmentDue) -> Sequence[Send]:
         group = entry.group
@@ -252,7 +251,7 @@ class ShareGroups:
         self._worker.submit(Task(group.group_id, 10 * (len(group.members) + 1), run, lambda: None))
 
     def _run(self, entry: GroupEntry, group: ShareGroup, step: Step) -> bool:
-        """On the worker's thread."""
+        """Runs on the worker's thread."""
         task = self._registry.step(entry, group, step)
         if task is not None:
             try:
@@ -268,7 +267,7 @@ class ShareGroups:
     # Changes of topics ------------------------------------------------------------------------------------------------
 
     def _topics_changed(self, names: frozenset[str]) -> None:
-        """On the catalogue writer's thread."""
+        """Runs on the catalogue writer's thread."""
 
         def change(group: Group, now: float) -> bool:
             if not isinstance(group, ShareGroup) or names.isdisjoint(group.topics):

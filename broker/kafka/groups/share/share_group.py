@@ -1,12 +1,12 @@
-"""One share group: what its members ask of it, by Kafka's rules.
+"""A share group: the requests of its members, by Kafka's rules.
 
-Pure: events come in with ``now`` (monotonic seconds), and what has to be done comes out of ``take_effects``: answers to send,
-rows to make durable, and the effects in ``values.py``. ``wake`` says when ``expire`` is due.
+Pure: events come in with ``now`` (monotonic seconds), and effects come out of ``take_effects``: answers to send, rows to make
+durable, and the effects in ``values.py``. ``wake`` says when ``expire`` is due.
 
 A member heartbeats with its epoch. If nothing has changed, it is answered at once. A change (a member joins, leaves or subscribes
 to other topics; a topic has changed) increases the group epoch, and the target assignment is computed by a *run* soon afterwards
 (``target_assignment.py``). A member whose epoch is behind gets the new epoch and its target with its next heartbeat. Every answer
-that tells of a change waits until the rows that it comes from are durable.
+that tells of a change waits until the rows with that change are durable.
 
 ``target_assignment.py`` has the tables of states.
 
@@ -56,7 +56,7 @@ RETRY_S = 5.0
 
 @attrs.frozen(eq=False)
 class _Saving:
-    """What a save is of, in ``UnsavedRows``: the group's own row, and ids of members. The answers to members that have left wait
+    """The keys of a save in ``UnsavedRows``: the group's own row, and ids of members. The answers to members that have left wait
     for it."""
 
     number: int
@@ -65,7 +65,7 @@ class _Saving:
 
 
 class ShareGroup:
-    """A request that is against the rules gets an error code as its answer."""
+    """A request against the rules gets an error code as its answer."""
 
     type: ClassVar[GroupType] = GroupType.SHARE
 
@@ -82,7 +82,7 @@ class ShareGroup:
         self._parked = ParkedMembers()
         self._left: list[Answer] = []
         self._sessions = Deadlines()
-        # When to try again what has failed: to save rows, to initialise partitions.
+        # When to retry failed work: to save rows, to initialise partitions.
         self._save_again_at = inf
         self._initialise_again_at = inf
 
@@ -96,7 +96,7 @@ class ShareGroup:
     ) -> "ShareGroup":
         """The group as it was saved. Its members have a whole session timeout to send a heartbeat. Raises StorageError."""
         group, saved = cls(group_id, limits), rows.decode(group_id, stored)
-        # A member's row may be newer than the group's, if that could not be written.
+        # A member's row may be newer than the group's, if the group's could not be written.
         group.epoch = max((saved.epoch, *(member.epoch for member in saved.members)))
         group._target.epoch = max((saved.assignment_epoch, *(member.epoch for member in saved.members)))
         for member in saved.members:
@@ -108,7 +108,7 @@ class ShareGroup:
             group._target.changed()  # topics may have changed while the broker was down
         return group
 
-    # What the coordinator reads -------------------------------------------------------------------------------------
+    # State that the coordinator reads --------------------------------------------------------------------------------
 
     @property
     def state(self) -> ShareGroupState:
@@ -120,7 +120,7 @@ class ShareGroup:
 
     @property
     def assignment_epoch(self) -> int:
-        """The group epoch that the target assignment is of."""
+        """The group epoch of the target assignment."""
         return self._target.epoch
 
     @property
@@ -177,7 +177,7 @@ class ShareGroup:
         self, request: HeartbeatRequest, to: Reply, session_s: float, now: float, free_bytes: float = inf
     ) -> HeartbeatResult | None:
         """The result if it is known now; None if ``to`` gets it later. ``free_bytes``: how much memory this group may take in
-        addition, out of what all groups may take."""
+        addition, within the bound of all groups."""
         member_id, epoch = request.member_id, request.member_epoch
         member = self.members.get(member_id)
         if (
@@ -207,7 +207,7 @@ class ShareGroup:
         member.session_s = session_s
         self._expect_heartbeat(member, now)
         self._park(member, to, now, full=request.subscribed_topic_names is not None or epoch != member.epoch)
-        if not self._target.must_wait(member_id):  # otherwise the run that is due saves what has changed, and answers
+        if not self._target.must_wait(member_id):  # otherwise the run that is due saves the changes, and answers
             self._advance(member)
             self._save()
         return None
@@ -227,7 +227,7 @@ class ShareGroup:
         return ErrorCode.none
 
     def begin_alter(self) -> ErrorCode:
-        """An administrator sets start offsets: a new group epoch. A group that was not there is made, and stored."""
+        """An administrator sets start offsets: a new group epoch. A missing group is made, and stored."""
         if self._state is DEAD:
             return ErrorCode.coordinator_not_available
         if self._state is not EMPTY:
@@ -249,12 +249,12 @@ class ShareGroup:
             self._change()
 
     def begin_run(self, topics: Topics) -> AssignorTask | None:
-        """What an ``AssignmentDue`` asked for. Returns the assignor's task, if that is the next step."""
+        """Carry out an ``AssignmentDue``. Returns the assignor's task, if that is the next step."""
         is_ready = self._state is not DEAD and self._target.begin(topics)
         return self._target.ready(self.epoch) if is_ready else None
 
     def initialised(self, partitions: tuple[NewPartitions, ...], error: ErrorCode, now: float) -> AssignorTask | None:
-        """What an ``Initialise`` asked for is durable, or could not be done (``error``). Returns the assignor's task."""
+        """An ``Initialise`` is durable, or has failed (``error``). Returns the assignor's task."""
         if self._state is DEAD or not self._target.initialised(partitions, failed=bool(error)):
             return None
         if error:
@@ -263,7 +263,7 @@ class ShareGroup:
         return self._target.ready(self.epoch)
 
     def assigned(self, task: AssignorTask, now: float) -> None:
-        """The assignor has ended its task. What has changed since the last run is made durable."""
+        """The assignor has ended its task. Changes since the last run are made durable."""
         changed = None if self._state is DEAD else self._target.assigned(task)
         if changed is None:
             return
@@ -299,7 +299,7 @@ class ShareGroup:
                 self._answer(key, error, now)
 
     def expire(self, now: float) -> None:
-        """Do everything that is due by ``now``."""
+        """Handle everything that is due by ``now``."""
         while self._sessions.first() <= now:
             member_id = self._sessions.first_key()
             assert member_id is not None
@@ -316,7 +316,7 @@ class ShareGroup:
         self.wake = min(self._sessions.first(), self._save_again_at, self._initialise_again_at)
 
     def shut_down(self) -> None:
-        """The broker stops. Members that wait are told to look for the coordinator again; the group stays as it was saved."""
+        """The broker stops. Waiting members are told to look for the coordinator again; the group stays as it was saved."""
         self._parked.refuse_all(ErrorCode.not_coordinator, 0.0)
         self._answer_left(ErrorCode.not_coordinator)
         self._state = next_state(self._state, ShareGroupEvent.BROKER_STOPPED)
@@ -356,18 +356,18 @@ class ShareGroup:
         return member
 
     def _update(self, member: ShareMember, request: HeartbeatRequest) -> bool:
-        """What the member says of itself. True if that is new."""
+        """Apply the member's metadata and subscription. True if they have changed."""
         names = request.subscribed_topic_names
         if names is None and request.rack_id is None:
             return False
-        said = (
+        metadata = (
             request.client_id,
             request.client_host,
             request.rack_id if request.rack_id is not None else member.rack_id,
         )
-        is_new = said != (member.client_id, member.client_host, member.rack_id)
+        is_new = metadata != (member.client_id, member.client_host, member.rack_id)
         if is_new:
-            self.members.rename(member, *said)
+            self.members.rename(member, *metadata)
             self._unsaved.add(member.member_id)
         if names is not None and (wanted := Subscription.to(names)) != member.subscription:
             self.members.change_subscription(member, wanted)
@@ -398,7 +398,7 @@ class ShareGroup:
         self._left.clear()
 
     def _is_behind(self, member: ShareMember) -> bool:
-        """Whether the member must be told something that is not durable yet."""
+        """Whether the member must be told a change that is not durable yet."""
         return member.epoch != self._target.epoch or member.member_id in self._unsaved
 
     def _advance(self, member: ShareMember) -> None:
@@ -426,7 +426,7 @@ class ShareGroup:
         self._target.changed(member_id)
 
     def _save(self) -> None:
-        """Make all rows durable that have changed."""
+        """Make all changed rows durable."""
         if not self._unsaved.changed:
             return
         keys = self._unsaved.take()
@@ -443,15 +443,15 @@ class ShareGroup:
     # Answers --------------------------------------------------------------------------------------------------------
 
     def _park(self, member: ShareMember, to: Reply, now: float, *, full: bool) -> None:
-        """The request waits. ``full``: it is answered with the assignment even if that has not changed."""
+        """The request waits. ``full``: the answer has the assignment even if that has not changed."""
         full = full or member.wants_assignment
-        # The client has given up a request that waits already, or somebody else uses its id.
+        # The client has given up its waiting request, or somebody else uses its id.
         self._parked.supersede(member.member_id, now)
         self._parked.park(member.member_id, ParkedRequest(partial(self._finish, member, to)))
         member.wants_assignment = full
 
     def _answer(self, member_id: str, error: ErrorCode, now: float) -> None:
-        """Answer the request of a member that waits, if it does."""
+        """Answer the member's waiting request, if any."""
         member = self.members.get(member_id)
         if member is None or member_id not in self._parked or (not error and self._target.must_wait(member_id)):
             return

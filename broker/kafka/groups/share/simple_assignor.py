@@ -1,15 +1,15 @@
-"""The assignor of share groups, Kafka's ``simple``: which member reads which partitions. Pure.
+"""The assignor of share groups, Kafka's ``simple``: the partitions that each member reads. Pure.
 
-What holds of every result:
+Properties of every result:
 
 - A partition that some member subscribes to has a member. A member gets no partition that it does not subscribe to.
 - A member has a partition if there is one that it subscribes to. Where there are more members than partitions, they are shared.
 - Members that subscribe to the same topics form a *class*. Within a class the numbers of partitions differ by at most one; and if
   its members share partitions, so do the numbers of members.
-- What a member has, it keeps, unless that is against the other rules.
+- A member keeps its partitions, unless that is against the other rules.
 
-One run costs O(members + partitions + topics named by the classes), times a logarithm. Where all members subscribe to the same
-topics, which is the usual case, there is one class. Otherwise each partition has one class as its home, and the loads of the
+A run costs O(members + partitions + topics named by the classes), times a logarithm. If all members subscribe to the same
+topics, which is the usual case, there is one class. Otherwise each partition has a class as its home, and the loads of the
 classes are evened out roughly: exact balance would take a search.
 """
 
@@ -25,7 +25,7 @@ NOTHING: Assignment = {}
 def assign(
     subscriptions: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int], current: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """The partitions of each member. ``subscriptions``: topic ids by member; ``partitions``: how many each topic has."""
+    """The partitions of each member. ``subscriptions``: topic ids by member; ``partitions``: the number of each topic's."""
     numbers = _Numbers(partitions)
     classes: dict[frozenset[UUID], list[str]] = {}
     for member, topics in subscriptions.items():
@@ -59,19 +59,19 @@ class _Numbers:
 
     def of_assignment(self, assignment: Assignment, topics: frozenset[UUID]) -> list[int]:
         """The partitions of an assignment that exist, and belong to these topics."""
-        found: list[int] = []
+        held: list[int] = []
         for topic, partitions in assignment.items():
             numbers = self._ranges.get(topic)
             if numbers is not None and topic in topics:
-                found += [numbers.start + partition for partition in partitions if partition < len(numbers)]
-        return found
+                held += [numbers.start + partition for partition in partitions if partition < len(numbers)]
+        return held
 
     def assignment(self, numbers: Iterable[int]) -> Assignment:
-        found: dict[UUID, list[int]] = {}
+        by_topic: dict[UUID, list[int]] = {}
         for number in sorted(numbers):
             topic = self._topic_of[number]
-            found.setdefault(topic, []).append(number - self._ranges[topic].start)
-        return {topic: tuple(partitions) for topic, partitions in found.items()}
+            by_topic.setdefault(topic, []).append(number - self._ranges[topic].start)
+        return {topic: tuple(partitions) for topic, partitions in by_topic.items()}
 
 
 def _shares(
@@ -115,9 +115,9 @@ def _homes(
 
 
 def _even_out(partitions: range, indexes: list[int], home: list[int], loads: list[int], sizes: list[int]) -> None:
-    """Give the partitions of one topic to the classes that subscribe to it: those without a home to the least loaded, and one
-    that another class has only if that is better for the balance."""
-    # (load for each member, class). An item is out of date when the load of its class has changed since.
+    """Give the partitions of a topic to the classes that subscribe to it: partitions without a home to the least loaded, and a
+    partition of another class only if that improves the balance."""
+    # (load for each member, class). An item is out of date when the load of its class has changed meanwhile.
     heap = [(loads[index] / sizes[index], index) for index in indexes]
     heapq.heapify(heap)
     for number in partitions:
@@ -141,7 +141,7 @@ def _borrow(
     numbers: _Numbers,
     kept: Mapping[str, list[int]],
 ) -> None:
-    """A class with more members than partitions reads partitions of other classes too: first those that its members have."""
+    """A class with more members than partitions reads partitions of other classes too: first its members' partitions."""
     present = set(share)
 
     def take(number: int) -> None:
@@ -180,15 +180,15 @@ def _deal_one_holder(
                 is_free[number] = 0
                 mine.append(number)
     least, more = divmod(len(share), len(members))
-    # Those that have most keep one more than the others.
-    for rank, member in enumerate(sorted(members, key=lambda one: -len(held[one]))):
+    # Members with the most partitions keep one more than the others.
+    for rank, member in enumerate(sorted(members, key=lambda holder: -len(held[holder]))):
         mine = held[member]
         for number in mine[least + (rank < more) :]:
             is_free[number] = 1
         del mine[least + (rank < more) :]
     free = [number for number in share if is_free[number]]
     free.reverse()
-    for rank, member in enumerate(sorted(members, key=lambda one: -len(held[one]))):
+    for rank, member in enumerate(sorted(members, key=lambda holder: -len(held[holder]))):
         mine = held[member]
         for _ in range(least + (rank < more) - len(mine)):
             mine.append(free.pop())
@@ -206,7 +206,7 @@ def _deal_one_each(share: list[int], members: list[str], kept: Mapping[str, list
         (homeless if number is None else holders[number]).append(member)
     least, more = divmod(len(members), len(share))
     room: list[tuple[int, int]] = []
-    for rank, number in enumerate(sorted(share, key=lambda one: -len(holders[one]))):
+    for rank, number in enumerate(sorted(share, key=lambda partition: -len(holders[partition]))):
         present, most = holders[number], least + (rank < more)
         homeless += present[most:]
         del present[most:]

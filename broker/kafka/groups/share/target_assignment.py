@@ -1,27 +1,23 @@
-"""The target assignment of a share group: when it is computed, and from what.
+"""The target assignment of a share group: when it is computed, and from what; and the states of the group.
 
 Pure, part of a ``ShareGroup``, under the group's lock. A change of members or topics asks for a run (``AssignmentDue``). The run
-looks up the topics that members subscribe to, has partitions initialised that the group has never read (``Initialise``), and has
-the assignor compute the assignment (``AssignorTask``) from those that are initialised. What changes while a run is going on is
-the business of another run, which is asked for when this one ends.
+looks up the subscribed topics, has partitions initialised that the group has never read (``Initialise``), and has the assignor
+compute the assignment (``AssignorTask``) from the initialised partitions. Changes during a run are left to another run, which is
+asked for when this run ends.
 
 A request may name topics with very many partitions. A run has at most ``INITIALISE_MAX`` of them initialised, and asks for
 another run.
 
-The states of a share group, by Kafka's names, as one table (``TABLE``); and as another (``PHASES``), how far the assignor has
-come.
+``TABLE`` has the states of a share group, by Kafka's names. MEMBER_JOINED: the first member joins; further members change
+nothing here. LAST_MEMBER_LEFT: it leaves, or its session times out. GROUP_DELETED: an administrator deletes the group.
+BROKER_STOPPED: the broker stops.
 
-MEMBER_JOINED: the first member joins; further ones change nothing here. LAST_MEMBER_LEFT: it leaves, or its session times out.
-GROUP_DELETED: an administrator deletes the group. BROKER_STOPPED: the broker stops.
+``PHASES`` has the progress of the assignor. The target assignment is not computed while a request is handled, but soon
+afterwards, by a run that serves all changes until it begins. CHANGED: members or topics have changed, and the target assignment
+with them. NEEDS_PARTITIONS: the run has met partitions without a start offset in this group; they are initialised before they
+are assigned. READY: the assignor can begin, without the group's lock. ASSIGNED: it has ended.
 
-The target assignment is not computed while a request is handled, but soon afterwards, by a run that serves all changes until it
-begins.
-
-CHANGED: members or topics have changed, and the target assignment with them. NEEDS_PARTITIONS: the run has found partitions that
-have no start offset in this group yet; they are initialised before they are assigned. READY: the assignor can begin, without the
-group's lock. ASSIGNED: it has ended.
-
-A pair that is not in the tables is a bug in the broker (AssertionError).
+A pair that the tables lack is a bug in the broker (AssertionError).
 
 Tests: tests/kafka/groups/share/test_share_group.py,
 tests/kafka/groups/share/test_share_group_machine.py.
@@ -105,28 +101,28 @@ next_phase = PHASES.next
 IDLE, SCHEDULED = AssignmentPhase.IDLE, AssignmentPhase.SCHEDULED
 INITIALISING, COMPUTING = AssignmentPhase.INITIALISING, AssignmentPhase.COMPUTING
 
-# How many partitions a run has initialised: each is a row in the catalogue.
+# Number of partitions that a run has initialised: each is a row in the catalogue.
 INITIALISE_MAX = 1000
 
 
 class TargetAssignment:
-    """``epoch``: the group epoch that the assignment is of; the group sets it."""
+    """``epoch``: the group epoch of the assignment; the group sets it."""
 
     def __init__(self, members: ShareMembers, ask: Callable[[ShareEffect], None]) -> None:
         self.epoch = 0
         self._members = members
         self._ask = ask
         self._phase = IDLE
-        # The last run has seen these topics, by name; None is a topic that does not exist.
+        # The topics of the last run, by name; None is a missing topic.
         self._topics: dict[str, tuple[UUID, int] | None] = {}
-        # By topic id: how many partitions, from 0 on, have a start offset in this group.
+        # By topic id: the number of partitions, from 0 on, with a start offset in this group.
         self._initialised: dict[UUID, int] = {}
-        # Something has changed since the run began; and the members that have joined or changed their subscriptions since then.
+        # Whether anything has changed since the run began; and members that have joined or changed their subscriptions since.
         self._changed_meanwhile = False
         self._late: set[str] = set()
         # Start offsets were deleted since the run began.
         self._was_forgotten = False
-        # What the run waits for.
+        # The partitions that the run waits for.
         self._awaited: tuple[NewPartitions, ...] = ()
         self._task: AssignorTask | None = None
 
@@ -140,7 +136,7 @@ class TargetAssignment:
         return self._phase is not IDLE
 
     def changed(self, member_id: str | None = None) -> None:
-        """Members or topics have changed. ``member_id``: this one has joined, or subscribes to something else."""
+        """Members or topics have changed. ``member_id``: this member has joined, or has another subscription."""
         if member_id is not None:
             self._late.add(member_id)
         if self._phase is IDLE:
@@ -150,18 +146,17 @@ class TargetAssignment:
         self._phase = next_phase(self._phase, AssignmentEvent.CHANGED)
 
     def must_wait(self, member_id: str) -> bool:
-        """Whether no run has seen yet what the member subscribes to."""
+        """Whether no run has seen the member's subscription yet."""
         return member_id in self._late
 
     def differs(self, topics: Topics, names: Collection[str]) -> bool:
-        """Whether one of these topics, if members subscribe to it, is not as the last run has seen it, and no run is due that
-        will see it."""
+        """Whether a subscribed topic among these differs from what the last run has seen, and no run is due that will see it."""
         return self._phase is not SCHEDULED and any(
             topics(name) != self._topics.get(name) for name in self._members.subscriptions.names.intersection(names)
         )
 
     def forget(self) -> None:
-        """Start offsets were deleted: all partitions are initialised again by the next run. One that still has its start offset
+        """Start offsets were deleted: the next run initialises all partitions again. A partition that still has its start offset
         keeps it."""
         self._initialised.clear()
         self._was_forgotten = True
@@ -169,7 +164,7 @@ class TargetAssignment:
     # A run ----------------------------------------------------------------------------------------------------------
 
     def begin(self, topics: Topics) -> bool:
-        """Look up the topics. True if ``ready`` can be called now; False if it is to wait for ``initialised``, or if no run is
+        """Look up the topics. True if ``ready`` can be called now; False if it must wait for ``initialised``, or if no run is
         due."""
         if self._phase is not SCHEDULED:
             return False
@@ -186,7 +181,7 @@ class TargetAssignment:
         return False
 
     def initialised(self, partitions: tuple[NewPartitions, ...], *, failed: bool) -> bool:
-        """These have a start offset now, or could not be given one. False if this is not what the run waits for."""
+        """These have a start offset now, or could not be given one. False if the run does not wait for them."""
         if self._phase is not INITIALISING or partitions is not self._awaited:
             return False
         if not failed and not self._was_forgotten:
@@ -195,7 +190,7 @@ class TargetAssignment:
         return True
 
     def ready(self, epoch: int) -> AssignorTask:
-        """Everything is there that the assignor needs. ``epoch``: the group's at this moment."""
+        """Begin the assignor's task, when its input is complete. ``epoch``: the group's present epoch."""
         self._phase = next_phase(self._phase, AssignmentEvent.READY)
         topic_ids = {
             subscription: frozenset(self._assignable(subscription.names))
@@ -210,7 +205,7 @@ class TargetAssignment:
         return self._task
 
     def assigned(self, task: AssignorTask) -> list[ShareMember] | None:
-        """The assignor has ended. Returns the members that have got another target; None if this run was not waited for."""
+        """The assignor has ended. Returns the members with a new target; None if this run was not waited for."""
         if task is not self._task:
             return None
         self._task = None
@@ -225,8 +220,8 @@ class TargetAssignment:
         return changed
 
     def run_again(self, *, incomplete: bool) -> None:
-        """After ``assigned``: ask for another run if this one has not seen everything, or (``incomplete``) has not initialised
-        everything."""
+        """After ``assigned``: ask for another run if this run has not seen all changes, or (``incomplete``) has not initialised
+        all partitions."""
         if self._changed_meanwhile or (incomplete and self.is_incomplete):
             self.changed()
 

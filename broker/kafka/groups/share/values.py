@@ -26,13 +26,13 @@ class ShareGroupLimits:
     restored_session_s: float
 
 
-# A topic's id and its number of partitions, as they are at this moment; None if there is no such topic.
+# Returns a topic's id and its present number of partitions; None if it does not exist.
 Topics = Callable[[str], tuple[UUID, int] | None]
 
 
 @attrs.frozen
 class HeartbeatRequest:
-    """One ShareGroupHeartbeat. ``rack_id`` and ``subscribed_topic_names`` are None if they have not changed."""
+    """A ShareGroupHeartbeat. ``rack_id`` and ``subscribed_topic_names`` are None if they have not changed."""
 
     member_id: str
     member_epoch: int
@@ -52,7 +52,7 @@ class HeartbeatResult:
     assignment: Assignment | None = None
 
 
-# Where an answer goes. The group keeps it for a parked request and hands it back in an effect; it never calls one.
+# Where an answer goes. The group keeps it for a parked request and returns it in an effect; it never calls it.
 Reply = Callable[[HeartbeatResult], None]
 
 
@@ -80,7 +80,7 @@ class Initialise:
 
 @attrs.frozen
 class MemberFenced:
-    """Effect: the group has not heard from a member for the session time-out, so what it has acquired is released."""
+    """Effect: a member has sent no heartbeat for the session time-out, so its acquired records are released."""
 
     member_id: str
 
@@ -90,10 +90,10 @@ ShareEffect = AssignmentDue | Initialise | MemberFenced
 
 @attrs.define(eq=False)
 class AssignorTask:
-    """What the assignor needs, as it was at one moment, so that it can ``run`` without the lock of the group. The coordinator
-    hands the task to ``ShareGroup.assigned``.
+    """The assignor's input, as of one moment, so that it can ``run`` without the lock of the group. The coordinator passes the
+    task to ``ShareGroup.assigned``.
 
-    ``targets`` is None until it has run. ``cost``: about how many steps of 1 us that takes.
+    ``targets`` is None until it has run. ``cost``: approximate number of steps of 1 us.
     """
 
     epoch: int
@@ -123,7 +123,7 @@ class MemberDescription:
 
 @attrs.frozen
 class ShareGroupDescription:
-    """What ShareGroupDescribe shows."""
+    """ShareGroupDescribe's view of a group."""
 
     group_id: str
     state: str

@@ -1,4 +1,4 @@
-"""Groups for assignors, and what is true of every assignment, checked without looking at how it was made."""
+"""Groups for assignors, and properties of every assignment, checked independently of the algorithm."""
 
 from collections import Counter
 from uuid import UUID
@@ -15,7 +15,7 @@ Assigned = list[dict[UUID, frozenset[int]]]
 def given(
     partitions: dict[UUID, int], topics: list[frozenset[UUID]], previous: list[Assignment] | None = None
 ) -> AssignorInput:
-    """``topics``: what each member subscribes to."""
+    """``topics``: each member's subscription."""
     by_topics: dict[tuple[UUID, ...], list[int]] = {}
     for member, topic_ids in enumerate(topics):
         by_topics.setdefault(tuple(sorted(topic_ids & partitions.keys())), []).append(member)
@@ -29,7 +29,7 @@ def given(
 
 @st.composite
 def groups(draw: st.DrawFn, *, is_homogeneous: bool | None = None) -> tuple[dict[UUID, int], list[frozenset[UUID]]]:
-    """Partitions of topics, and what each member subscribes to."""
+    """Partitions of topics, and each member's subscription."""
     partitions = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), min_size=1))
     some = st.frozensets(st.sampled_from(TOPICS))
     if is_homogeneous or (is_homogeneous is None and draw(st.booleans())):
@@ -38,7 +38,7 @@ def groups(draw: st.DrawFn, *, is_homogeneous: bool | None = None) -> tuple[dict
 
 
 def check_complete(group: AssignorInput, topics: list[frozenset[UUID]], assigned: Assigned) -> None:
-    """Every partition that anybody subscribes to has one owner, who subscribes to it."""
+    """Every subscribed partition has one owner, who subscribes to it."""
     assert len(assigned) == len(topics)
     owners = Counter((topic_id, each) for held in assigned for topic_id, some in held.items() for each in some)
     assert owners == Counter(

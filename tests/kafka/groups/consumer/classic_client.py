@@ -1,4 +1,4 @@
-"""A consumer of the classic protocol, for tests: cooperative (it says what it owns) or eager (it gives everything up to join)."""
+"""A consumer of the classic protocol, for tests: cooperative (reports its partitions) or eager (gives all up to join)."""
 
 from uuid import UUID
 
@@ -47,7 +47,7 @@ class ClassicClient:
         )
 
     def join(self) -> JoinResult:
-        """Once or, if it is given a member id first, twice. The answer has come, at once or after what was lazy."""
+        """Join once or, if a member id is given first, twice. The answer has come, at once or after the lazy effects."""
         if self.is_eager:
             self.owned = {}
         answers: list[JoinResult] = []
@@ -80,7 +80,7 @@ class ClassicClient:
         return error
 
     def beat(self) -> None:
-        """What a consumer does in each interval: it joins again if it is told to, and if it has given something up."""
+        """Act as a consumer in each interval: join again if told to, or after giving partitions up."""
         if self.generation >= 0 and self.heartbeat() is ErrorCode.none:
             return
         for _ in range(3):

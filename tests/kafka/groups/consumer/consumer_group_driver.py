@@ -30,7 +30,7 @@ def topic_id(name: str, incarnation: int = 0) -> UUID:
 
 @attrs.define(eq=False)
 class GroupDriver:
-    """``saves``, ``assignments``, ``regexes``: what has not been carried out yet. They are, at once, unless ``is_lazy``."""
+    """``saves``, ``assignments``, ``regexes``: effects to be carried out: immediately, unless ``is_lazy``."""
 
     group: ConsumerGroup
     topics: TopicsImage = attrs.Factory(lambda: TopicsImage.of(0, {}))
@@ -49,7 +49,7 @@ class GroupDriver:
         cls, limits: ConsumerGroupLimits | None = None, *, is_lazy: bool = False, **partitions: int
     ) -> "GroupDriver":
         driver = cls(ConsumerGroup("group", limits or ConsumerGroupLimits()), is_lazy=is_lazy)
-        _: Group = driver.group  # it is one
+        _: Group = driver.group  # checked by mypy
         driver.set_topics(**partitions)
         return driver
 
@@ -73,7 +73,7 @@ class GroupDriver:
         self.settle()
 
     def ask(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """The answer, which has come at once or after what is lazy was done."""
+        """The answer, which has come at once or after the lazy effects."""
         answers: list[HeartbeatResult] = []
         self.heartbeat(request, answers.append)
         if not answers:
@@ -102,7 +102,7 @@ class GroupDriver:
         return bool(self.saves or self.assignments or self.regexes)
 
     def work(self) -> None:
-        """Do all that is lazy."""
+        """Carry out all lazy effects."""
         while self.has_work:
             if self.saves:
                 self.save()
@@ -153,7 +153,7 @@ class GroupDriver:
         self.now = end
 
     def restart(self, limits: ConsumerGroupLimits | None = None) -> None:
-        """The broker is killed and starts again with what was durable."""
+        """The broker is killed and starts again with the durable state."""
         self.saves.clear()
         self.assignments.clear()
         self.regexes.clear()
@@ -162,7 +162,7 @@ class GroupDriver:
 
 @attrs.define(eq=False)
 class Client:
-    """A consumer that does what it is told. ``owned``: what it has; it reports a change with its next heartbeat."""
+    """An obedient consumer. ``owned``: its partitions; it reports a change with its next heartbeat."""
 
     driver: GroupDriver
     member_id: str
@@ -175,7 +175,7 @@ class Client:
     owned: Assignment = attrs.Factory(dict)
     is_report_due: bool = False
     last: HeartbeatResult | None = None
-    keeps: bool = False  # does not give up what it is asked to
+    keeps: bool = False  # does not give up partitions on request
 
     def join_request(self) -> HeartbeatRequest:
         return HeartbeatRequest(

@@ -1,8 +1,7 @@
-"""Consumers for the models of consumer groups: they do what they are told, sooner or later, and their requests and answers get
-lost.
+"""Consumers for the models of consumer groups: they obey sooner or later, and their requests and answers get lost.
 
-``holds`` is what a client may be reading. It has what it was told to have at once, and keeps what it has to give up until
-``revoke``."""
+``holds`` has the partitions that a client may be reading. New partitions are added at once, and partitions to be given up stay
+until ``revoke``."""
 
 from uuid import UUID
 
@@ -42,7 +41,7 @@ class ModelConsumer:
     is_waiting: bool = False
     attempt: int = 0
     errors: list[ErrorCode] = attrs.Factory(list)
-    # The epoch that it was told last since it joined.
+    # The last epoch that it was told since it joined.
     told_epoch: int = 0
     # Its session may have ended without its knowledge.
     may_be_fenced: bool = False
@@ -99,7 +98,7 @@ class ModelConsumer:
             self.is_full_due = True
 
     def give_up(self) -> None:
-        """Everything, and begin anew."""
+        """Give everything up, and begin anew."""
         self.epoch = self.told_epoch = 0
         self.holds = self.target = NOTHING
         self.is_report_due = False

@@ -1,4 +1,4 @@
-"""The assignor ``range``: contiguous ranges, the same ones of topics that can be joined."""
+"""The assignor ``range``: contiguous ranges, the same for topics that can be joined."""
 
 from uuid import UUID
 
@@ -11,7 +11,7 @@ A, B = TOPICS[:2]
 
 
 @hypothesis_given(groups())
-def test_members_have_ranges_of_each_topic_that_differ_by_one_at_most(
+def test_topic_ranges_differ_by_at_most_one(
     group: tuple[dict[UUID, int], list[frozenset[UUID]]],
 ) -> None:
     partitions, topics = group

@@ -1,4 +1,4 @@
-"""The assignor ``uniform``: complete, level, and as little as possible moves."""
+"""The assignor ``uniform``: complete, level, and with as few moves as possible."""
 
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ A, B, C = TOPICS[:3]
 
 
 @hypothesis_given(groups())
-def test_every_partition_has_one_owner_and_members_have_as_many_as_each_other(
+def test_partitions_have_one_owner_and_members_equal_shares(
     group: tuple[dict[UUID, int], list[frozenset[UUID]]],
 ) -> None:
     partitions, topics = group
@@ -33,14 +33,12 @@ def test_every_partition_has_one_owner_and_members_have_as_many_as_each_other(
 
 
 @hypothesis_given(groups(), st.data())
-def test_the_same_is_true_after_changes_of_members_topics_and_subscriptions(
-    group: tuple[dict[UUID, int], list[frozenset[UUID]]], data: Any
-) -> None:
+def test_shares_stay_equal_after_any_changes(group: tuple[dict[UUID, int], list[frozenset[UUID]]], data: Any) -> None:
     partitions, topics = group
     assigned = assign(given(partitions, topics))
     for _ in range(3):
         partitions, topics = data.draw(groups())
-        # Members keep their numbers, further ones are new, and some may have gone.
+        # Members keep their numbers, further members are new, and some may have gone.
         previous = (assigned + [{}] * len(topics))[: len(topics)]
         asked = given(partitions, topics, previous)
         assigned = assign(asked)
@@ -56,7 +54,7 @@ def test_nothing_moves_if_nothing_has_changed(group: tuple[dict[UUID, int], list
 
 
 @hypothesis_given(groups(is_homogeneous=True))
-def test_a_member_that_joins_costs_the_others_only_what_it_gets(
+def test_joining_member_costs_others_only_its_share(
     group: tuple[dict[UUID, int], list[frozenset[UUID]]],
 ) -> None:
     partitions, topics = group
@@ -66,7 +64,7 @@ def test_a_member_that_joins_costs_the_others_only_what_it_gets(
 
 
 @hypothesis_given(groups(is_homogeneous=True))
-def test_a_member_that_leaves_costs_the_others_nothing(
+def test_member_that_leaves_costs_the_others_nothing(
     group: tuple[dict[UUID, int], list[frozenset[UUID]]],
 ) -> None:
     partitions, topics = group
@@ -80,12 +78,12 @@ def test_topics_are_spread_over_members(members: int) -> None:
     assert all(len(held) == 3 and count(held) == 3 for held in assigned)
 
 
-def test_what_has_to_be_given_up_comes_from_all_topics() -> None:
+def test_surplus_is_given_up_from_all_topics() -> None:
     before = assign(given({A: 4, B: 4}, [frozenset({A, B})]))
     after = assign(given({A: 4, B: 4}, [frozenset({A, B})] * 2, [*before, {}]))
     assert [{topic_id: len(some) for topic_id, some in held.items()} for held in after] == [{A: 2, B: 2}] * 2
 
 
-def test_a_member_that_subscribes_to_nothing_gets_nothing() -> None:
+def test_member_that_subscribes_to_nothing_gets_nothing() -> None:
     assert assign(given({A: 2}, [frozenset(), frozenset({A})])) == [{}, {A: frozenset({0, 1})}]
     assert assign(given({A: 2}, [frozenset()])) == [{}]

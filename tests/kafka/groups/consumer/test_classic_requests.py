@@ -1,4 +1,4 @@
-"""A classic group becomes a consumer group with the first heartbeat, and a classic one when the last consumer has left."""
+"""A classic group becomes a consumer group with the first heartbeat, and classic again when the last consumer has left."""
 
 import attrs
 import pytest
@@ -36,7 +36,7 @@ def upgrade(driver: GroupDriver, classic: ClassicGroup, limits: ConsumerGroupLim
     classic.hand_over()
 
 
-def test_members_keep_what_they_have_and_hand_it_over_step_by_step() -> None:
+def test_members_keep_partitions_and_hand_over_stepwise() -> None:
     driver = GroupDriver.of(t=4)
     upgrade(driver, classic_group(member("a", 0, 1), member("b", 2, 3)))
     old = [
@@ -54,7 +54,7 @@ def test_members_keep_what_they_have_and_hand_it_over_step_by_step() -> None:
     assert sum(client.count for client in (*old, new)) == 4
 
 
-def test_the_first_save_has_every_row_and_takes_the_place_of_the_classic_group() -> None:
+def test_first_save_has_all_rows_and_replaces_classic() -> None:
     driver = GroupDriver.of(t=4)
     upgrade(driver, classic_group(member("a", 0, 1), member("b", 2, 3)))
     Client(driver, "c").beat()
@@ -65,7 +65,7 @@ def test_the_first_save_has_every_row_and_takes_the_place_of_the_classic_group()
     assert not any(save.then.replaces_classic for save in others)
 
 
-def test_parked_joins_of_the_classic_group_are_told_to_join_again() -> None:
+def test_parked_classic_joins_are_told_to_join_again() -> None:
     classic = ClassicGroup("group", GroupLimits(initial_rebalance_delay_ms=1000))
     protocols = (("range", SUBSCRIPTION),)
     answers: list[JoinResult] = []
@@ -117,7 +117,7 @@ def test_parked_joins_of_the_classic_group_are_told_to_join_again() -> None:
         ),
     ],
 )
-def test_a_group_that_cannot_be_upgraded_stays_as_it_is(
+def test_group_that_cannot_be_upgraded_is_unchanged(
     limits: ConsumerGroupLimits, group: ClassicGroup, reason: str
 ) -> None:
     before = group.describe()
@@ -131,7 +131,7 @@ def test_a_group_that_cannot_be_upgraded_stays_as_it_is(
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_a_group_of_a_usual_assignor_is_upgraded_whatever_its_leader_has_added(assignor: str) -> None:
+def test_group_of_usual_assignor_upgrades_despite_user_data(assignor: str) -> None:
     driver = GroupDriver.of(t=2)
     assignment = encode_assignment({"t": [0, 1]}, user_data=b"what the member said")
     upgrade(
@@ -141,7 +141,7 @@ def test_a_group_of_a_usual_assignor_is_upgraded_whatever_its_leader_has_added(a
     assert driver.group.member_count == 1
 
 
-def test_a_partition_that_clients_have_given_to_two_members_has_one_owner() -> None:
+def test_partition_of_two_classic_members_has_one_owner() -> None:
     driver = GroupDriver.of(t=2)
     upgrade(driver, classic_group(member("a", 0, 1, 99), member("b", 1)))
     assert {each.member_id: each.assignment for each in driver.group.describe().members} == {
@@ -159,7 +159,7 @@ def mixed(driver: GroupDriver) -> tuple[Client, ClassicClient]:
 
 
 @pytest.mark.parametrize("how", ["leave", "LeaveGroup", "session"])
-def test_the_group_becomes_classic_when_only_classic_members_are_left(how: str) -> None:
+def test_group_becomes_classic_with_only_classic_members(how: str) -> None:
     driver = GroupDriver.of(t=4)
     new, old = mixed(driver)
     generation = driver.group.epoch
@@ -189,7 +189,7 @@ def test_the_group_becomes_classic_when_only_classic_members_are_left(how: str) 
     "limits",
     [ConsumerGroupLimits(migration_policy=MigrationPolicy.UPGRADE), ConsumerGroupLimits(classic_max_size=0)],
 )
-def test_the_group_stays_what_it_is_if_it_may_not_become_classic(limits: ConsumerGroupLimits) -> None:
+def test_group_stays_consumer_group_if_downgrade_is_forbidden(limits: ConsumerGroupLimits) -> None:
     driver = GroupDriver.of(limits, t=4)
     new, old = mixed(driver)
     new.leave()
@@ -199,7 +199,7 @@ def test_the_group_stays_what_it_is_if_it_may_not_become_classic(limits: Consume
     assert old.count == 4
 
 
-def test_a_group_without_members_does_not_become_classic() -> None:
+def test_group_without_members_does_not_become_classic() -> None:
     driver = GroupDriver.of(t=4)
     client = Client(driver, "a")
     client.beat()
@@ -208,7 +208,7 @@ def test_a_group_without_members_does_not_become_classic() -> None:
     assert driver.group.is_empty
 
 
-def test_a_static_member_that_comes_back_as_a_classic_one_makes_the_group_classic() -> None:
+def test_returning_classic_static_member_makes_group_classic() -> None:
     driver = GroupDriver.of(t=4)
     new = Client(driver, "new", instance_id="i")
     new.beat()
@@ -218,7 +218,7 @@ def test_a_static_member_that_comes_back_as_a_classic_one_makes_the_group_classi
     assert [each.member_id for each in driver.classic.snapshot.members] == ["old"]
 
 
-def test_the_answer_to_the_last_consumer_waits_until_the_classic_group_is_durable() -> None:
+def test_last_consumers_answer_waits_for_durable_classic_group() -> None:
     driver = GroupDriver.of(t=4, is_lazy=True)
     new, _ = mixed(driver)
     driver.work()

@@ -9,7 +9,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle, topic_id
 
 
-def test_a_member_that_joins_alone_gets_everything_in_the_answer() -> None:
+def test_single_joining_member_gets_everything_at_once() -> None:
     driver = GroupDriver.of(t=3)
     result = Client(driver, "a").beat()
     assert (result.error, result.member_id, result.member_epoch) == (ErrorCode.none, "a", 1)
@@ -18,7 +18,7 @@ def test_a_member_that_joins_alone_gets_everything_in_the_answer() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_a_heartbeat_of_a_stable_member_is_answered_at_once_and_without_an_assignment() -> None:
+def test_stable_heartbeat_is_answered_at_once_without_assignment() -> None:
     driver = GroupDriver.of(t=3, is_lazy=True)
     client = Client(driver, "a")
     client.beat()
@@ -29,7 +29,7 @@ def test_a_heartbeat_of_a_stable_member_is_answered_at_once_and_without_an_assig
     assert driver.group.take_effects() == []
 
 
-def test_an_answer_with_something_new_waits_until_it_is_durable() -> None:
+def test_answer_with_news_waits_until_it_is_durable() -> None:
     driver = GroupDriver.of(t=3, is_lazy=True)
     answers: list[object] = []
     driver.heartbeat(Client(driver, "a").request(), answers.append)
@@ -38,7 +38,7 @@ def test_an_answer_with_something_new_waits_until_it_is_durable() -> None:
     assert len(answers) == 1
 
 
-def test_a_heartbeat_that_is_sent_again_waits_for_the_same_save() -> None:
+def test_repeated_heartbeat_waits_for_the_same_save() -> None:
     driver = GroupDriver.of(t=3, is_lazy=True)
     client = Client(driver, "a")
     answers: list[object] = []
@@ -50,7 +50,7 @@ def test_a_heartbeat_that_is_sent_again_waits_for_the_same_save() -> None:
     assert len(answers) == 2
 
 
-def test_a_save_that_fails_is_told_and_tried_again_with_the_next_heartbeat() -> None:
+def test_failed_save_is_reported_and_retried_with_heartbeat() -> None:
     driver = GroupDriver.of(t=3, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -62,7 +62,7 @@ def test_a_save_that_fails_is_told_and_tried_again_with_the_next_heartbeat() -> 
     assert set(driver.rows) == {"", "m/a", "a/a"}
 
 
-def test_a_partition_is_given_on_only_when_its_owner_has_given_it_up() -> None:
+def test_partition_moves_only_after_its_owner_released_it() -> None:
     driver = GroupDriver.of(t=2)
     first, second = Client(driver, "a"), Client(driver, "b")
     first.beat()
@@ -74,13 +74,13 @@ def test_a_partition_is_given_on_only_when_its_owner_has_given_it_up() -> None:
     assert told.member_epoch == 1
     assert driver.group.state is GroupState.RECONCILING
     assert second.beat().assignment is None
-    assert first.beat().member_epoch == 2  # it says that it has only partition 0
+    assert first.beat().member_epoch == 2  # it reports only partition 0
     assert second.beat().assignment == ((topic_id("t"), (1,)),)
     settle([first, second])
     assert driver.group.state is GroupState.STABLE
 
 
-def test_what_a_member_leaves_goes_to_the_others() -> None:
+def test_partitions_of_leaving_member_go_to_others() -> None:
     driver = GroupDriver.of(t=4)
     clients = [Client(driver, name) for name in "abc"]
     settle(clients)
@@ -91,7 +91,7 @@ def test_what_a_member_leaves_goes_to_the_others() -> None:
     assert left.leave().error is ErrorCode.unknown_member_id
 
 
-def test_an_epoch_that_is_not_the_members_fences_it() -> None:
+def test_wrong_member_epoch_fences_the_member() -> None:
     driver = GroupDriver.of(t=2)
     client, other = Client(driver, "a"), Client(driver, "b")
     settle([client, other])
@@ -101,7 +101,7 @@ def test_an_epoch_that_is_not_the_members_fences_it() -> None:
         assert f"member epoch ({epoch})" in (result.message or "")
 
 
-def test_the_epoch_before_is_accepted_with_a_subset_of_the_partitions_because_the_answer_may_be_lost() -> None:
+def test_previous_epoch_is_accepted_with_subset_of_partitions() -> None:
     driver = GroupDriver.of(t=4)
     first, second = Client(driver, "a"), Client(driver, "b")
     first.beat()
@@ -116,7 +116,7 @@ def test_the_epoch_before_is_accepted_with_a_subset_of_the_partitions_because_th
     assert driver.ask(too_much).error is ErrorCode.fenced_member_epoch
 
 
-def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
+def test_fenced_member_joins_again_and_keeps_its_place() -> None:
     driver = GroupDriver.of(t=4)
     first, second = Client(driver, "a"), Client(driver, "b")
     settle([first, second])
@@ -126,7 +126,7 @@ def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
     assert first.partitions == mine
 
 
-def test_a_full_request_is_answered_with_the_assignment() -> None:
+def test_full_request_is_answered_with_the_assignment() -> None:
     driver = GroupDriver.of(t=2)
     client = Client(driver, "a")
     client.beat()
@@ -134,14 +134,14 @@ def test_a_full_request_is_answered_with_the_assignment() -> None:
     assert driver.ask(client.full_request()).assignment == ((topic_id("t"), (0, 1)),)
 
 
-def test_an_unknown_member_is_told_so() -> None:
+def test_unknown_member_is_told_so() -> None:
     driver = GroupDriver.of(t=2)
     result = driver.ask(HeartbeatRequest("nobody", 3))
     assert result.error is ErrorCode.unknown_member_id
     assert result.message == "Member nobody is not a member of group group."
 
 
-def test_a_full_group_takes_no_more_members() -> None:
+def test_full_group_takes_no_more_members() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=2)
     Client(driver, "a").beat()
     result = Client(driver, "b").beat()
@@ -150,7 +150,7 @@ def test_a_full_group_takes_no_more_members() -> None:
     assert Client(driver, "a").beat().error is ErrorCode.none
 
 
-def test_a_member_that_takes_too_much_memory_is_refused_and_nothing_has_changed() -> None:
+def test_oversized_member_is_refused_without_any_change() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_bytes=100_000), t=2)
     client = Client(driver, "a")
     client.beat()
@@ -164,8 +164,8 @@ def test_a_member_that_takes_too_much_memory_is_refused_and_nothing_has_changed(
 
 
 @pytest.mark.parametrize("field", ["client_id", "rack_id", "instance_id"])
-def test_a_member_that_says_much_more_of_itself_later_is_refused(field: str) -> None:
-    """Joining with little does not open the way to any amount of memory."""
+def test_member_growing_too_large_later_is_refused(field: str) -> None:
+    """Joining with little metadata must not open the way to any amount of memory."""
     driver = GroupDriver.of(ConsumerGroupLimits(max_bytes=10_000), t=2)
     client = Client(driver, "a")
     settle([client])
@@ -177,7 +177,7 @@ def test_a_member_that_says_much_more_of_itself_later_is_refused(field: str) -> 
     assert client.beat(client.full_request()).error is ErrorCode.none
 
 
-def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
+def test_group_bytes_are_those_of_its_members() -> None:
     driver = GroupDriver.of(t=20, u=5)
     clients = [Client(driver, name, ("t", "u")) for name in "abcd"]
     settle(clients)
@@ -239,14 +239,14 @@ def test_only_members_commit_and_only_in_their_epoch(member_id: str, epoch: int,
     assert driver.group.check_fetch(member_id, epoch) is error
 
 
-def test_anybody_commits_to_a_group_without_members_and_reads_from_any() -> None:
+def test_anybody_commits_to_empty_group_and_reads_any() -> None:
     driver = GroupDriver.of(t=2)
     assert driver.group.check_commit("", None, -1, 0.0) is ErrorCode.none
     Client(driver, "a").beat()
     assert driver.group.check_fetch(None, -1) is ErrorCode.none
 
 
-def test_a_group_is_deleted_once_it_is_empty() -> None:
+def test_group_is_deleted_once_it_is_empty() -> None:
     driver = GroupDriver.of(t=2)
     client = Client(driver, "a")
     client.beat()
@@ -260,7 +260,7 @@ def test_a_group_is_deleted_once_it_is_empty() -> None:
     assert client.beat().error is ErrorCode.coordinator_not_available
 
 
-def test_a_group_describes_itself() -> None:
+def test_group_describes_itself() -> None:
     driver = GroupDriver.of(t=2)
     Client(driver, "a", assignor="range", instance_id="i").beat()
     described = driver.group.describe()
@@ -272,7 +272,7 @@ def test_a_group_describes_itself() -> None:
     assert member.assignment == member.target_assignment == {topic_id("t"): frozenset({0, 1})}
 
 
-def test_the_assignor_that_most_members_name_is_used() -> None:
+def test_assignor_that_most_members_name_is_used() -> None:
     driver = GroupDriver.of(t=4)
     clients = [Client(driver, "a", assignor="range"), Client(driver, "b", assignor="range"), Client(driver, "c")]
     settle(clients)

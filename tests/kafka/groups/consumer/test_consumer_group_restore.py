@@ -28,7 +28,7 @@ def assigned(group: ConsumerGroup) -> dict[str, Assignment]:
     return {member.member_id: member.assignment for member in group.describe().members}
 
 
-def test_a_group_that_had_settled_goes_on_as_if_nothing_had_happened() -> None:
+def test_settled_group_continues_unchanged_after_restart() -> None:
     driver = GroupDriver.of(t=6)
     clients = [Client(driver, name) for name in "abc"]
     settle(clients)
@@ -39,7 +39,7 @@ def test_a_group_that_had_settled_goes_on_as_if_nothing_had_happened() -> None:
     assert driver.group.epoch == epoch
 
 
-def test_a_group_in_the_middle_of_a_rebalance_goes_on_with_it() -> None:
+def test_rebalance_continues_after_restart() -> None:
     driver = GroupDriver.of(t=6)
     first, second = Client(driver, "a"), Client(driver, "b")
     first.beat()
@@ -52,7 +52,7 @@ def test_a_group_in_the_middle_of_a_rebalance_goes_on_with_it() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_a_member_that_has_to_give_something_up_has_its_rebalance_timeout_after_a_restart() -> None:
+def test_revoking_member_has_its_rebalance_timeout_after_restart() -> None:
     driver = GroupDriver.of(t=2)
     stubborn, other = Client(driver, "a"), Client(driver, "b")
     stubborn.beat()
@@ -68,7 +68,7 @@ def test_a_member_that_has_to_give_something_up_has_its_rebalance_timeout_after_
     assert other.count == 2
 
 
-def test_topics_that_have_changed_while_the_broker_was_down_are_assigned() -> None:
+def test_topics_changed_during_downtime_are_assigned() -> None:
     driver = GroupDriver.of(t=2)
     settle([client := Client(driver, "a")])
     driver.restart()
@@ -77,7 +77,7 @@ def test_topics_that_have_changed_while_the_broker_was_down_are_assigned() -> No
     assert client.count == 3
 
 
-def test_a_partition_with_two_members_belongs_to_the_one_with_the_greater_epoch() -> None:
+def test_partition_of_two_members_belongs_to_greater_epoch() -> None:
     gave = ConsumerMember("gave", epoch=4, state=MemberState.UNREVOKED_PARTITIONS, revoking={T: frozenset({0, 1})})
     got = ConsumerMember("got", epoch=5, assigned={T: frozenset({0})})
     group = restored(rows_of(gave, got))
@@ -101,11 +101,11 @@ def test_rows_without_their_other_half_are_deleted() -> None:
     assert set(driver.rows) == {"", "m/c", "a/c"}
 
 
-def test_epochs_never_go_back_though_the_row_of_the_group_is_old() -> None:
+def test_epochs_never_go_back_despite_old_group_row() -> None:
     assert restored(rows_of(ConsumerMember("a", epoch=9), epoch=5)).epoch == 9
 
 
-def test_a_member_in_a_state_of_a_newer_version_is_assigned_anew() -> None:
+def test_member_in_unknown_state_is_assigned_anew() -> None:
     driver = GroupDriver.of(t=2)
     client = Client(driver, "a")
     client.beat()
@@ -116,7 +116,7 @@ def test_a_member_in_a_state_of_a_newer_version_is_assigned_anew() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_rows_that_cannot_be_read_are_a_storage_error() -> None:
+def test_unreadable_rows_are_a_storage_error() -> None:
     rows = rows_of(ConsumerMember("a", epoch=5))
     for row in rows:
         with pytest.raises(StorageError):

@@ -1,8 +1,7 @@
-"""A consumer group with clients that behave and networks, disks and brokers that do not: a stateful model.
+"""A consumer group with well-behaved clients and faulty networks, disks and brokers: a stateful model.
 
-At every moment: what a client may read belongs to its member, so no two clients read a partition. Epochs never go back. What
-clients were told survives a kill -9 at any point. Once everybody behaves the group settles, with every partition given out and
-level."""
+At every moment a client's partitions belong to its member, so no two clients read a partition. Epochs never go back. Answers to
+clients survive a kill -9 at any point. Once the faults stop the group settles, with every partition assigned and level shares."""
 
 from functools import partial
 
@@ -71,7 +70,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def start(
         self, number: int, subscription: tuple[tuple[str, ...], str | None], is_static: bool, assignor: str | None
     ) -> None:
-        """A process starts, also in place of one that was killed."""
+        """A process starts, perhaps in place of a killed process."""
         self.made += 1
         instance_id = f"i{number}" if is_static else None
         self.clients[number] = ModelConsumer(f"m{self.made}", instance_id, *subscription, assignor)
@@ -118,7 +117,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
     @rule()
     def round(self) -> None:
-        """Nothing gets lost for a while, but nobody gives anything up."""
+        """Nothing gets lost for a while, but nobody gives partitions up."""
         for number in self.clients:
             self.beat(number)
         self.driver.work()
@@ -209,7 +208,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     # In the end -------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Everybody behaves. Members whose clients are gone time out."""
+        """The faults stop. Members without clients time out."""
         self.driver.is_lazy = False
         self.driver.work()
         for _ in range(40):

@@ -1,6 +1,6 @@
 """A group of consumers of both protocols that is upgraded and downgraded while they come and go: a stateful model.
 
-At every moment no two members read a partition, whatever the group is, and once everybody behaves the members have everything.
+At every moment no two members read a partition, whatever the group is, and once the faults stop the members have everything.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ TOPICS = TopicsImage.of(1, {"t": TopicInfo(T, PARTITIONS)})
 
 @attrs.define(eq=False)
 class ModelClassic:
-    """A client of the classic protocol, eager or cooperative. A leader leaves everybody what it has and gives out the rest."""
+    """A client of the classic protocol, eager or cooperative. A leader keeps everybody's partitions and assigns the rest."""
 
     new_id: str
     is_eager: bool
@@ -120,7 +120,7 @@ class ModelClassic:
             self.phase = "out"
 
     def revoke(self) -> None:
-        """A cooperative client that has given something up joins again."""
+        """A cooperative client that has given partitions up joins again."""
         if self.phase == "stable" and self.holds != self.target:
             self.holds &= self.target
             self.phase = "out"
@@ -128,7 +128,7 @@ class ModelClassic:
     def lose(self) -> None:
         self.holds = self.target = NOTHING
         self.member_id, self.generation, self.phase = "", -1, "out"
-        self.new_id += "'"  # the coordinator never makes the same one twice
+        self.new_id += "'"  # the coordinator never makes the same id twice
 
 
 class ConversionModel(RuleBasedStateMachine):
@@ -208,7 +208,7 @@ class ConversionModel(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, kind=st.sampled_from(["consumer", "eager", "cooperative"]))
     def start(self, number: int, kind: str) -> None:
-        """A process starts in place of one that is stopped properly."""
+        """A process starts in place of a cleanly stopped process."""
         self.stop(number)
         self.made += 1
         if kind == "consumer":
@@ -341,7 +341,7 @@ class ConversionModel(RuleBasedStateMachine):
     # In the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everybody behaves."""
+        """The faults stop."""
         for _ in range(40):
             for number, client in list(self.clients.items()):
                 if isinstance(client, ModelConsumer) and client.is_waiting:

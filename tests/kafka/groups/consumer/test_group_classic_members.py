@@ -18,7 +18,7 @@ def settle(*clients: Client | ClassicClient) -> None:
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
-def test_partitions_go_from_members_of_one_protocol_to_those_of_the_other(is_eager: bool) -> None:
+def test_partitions_move_between_members_of_both_protocols(is_eager: bool) -> None:
     driver = GroupDriver.of(t=4)
     new, old = Client(driver, "new"), ClassicClient(driver, is_eager=is_eager)
     settle(new)
@@ -34,7 +34,7 @@ def test_partitions_go_from_members_of_one_protocol_to_those_of_the_other(is_eag
     assert old.heartbeat() is ErrorCode.none
 
 
-def test_a_classic_member_is_given_its_id_first_and_nobody_leads() -> None:
+def test_classic_member_gets_id_first_and_nobody_leads() -> None:
     driver = GroupDriver.of(t=2)
     Client(driver, "new").beat()
     client = ClassicClient(driver, new_id="given")
@@ -44,7 +44,7 @@ def test_a_classic_member_is_given_its_id_first_and_nobody_leads() -> None:
     assert result.generation == driver.group.epoch == 2
 
 
-def test_a_cooperative_member_gives_up_before_it_goes_on() -> None:
+def test_cooperative_member_gives_up_before_it_goes_on() -> None:
     driver = GroupDriver.of(t=2)
     anchor, first = Client(driver, "z", ("u",)), ClassicClient(driver, new_id="first")
     anchor.beat()
@@ -65,7 +65,7 @@ def test_a_cooperative_member_gives_up_before_it_goes_on() -> None:
     assert first.heartbeat() is ErrorCode.none
 
 
-def test_a_member_that_waits_for_partitions_is_told_when_they_are_free() -> None:
+def test_waiting_member_is_told_when_partitions_are_free() -> None:
     driver = GroupDriver.of(t=2)
     holder = Client(driver, "a")
     holder.beat()
@@ -82,7 +82,7 @@ def test_a_member_that_waits_for_partitions_is_told_when_they_are_free() -> None
     assert client.count == 1
 
 
-def test_a_member_that_does_not_join_again_or_does_not_sync_is_fenced() -> None:
+def test_classic_member_without_rejoin_or_sync_is_fenced() -> None:
     driver = GroupDriver.of(t=2)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     anchor.beat()
@@ -102,7 +102,7 @@ def test_a_member_that_does_not_join_again_or_does_not_sync_is_fenced() -> None:
     assert client.heartbeat() is ErrorCode.unknown_member_id
 
 
-def test_a_classic_member_has_the_session_timeout_that_it_asked_for() -> None:
+def test_classic_member_has_its_requested_session_timeout() -> None:
     driver = GroupDriver.of(t=2)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     settle(anchor, client)
@@ -135,20 +135,20 @@ def test_requests_that_do_not_fit_are_refused() -> None:
     assert {answer.error for answer in answers} == {ErrorCode.inconsistent_group_protocol}
 
 
-def test_a_full_group_takes_no_classic_member() -> None:
+def test_full_group_takes_no_classic_member() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=2)
     Client(driver, "a").beat()
     assert ClassicClient(driver, "b").join().error is ErrorCode.group_max_size_reached
 
 
-def test_what_a_classic_member_claims_of_topics_that_are_not_there_is_left_out() -> None:
+def test_classic_claims_of_missing_topics_are_ignored() -> None:
     driver = GroupDriver.of(t=2)
     anchor, client = Client(driver, "a"), ClassicClient(driver, "b", owned={"none": [1], "t": [7, -1]})
     settle(anchor, client)
     assert client.count == 1
 
 
-def test_static_members_change_to_the_consumer_protocol_and_keep_their_partitions() -> None:
+def test_static_members_change_protocol_and_keep_their_partitions() -> None:
     driver = GroupDriver.of(t=4)
     anchor, client = Client(driver, "a"), ClassicClient(driver, instance_id="i", new_id="old")
     settle(anchor, client)
@@ -159,7 +159,7 @@ def test_static_members_change_to_the_consumer_protocol_and_keep_their_partition
     assert client.heartbeat() is ErrorCode.fenced_instance_id
 
 
-def test_a_member_changes_to_the_consumer_protocol_under_its_member_id() -> None:
+def test_member_changes_protocol_under_its_member_id() -> None:
     driver = GroupDriver.of(t=4)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     settle(anchor, client)
@@ -199,7 +199,7 @@ def test_members_leave_by_leave_group() -> None:
     assert driver.group.is_empty
 
 
-def test_a_join_waits_for_a_large_assignment() -> None:
+def test_join_waits_for_a_large_assignment() -> None:
     driver = GroupDriver.of(t=3000, is_lazy=True)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     anchor.beat()
@@ -211,7 +211,7 @@ def test_a_join_waits_for_a_large_assignment() -> None:
     assert client.count == 1500
 
 
-def test_heartbeats_of_the_consumer_protocol_do_not_fit_a_classic_member() -> None:
+def test_consumer_heartbeats_do_not_fit_classic_member() -> None:
     driver = GroupDriver.of(t=3)
     anchor, client = Client(driver, "a"), ClassicClient(driver)
     settle(anchor, client)

@@ -6,7 +6,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle
 
 
-def test_a_large_assignment_is_an_effect_and_the_join_is_answered_with_it() -> None:
+def test_large_assignment_is_effect_that_answers_the_join() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -20,7 +20,7 @@ def test_a_large_assignment_is_an_effect_and_the_join_is_answered_with_it() -> N
     assert client.count == 5000
 
 
-def test_members_that_join_meanwhile_are_in_the_next_assignment() -> None:
+def test_later_joins_are_in_the_next_assignment() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     clients = [Client(driver, f"m{number:03}") for number in range(100)]
     for client in clients:
@@ -44,7 +44,7 @@ def test_heartbeats_go_on_while_an_assignment_is_computed() -> None:
     assert second.last is None
 
 
-def test_a_join_that_is_sent_again_takes_the_place_of_the_first() -> None:
+def test_repeated_join_replaces_the_first() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     answers: list[HeartbeatResult] = []
     client = Client(driver, "a")
@@ -56,7 +56,7 @@ def test_a_join_that_is_sent_again_takes_the_place_of_the_first() -> None:
     assert len(answers) == 1
 
 
-def test_a_member_that_is_fenced_while_it_waits_is_told_so() -> None:
+def test_waiting_member_that_is_fenced_is_told_so() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -69,7 +69,7 @@ def test_a_member_that_is_fenced_while_it_waits_is_told_so() -> None:
     assert driver.group.is_empty
 
 
-def test_a_computation_that_fails_is_told_and_made_again() -> None:
+def test_failed_computation_is_reported_and_repeated() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -82,7 +82,7 @@ def test_a_computation_that_fails_is_told_and_made_again() -> None:
     assert client.count == 5000
 
 
-def test_the_broker_stops_and_requests_that_wait_are_answered() -> None:
+def test_shutdown_answers_waiting_requests() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -93,7 +93,7 @@ def test_the_broker_stops_and_requests_that_wait_are_answered() -> None:
     assert driver.group.is_dead
 
 
-def test_topics_that_change_while_an_assignment_is_computed_are_in_the_next_one() -> None:
+def test_topic_changes_during_computation_are_in_next_assignment() -> None:
     driver = GroupDriver.of(t=5000, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -105,7 +105,7 @@ def test_topics_that_change_while_an_assignment_is_computed_are_in_the_next_one(
     assert client.count == 5001
 
 
-def test_many_members_that_wait_are_answered_in_several_events() -> None:
+def test_many_waiting_members_are_answered_in_several_events() -> None:
     driver = GroupDriver.of(t=600, is_lazy=True)
     clients = [Client(driver, f"m{number:03}") for number in range(450)]
     for client in clients:

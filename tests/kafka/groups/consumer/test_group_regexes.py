@@ -11,7 +11,7 @@ needs_re2 = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is no
 
 
 @needs_re2
-def test_a_member_gets_the_topics_that_match_as_a_whole() -> None:
+def test_member_gets_topics_that_match_as_a_whole() -> None:
     driver = GroupDriver.of(a=1, ab=1, b=1)
     client = Client(driver, "m", None, "a")
     client.beat()
@@ -24,7 +24,7 @@ def test_a_member_gets_the_topics_that_match_as_a_whole() -> None:
 
 
 @needs_re2
-def test_a_new_topic_that_matches_is_assigned_after_a_pause() -> None:
+def test_new_matching_topic_is_assigned_after_a_pause() -> None:
     driver = GroupDriver.of(a=1)
     settle([client := Client(driver, "m", None, "a.*")])
     driver.set_topics(a=1, ab=2)
@@ -35,7 +35,7 @@ def test_a_new_topic_that_matches_is_assigned_after_a_pause() -> None:
 
 
 @needs_re2
-def test_topics_that_may_not_be_described_are_left_out() -> None:
+def test_undescribable_topics_are_left_out() -> None:
     driver = GroupDriver.of(a=1, ab=2)
     driver.may_describe = lambda name: name != "ab"
     client = Client(driver, "m", None, "a.*")
@@ -50,7 +50,7 @@ def test_topics_that_may_not_be_described_are_left_out() -> None:
 
 
 @needs_re2
-def test_a_join_with_an_expression_waits_until_it_is_matched() -> None:
+def test_join_with_expression_waits_until_it_is_matched() -> None:
     driver = GroupDriver.of(a=1, is_lazy=True)
     client = Client(driver, "m", None, "a")
     driver.heartbeat(client.request(), client.take)
@@ -62,7 +62,7 @@ def test_a_join_with_an_expression_waits_until_it_is_matched() -> None:
 
 
 @needs_re2
-def test_members_with_known_topics_keep_them_while_a_new_expression_is_matched() -> None:
+def test_members_keep_known_topics_while_expression_is_matched() -> None:
     driver = GroupDriver.of(a=1, b=1, is_lazy=True)
     settle([first := Client(driver, "m", ("b",))])
     other = Client(driver, "n", None, "a")
@@ -73,7 +73,7 @@ def test_members_with_known_topics_keep_them_while_a_new_expression_is_matched()
 
 @needs_re2
 @pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", "(((a{100}){100}){100})"])
-def test_an_expression_that_re2_refuses_is_refused_and_changes_nothing(pattern: str) -> None:
+def test_expression_invalid_for_re2_is_refused_without_change(pattern: str) -> None:
     driver = GroupDriver.of(a=1)
     result = Client(driver, "m", None, pattern).beat()
     assert result.error is ErrorCode.invalid_regular_expression
@@ -83,13 +83,13 @@ def test_an_expression_that_re2_refuses_is_refused_and_changes_nothing(pattern: 
 
 
 @needs_re2
-def test_an_expression_that_is_too_long_is_refused() -> None:
+def test_expression_that_is_too_long_is_refused() -> None:
     result = Client(GroupDriver.of(a=1), "m", None, "a" * 1_000_000).beat()
     assert result.error is ErrorCode.invalid_regular_expression
     assert result.message == "SubscribedTopicRegex has 1000000 characters, and 8192 are allowed."
 
 
-def test_without_re2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_re2_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "re2", None)
     driver = GroupDriver.of(a=1)
     result = Client(driver, "m", None, "a").beat()
@@ -99,7 +99,7 @@ def test_without_re2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @needs_re2
-def test_new_expressions_are_matched_once_a_second_at_most() -> None:
+def test_new_expressions_are_matched_at_most_each_second() -> None:
     driver = GroupDriver.of(a=1)
     client = Client(driver, "m", None, "a0")
     client.beat()
@@ -115,7 +115,7 @@ def test_new_expressions_are_matched_once_a_second_at_most() -> None:
 
 
 @needs_re2
-def test_the_expression_goes_when_its_last_member_goes() -> None:
+def test_expression_goes_when_its_last_member_goes() -> None:
     driver = GroupDriver.of(a=1, b=1)
     by_regex, by_name = Client(driver, "m", None, "a"), Client(driver, "n", ("b",))
     settle([by_regex, by_name])
@@ -126,7 +126,7 @@ def test_the_expression_goes_when_its_last_member_goes() -> None:
 
 
 @needs_re2
-def test_after_a_restart_nobody_loses_partitions_while_expressions_are_matched() -> None:
+def test_partitions_stay_after_restart_while_expressions_are_matched() -> None:
     driver = GroupDriver.of(a=4)
     clients = [Client(driver, "m", None, "a"), Client(driver, "n", None, "a")]
     settle(clients)
@@ -141,7 +141,7 @@ def test_after_a_restart_nobody_loses_partitions_while_expressions_are_matched()
 
 
 @needs_re2
-def test_a_matching_that_fails_is_tried_again() -> None:
+def test_matching_that_fails_is_tried_again() -> None:
     driver = GroupDriver.of(a=1, is_lazy=True)
     client = Client(driver, "m", None, "a")
     driver.heartbeat(client.request(), client.take)

@@ -8,7 +8,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle
 
 
-def test_a_static_member_that_comes_back_has_its_partitions_at_once_and_nobody_else_moves() -> None:
+def test_returning_static_member_gets_its_partitions_without_moves() -> None:
     driver = GroupDriver.of(t=4)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     settle([first, other])
@@ -24,7 +24,7 @@ def test_a_static_member_that_comes_back_has_its_partitions_at_once_and_nobody_e
     assert first.beat(attrs.evolve(first.full_request(), member_epoch=epoch)).error is ErrorCode.fenced_instance_id
 
 
-def test_a_static_member_that_does_not_come_back_in_time_is_fenced() -> None:
+def test_static_member_that_returns_too_late_is_fenced() -> None:
     driver = GroupDriver.of(t=4)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     settle([first, other])
@@ -36,7 +36,7 @@ def test_a_static_member_that_does_not_come_back_in_time_is_fenced() -> None:
     assert other.count == 4
 
 
-def test_the_place_of_a_static_member_that_has_not_left_is_not_taken() -> None:
+def test_place_of_static_member_without_leave_stays_taken() -> None:
     driver = GroupDriver.of(t=4)
     settle([first := Client(driver, "a", instance_id="i")])
     thief = Client(driver, "b", instance_id="i")
@@ -48,7 +48,7 @@ def test_the_place_of_a_static_member_that_has_not_left_is_not_taken() -> None:
     assert first.beat().error is ErrorCode.none
 
 
-def test_a_static_member_may_join_again_under_its_own_member_id() -> None:
+def test_static_member_may_rejoin_under_its_own_id() -> None:
     driver = GroupDriver.of(t=4)
     client = Client(driver, "a", instance_id="i")
     client.beat()
@@ -58,7 +58,7 @@ def test_a_static_member_may_join_again_under_its_own_member_id() -> None:
     assert client.beat().error is ErrorCode.none
 
 
-def test_a_full_group_takes_a_static_member_back() -> None:
+def test_full_group_takes_a_static_member_back() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(max_size=1), t=4)
     client = Client(driver, "a", instance_id="i")
     client.beat()
@@ -66,7 +66,7 @@ def test_a_full_group_takes_a_static_member_back() -> None:
     assert Client(driver, "b", instance_id="i").beat().error is ErrorCode.none
 
 
-def test_a_static_member_that_leaves_for_good_gives_up_its_place() -> None:
+def test_static_member_leaving_for_good_gives_up_place() -> None:
     driver = GroupDriver.of(t=4)
     client = Client(driver, "a", instance_id="i")
     client.beat()
@@ -76,7 +76,7 @@ def test_a_static_member_that_leaves_for_good_gives_up_its_place() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, -2, 1])
-def test_an_instance_id_that_is_not_known_is_refused(epoch: int) -> None:
+def test_unknown_instance_id_is_refused(epoch: int) -> None:
     driver = GroupDriver.of(t=4)
     Client(driver, "a").beat()
     result = driver.ask(HeartbeatRequest("a", epoch, "nobody"))
@@ -84,7 +84,7 @@ def test_an_instance_id_that_is_not_known_is_refused(epoch: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, -2, 1])
-def test_another_member_id_than_the_instance_ids_is_fenced(epoch: int) -> None:
+def test_wrong_member_id_for_instance_id_is_fenced(epoch: int) -> None:
     driver = GroupDriver.of(t=4)
     Client(driver, "a", instance_id="i").beat()
     result = driver.ask(HeartbeatRequest("b", epoch, "i"))
@@ -92,7 +92,7 @@ def test_another_member_id_than_the_instance_ids_is_fenced(epoch: int) -> None:
     assert driver.group.check_commit("b", "i", 1, 0.0) is ErrorCode.fenced_instance_id
 
 
-def test_a_member_that_has_left_for_a_while_keeps_nothing_that_it_was_asked_to_give_up() -> None:
+def test_temporary_leave_gives_up_partitions_being_revoked() -> None:
     driver = GroupDriver.of(t=2)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     first.beat()
@@ -104,7 +104,7 @@ def test_a_member_that_has_left_for_a_while_keeps_nothing_that_it_was_asked_to_g
     assert other.count == 1
 
 
-def test_a_static_member_is_away_over_a_restart() -> None:
+def test_static_member_is_away_over_a_restart() -> None:
     driver = GroupDriver.of(t=4)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     settle([first, other])
@@ -117,7 +117,7 @@ def test_a_static_member_is_away_over_a_restart() -> None:
     assert driver.group.epoch == epoch
 
 
-def test_a_static_member_that_comes_back_while_the_assignment_is_computed_gets_its_partitions() -> None:
+def test_static_member_returning_during_computation_gets_its_partitions() -> None:
     driver = GroupDriver.of(t=1000, is_lazy=True)
     first, other = Client(driver, "a", instance_id="i"), Client(driver, "b")
     settle([first, other])

@@ -1,4 +1,4 @@
-"""Members that are silent, or do not give up what they are asked to, are fenced in time."""
+"""Members that are silent, or do not give up partitions on request, are fenced in time."""
 
 from math import inf
 
@@ -7,7 +7,7 @@ from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle
 
 
-def test_a_member_that_sends_no_heartbeat_is_fenced_after_its_session() -> None:
+def test_member_without_heartbeat_is_fenced_after_its_session() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(session_timeout_ms=10_000), t=4)
     silent, other = Client(driver, "a"), Client(driver, "b")
     settle([silent, other])
@@ -20,7 +20,7 @@ def test_a_member_that_sends_no_heartbeat_is_fenced_after_its_session() -> None:
     assert silent.beat().error is ErrorCode.none
 
 
-def test_a_heartbeat_begins_the_session_anew() -> None:
+def test_heartbeat_begins_the_session_anew() -> None:
     driver = GroupDriver.of(ConsumerGroupLimits(session_timeout_ms=10_000), t=4)
     client = Client(driver, "a")
     for _ in range(5):
@@ -29,7 +29,7 @@ def test_a_heartbeat_begins_the_session_anew() -> None:
     assert driver.group.member_count == 1
 
 
-def test_a_member_that_does_not_give_up_a_partition_within_its_rebalance_timeout_is_fenced() -> None:
+def test_member_without_revocation_in_rebalance_timeout_is_fenced() -> None:
     driver = GroupDriver.of(t=2)
     stubborn = Client(driver, "a", rebalance_timeout_ms=30_000)
     stubborn.beat()
@@ -47,7 +47,7 @@ def test_a_member_that_does_not_give_up_a_partition_within_its_rebalance_timeout
     assert stubborn.beat().error is ErrorCode.unknown_member_id
 
 
-def test_heartbeats_do_not_prolong_the_rebalance_timeout_and_giving_up_ends_it() -> None:
+def test_only_revocation_ends_the_rebalance_timeout() -> None:
     driver = GroupDriver.of(t=2)
     slow, other = Client(driver, "a", rebalance_timeout_ms=30_000), Client(driver, "b")
     slow.beat()
@@ -59,7 +59,7 @@ def test_heartbeats_do_not_prolong_the_rebalance_timeout_and_giving_up_ends_it()
     assert driver.group.member_count == 2
 
 
-def test_who_has_not_heard_yet_what_to_give_up_is_not_fenced_for_it() -> None:
+def test_member_unaware_of_revocation_is_not_fenced() -> None:
     driver = GroupDriver.of(t=2)
     owner, other = Client(driver, "a", rebalance_timeout_ms=30_000), Client(driver, "b")
     owner.beat()
@@ -84,7 +84,7 @@ def test_who_has_not_heard_yet_what_to_give_up_is_not_fenced_for_it() -> None:
     assert owner.beat().error is ErrorCode.unknown_member_id
 
 
-def test_who_has_not_heard_is_fenced_after_a_session_of_silence_once_it_could_have_heard() -> None:
+def test_unheard_member_is_fenced_after_silent_session() -> None:
     driver = GroupDriver.of(t=2, is_lazy=True)
     client = Client(driver, "a")
     driver.heartbeat(client.request(), client.take)
@@ -99,7 +99,7 @@ def test_who_has_not_heard_is_fenced_after_a_session_of_silence_once_it_could_ha
     assert driver.group.member_count == 0
 
 
-def test_an_empty_group_has_nothing_to_wake_for() -> None:
+def test_empty_group_has_nothing_to_wake_for() -> None:
     driver = GroupDriver.of(t=2)
     assert driver.group.wake == inf
     client = Client(driver, "a")

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeats that are not valid by themselves get Kafka's messages."""
+"""Invalid ConsumerGroupHeartbeats get Kafka's messages."""
 
 import attrs
 import pytest
@@ -30,7 +30,7 @@ OWNED = ((topic_id("t"), (0,)),)
         (HeartbeatRequest("m", -3), "MemberEpoch is invalid."),
     ],
 )
-def test_what_is_not_valid_is_refused(request_: HeartbeatRequest, message: str) -> None:
+def test_invalid_heartbeats_are_refused(request_: HeartbeatRequest, message: str) -> None:
     result = check_heartbeat("group", request_, 1, ASSIGNORS)
     assert result is not None
     assert (result.error, result.message) == (ErrorCode.invalid_request, message)
@@ -47,23 +47,23 @@ def test_what_is_not_valid_is_refused(request_: HeartbeatRequest, message: str) 
         HeartbeatRequest("m", -2, "i"),
     ],
 )
-def test_what_is_valid_is_not(request_: HeartbeatRequest) -> None:
+def test_valid_heartbeats_are_accepted(request_: HeartbeatRequest) -> None:
     assert check_heartbeat("group", request_, 1, ASSIGNORS) is None
 
 
-def test_a_group_has_a_name() -> None:
+def test_group_has_a_name() -> None:
     result = check_heartbeat("", JOIN, 1, ASSIGNORS)
     assert result is not None
     assert result.message == "GroupId can't be empty."
 
 
-def test_in_version_0_only_members_that_join_have_no_id() -> None:
+def test_in_version_0_only_joining_members_lack_ids() -> None:
     assert check_heartbeat("group", attrs.evolve(JOIN, member_id=""), 0, ASSIGNORS) is None
     for epoch in (1, -1):
         assert check_heartbeat("group", HeartbeatRequest("", epoch), 0, ASSIGNORS) is not None
 
 
-def test_an_assignor_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_missing_assignor_is_refused_with_the_supported_names() -> None:
     result = check_heartbeat("group", attrs.evolve(JOIN, server_assignor="sticky"), 1, ASSIGNORS)
     assert result is not None
     assert result.error is ErrorCode.unsupported_assignor

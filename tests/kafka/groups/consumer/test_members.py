@@ -1,4 +1,4 @@
-"""The tables of a member's and of a group's states allow what the events mean."""
+"""The state tables of members and of groups allow exactly the events that make sense."""
 
 import re
 
@@ -20,18 +20,18 @@ DOC = member_states.__doc__ or ""
 
 
 def expected(state: MemberState, event: MemberEvent) -> MemberState | None:
-    """What the meaning of the event says; None if it cannot happen in that state."""
+    """The next state by the meaning of the event; None if it cannot happen in that state."""
     if event is E.REVOCATION_REQUIRED:
         return S.UNREVOKED_PARTITIONS
     if event is E.RELEASE_AWAITED:
         return S.UNRELEASED_PARTITIONS
     if event is E.TARGET_REACHED:
         return S.STABLE
-    # A member that has something to give up, or does not have its target yet, is given the newest target instead.
+    # A member with partitions to give up, or below its target, is given the newest target instead.
     return S.STABLE if state is S.STABLE else None
 
 
-def test_every_pair_does_what_the_event_means() -> None:
+def test_every_pair_follows_the_event() -> None:
     check_pairs(TABLE, next_state, S, E, expected)
 
 
@@ -39,11 +39,11 @@ def test_only_members_that_owe_nothing_advance() -> None:
     assert {E.RELEASE_AWAITED, E.TARGET_REACHED} == ADVANCES
 
 
-def test_the_docstring_explains_every_event() -> None:
+def test_docstring_explains_every_event() -> None:
     assert {event.name for event in MemberEvent} <= set(re.findall(r"\b([A-Z_]+):", DOC))
 
 
-def test_the_table_of_the_group_in_the_docstring_is_what_the_function_does() -> None:
+def test_group_state_function_follows_the_docstring_table() -> None:
     rows = re.findall(r"^(none|some)  +(any|greater|equal)[^-]*?  +(\S.*?)  +([A-Z]+)$", DOC, re.MULTILINE)
     assert [row[3] for row in rows] == ["EMPTY", "ASSIGNING", "RECONCILING", "STABLE"]
     for members, epoch, reconciled, name in rows:
@@ -54,5 +54,5 @@ def test_the_table_of_the_group_in_the_docstring_is_what_the_function_does() -> 
                 assert group_state(int(members == "some"), group_epoch, 5, all_reconciled) is G[name]
 
 
-def test_the_names_of_states_are_kafkas() -> None:
+def test_names_of_states_are_kafkas() -> None:
     assert {state.value for state in GroupState} == {"Empty", "Assigning", "Reconciling", "Stable", "Dead"}

@@ -1,4 +1,4 @@
-"""One step of a member, case by case as Kafka's CurrentAssignmentBuilder takes them."""
+"""Single steps of a member, in the order of the cases of Kafka's CurrentAssignmentBuilder."""
 
 from uuid import UUID
 
@@ -37,20 +37,20 @@ def step(
     return reconcile(member, Target(epoch, target, subscribed.__contains__), ownership, owned, is_subscription_new)
 
 
-def test_a_stable_member_at_the_epoch_stays_as_it_is() -> None:
+def test_stable_member_at_the_epoch_is_unchanged() -> None:
     assert step(ConsumerMember("m", epoch=5, assigned=some(t={0})), some(t={0})) is None
 
 
-def test_a_new_member_gets_what_is_free() -> None:
+def test_new_member_gets_free_partitions() -> None:
     assert step(ConsumerMember("m"), some(t={0, 1})) == Step(S.STABLE, 5, some(t={0, 1}), {})
 
 
-def test_a_member_waits_for_what_others_have() -> None:
-    found = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
-    assert found == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
+def test_member_waits_for_partitions_of_others() -> None:
+    result = step(ConsumerMember("m"), some(t={0, 1}, u={0}), others=some(t={1}, u={0}))
+    assert result == Step(S.UNRELEASED_PARTITIONS, 5, some(t={0}), {})
 
 
-def test_a_member_that_waits_gets_what_has_become_free() -> None:
+def test_waiting_member_gets_released_partitions() -> None:
     member = ConsumerMember("m", epoch=5, state=S.UNRELEASED_PARTITIONS, assigned=some(t={0}))
     assert step(member, some(t={0, 1}, u={0}), others=some(u={0})) == Step(
         S.UNRELEASED_PARTITIONS, 5, some(t={0, 1}), {}
@@ -58,58 +58,58 @@ def test_a_member_that_waits_gets_what_has_become_free() -> None:
     assert step(member, some(t={0, 1}, u={0})) == Step(S.STABLE, 5, some(t={0, 1}, u={0}), {})
 
 
-def test_a_member_gives_up_first_and_stays_in_its_epoch() -> None:
+def test_member_gives_up_first_and_stays_in_epoch() -> None:
     member = ConsumerMember("m", epoch=4, assigned=some(t={0, 1}))
     assert step(member, some(t={1, 2})) == Step(S.UNREVOKED_PARTITIONS, 4, some(t={1}), some(t={0}))
 
 
-def test_a_member_that_says_that_it_has_given_up_gets_its_target() -> None:
+def test_member_that_confirms_revocation_gets_its_target() -> None:
     member = ConsumerMember("m", epoch=4, assigned=some(t={0, 1}))
     assert step(member, some(t={1, 2}), owned=told(t={1})) == Step(S.STABLE, 5, some(t={1, 2}), {})
 
 
 @pytest.mark.parametrize("owned", [None, told(t={0, 1}), told(t={0})])
-def test_a_member_that_has_not_given_up_stays_as_it_is(owned: TopicPartitions | None) -> None:
+def test_member_without_revocation_is_unchanged(owned: TopicPartitions | None) -> None:
     member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
     assert step(member, some(t={1, 2}), owned=owned) is None
 
 
 @pytest.mark.parametrize("owned", [(), told(t={1}), told(u={0}), told(t={1, 7})])
-def test_a_member_that_has_given_up_goes_to_the_newest_target(owned: TopicPartitions) -> None:
+def test_member_after_revocation_goes_to_newest_target(owned: TopicPartitions) -> None:
     member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
     assert step(member, some(t={1, 2}), epoch=9, owned=owned) == Step(S.STABLE, 9, some(t={1, 2}), {})
 
 
-def test_a_member_gets_back_at_once_what_it_was_to_give_up() -> None:
+def test_member_gets_back_revoked_partitions_at_once() -> None:
     member = ConsumerMember("m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(t={1}), revoking=some(t={0}))
     assert step(member, some(t={0, 1}), owned=told(t={1})) == Step(S.STABLE, 5, some(t={0, 1}), {})
 
 
-def test_a_topic_that_is_not_subscribed_to_any_longer_is_not_part_of_the_target() -> None:
+def test_unsubscribed_topic_is_not_part_of_target() -> None:
     member = ConsumerMember("m", epoch=4, assigned=some(t={0}, u={0}))
     assert step(member, some(t={0}, u={0}), subscribed=(T,)) == Step(
         S.UNREVOKED_PARTITIONS, 4, some(t={0}), some(u={0})
     )
 
 
-def test_a_new_subscription_takes_topics_away_before_there_is_a_new_target() -> None:
+def test_new_subscription_removes_topics_before_the_next_target() -> None:
     member = ConsumerMember("m", epoch=5, assigned=some(t={0}, u={0}))
-    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True)
-    assert found == Step(S.UNREVOKED_PARTITIONS, 5, some(t={0}), some(u={0}))
-    found = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True, owned=told(t={0}))
-    assert found == Step(S.STABLE, 5, some(t={0}), {})
+    result = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True)
+    assert result == Step(S.UNREVOKED_PARTITIONS, 5, some(t={0}), some(u={0}))
+    result = step(member, some(t={0}, u={0}), subscribed=(T,), is_subscription_new=True, owned=told(t={0}))
+    assert result == Step(S.STABLE, 5, some(t={0}), {})
     assert step(member, some(t={0}, u={0}), is_subscription_new=True) is None
 
 
-def test_a_new_subscription_adds_to_what_is_to_be_given_up() -> None:
+def test_new_subscription_extends_the_revocation() -> None:
     member = ConsumerMember(
         "m", epoch=4, state=S.UNREVOKED_PARTITIONS, assigned=some(u={0, 1}), revoking=some(t={0}, u={2})
     )
-    found = step(member, some(u={0, 1}), subscribed=(T,), is_subscription_new=True)
-    assert found == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}, u={0, 1, 2}))
+    result = step(member, some(u={0, 1}), subscribed=(T,), is_subscription_new=True)
+    assert result == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}, u={0, 1, 2}))
 
 
-def test_a_member_in_an_unknown_state_gives_up_everything_that_is_not_its_target() -> None:
+def test_member_in_unknown_state_gives_up_non_targets() -> None:
     member = ConsumerMember("m", epoch=4, state=S.UNKNOWN, assigned=some(t={0}))
     assert step(member, some(u={0})) == Step(S.UNREVOKED_PARTITIONS, 4, {}, some(t={0}))
     assert step(member, some(t={0})) == Step(S.STABLE, 5, some(t={0}), {})

@@ -1,4 +1,4 @@
-"""The rows of a consumer group: what is encoded comes back, and what is not a row is a storage error."""
+"""The rows of a consumer group: encoded rows are decoded unchanged, and invalid rows are storage errors."""
 
 import json
 from uuid import UUID
@@ -47,17 +47,17 @@ FIELDS = (
 
 
 @given(MEMBERS)
-def test_a_member_comes_back_as_it_was(member: ConsumerMember) -> None:
-    found = decode_member("g", "m", encode_metadata(member), encode_assignment(member))
-    assert [getattr(found, field) for field in FIELDS] == [getattr(member, field) for field in FIELDS]
+def test_member_is_decoded_unchanged(member: ConsumerMember) -> None:
+    decoded = decode_member("g", "m", encode_metadata(member), encode_assignment(member))
+    assert [getattr(decoded, field) for field in FIELDS] == [getattr(member, field) for field in FIELDS]
 
 
 @given(st.builds(GroupRow, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), TEXT))
-def test_a_group_comes_back_as_it_was(row: GroupRow) -> None:
+def test_group_is_decoded_unchanged(row: GroupRow) -> None:
     assert decode_group("g", encode_group(row)) == row
 
 
-def test_the_row_of_a_group_names_its_version_and_its_type() -> None:
+def test_group_row_names_its_version_and_type() -> None:
     assert json.loads(encode_group(GroupRow(3, 2)))["version"] == 1
     assert json.loads(encode_group(GroupRow(3, 2)))["type"] == "consumer"
 
@@ -68,7 +68,7 @@ def test_partitions_are_stored_as_runs() -> None:
     assert json.loads(encode_assignment(member))["assigned"] == {topic_id.hex: [0, 2, 5, 5]}
 
 
-def test_a_state_of_a_newer_version_is_unknown() -> None:
+def test_state_of_a_newer_version_is_unknown() -> None:
     member = ConsumerMember("m")
     newer = encode_assignment(member).replace(b'"stable"', b'"resting"')
     assert decode_member("g", "m", encode_metadata(member), newer).state is MemberState.UNKNOWN
@@ -77,7 +77,7 @@ def test_a_state_of_a_newer_version_is_unknown() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b"1", b"\xff", b'{"version":2}', b'{"version":1}', b'{"version":1,"type":"share"}']
 )
-def test_what_is_not_a_row_is_a_storage_error(data: bytes) -> None:
+def test_invalid_row_is_a_storage_error(data: bytes) -> None:
     member = ConsumerMember("m")
     with pytest.raises(StorageError, match="row '' of group 'g'"):
         decode_group("g", data)

@@ -71,7 +71,7 @@ class Reply:
 
 
 class Driver:
-    """``rows`` is what the catalogue has. Effects wait in lists until the test carries them out."""
+    """``rows``: the catalogue. Effects wait in lists until the test carries them out."""
 
     def __init__(self, topics: FakeTopics | None = None, limits: ShareGroupLimits = LIMITS) -> None:
         self.topics = topics or FakeTopics(orders=4)
@@ -90,7 +90,7 @@ class Driver:
         self.tasks: list[AssignorTask] = []
 
     def restart(self) -> None:
-        """As after kill -9: what is not in the catalogue is lost."""
+        """Restart as after kill -9: everything that is not in the catalogue is lost."""
         self._clear()
         self.group = ShareGroup.restore("g", self.limits, dict(self.rows), self.now)
         self.settle()
@@ -113,7 +113,7 @@ class Driver:
                 effect.to(effect.result)
 
     def run(self) -> None:
-        """The run that is due, up to the end or until partitions are to be initialised."""
+        """Carry out the run that is due, up to its end or until partitions are to be initialised."""
         self.begin_run()
         if self.tasks:
             self.end_run()
@@ -124,7 +124,7 @@ class Driver:
         self._take(self.group.begin_run(self.topics))
 
     def end_run(self) -> None:
-        """The assignor."""
+        """Run the assignor."""
         task = self.tasks.pop(0)
         task.run()
         self.group.assigned(task, self.now)
@@ -156,7 +156,7 @@ class Driver:
         self.settle()
 
     def work(self) -> None:
-        """Carry out everything that waits."""
+        """Carry out all waiting effects."""
         while self.due or self.initialise or self.tasks or self.saves:
             if self.due:
                 self.begin_run()
@@ -176,7 +176,7 @@ class Driver:
     # What members do ------------------------------------------------------------------------------------------------
 
     def send(self, member_id: str, epoch: int, *names: str, free_bytes: float = 1e9, **how: Any) -> Reply:
-        """A heartbeat. It names topics if it is a full one."""
+        """A heartbeat; a full heartbeat names topics."""
         reply = Reply(member_id)
         fields = {"client_id": "c", "client_host": "/::1", "subscribed_topic_names": names or None, **how}
         request = HeartbeatRequest(member_id, epoch, **fields)
@@ -193,7 +193,7 @@ class Driver:
         return reply.result
 
     def beat(self, member_id: str, *names: str) -> HeartbeatResult:
-        """A heartbeat with the epoch that the group has for the member, and its answer."""
+        """A heartbeat with the member's epoch in the group, and its answer."""
         member = self.group.members.get(member_id)
         assert member is not None
         reply = self.send(member_id, member.epoch, *names)

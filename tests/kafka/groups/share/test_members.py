@@ -1,4 +1,4 @@
-"""The rows of a share group: what is written is read, and nothing else."""
+"""The rows of a share group: written rows are read, and nothing else."""
 
 import uuid
 
@@ -33,9 +33,9 @@ members = st.builds(
 @given(
     st.integers(0, 2**31 - 1),
     st.integers(0, 2**31 - 1),
-    st.lists(members, max_size=4, unique_by=lambda one: one.member_id),
+    st.lists(members, max_size=4, unique_by=lambda member: member.member_id),
 )
-def test_what_is_written_is_read(epoch: int, assignment_epoch: int, some: list[ShareMember]) -> None:
+def test_written_rows_are_read(epoch: int, assignment_epoch: int, some: list[ShareMember]) -> None:
     stored = {GROUP_ROW: rows.encode_group(epoch, assignment_epoch)}
     stored |= {member_row(member.member_id): rows.encode_member(member) for member in some}
     group = rows.decode("g", stored)

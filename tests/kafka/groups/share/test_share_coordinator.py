@@ -18,7 +18,7 @@ NONE = ErrorCode.none
 
 
 class FakeState:
-    """What groups have read."""
+    """The groups' records."""
 
     def __init__(self) -> None:
         self.begun: dict[str, set[tuple[UUID, int]]] = {}
@@ -81,7 +81,7 @@ def described(harness: GroupHarness, group: str) -> dict[str, object]:
     }
 
 
-def test_a_join_is_answered_when_it_is_in_the_catalogue(harness: GroupHarness, state: FakeState) -> None:
+def test_join_is_answered_when_it_is_in_catalogue(harness: GroupHarness, state: FakeState) -> None:
     reply = send(harness, "g", "a", 0, "orders")
     assert reply.is_waiting
     harness.write()
@@ -92,21 +92,19 @@ def test_a_join_is_answered_when_it_is_in_the_catalogue(harness: GroupHarness, s
     assert described(harness, "g")["state"] == "Stable"
 
 
-def test_what_was_not_answered_may_be_lost_with_the_process(harness: GroupHarness, state: FakeState) -> None:
+def test_unanswered_changes_may_be_lost_with_the_process(harness: GroupHarness, state: FakeState) -> None:
     send(harness, "g", "a", 0, "orders")
     harness.restart(clean=False)
     assert harness.groups.share.describe("g")[0] == ErrorCode.group_id_not_found
 
 
-def test_a_group_that_nobody_joined_leaves_nothing(harness: GroupHarness, state: FakeState) -> None:
+def test_group_that_nobody_joined_leaves_nothing(harness: GroupHarness, state: FakeState) -> None:
     names = [f"t{number}" for number in range(50_000)]
     assert send(harness, "g", "a", 0, *names).result.error == ErrorCode.group_max_size_reached
     assert "g" not in harness.groups.names()
 
 
-def test_members_that_time_out_are_told_to_who_holds_their_records_and_those_that_leave_are_not(
-    harness: GroupHarness, state: FakeState
-) -> None:
+def test_only_timed_out_members_are_reported_to_holder(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a")
     join(harness, "g", "b")
     send(harness, "g", "a", -1)
@@ -117,7 +115,7 @@ def test_members_that_time_out_are_told_to_who_holds_their_records_and_those_tha
     assert described(harness, "g")["state"] == "Empty"
 
 
-def test_the_session_time_out_is_the_group_s_own(harness: GroupHarness, state: FakeState) -> None:
+def test_session_timeout_is_the_groups_own(harness: GroupHarness, state: FakeState) -> None:
     harness.groups.configs.alter("g", lambda own, usual: {"share.session.timeout.ms": "55000"})
     join(harness, "g", "a")
     harness.wait(54)
@@ -126,9 +124,7 @@ def test_the_session_time_out_is_the_group_s_own(harness: GroupHarness, state: F
     assert state.fenced == [("g", "a")]
 
 
-def test_after_a_restart_members_have_a_session_of_the_group_s_own_length(
-    harness: GroupHarness, state: FakeState
-) -> None:
+def test_members_after_restart_have_groups_session_length(harness: GroupHarness, state: FakeState) -> None:
     harness.groups.configs.alter("g", lambda own, usual: {"share.session.timeout.ms": "50000"})
     join(harness, "g", "a")
     harness.restart(clean=False)
@@ -139,9 +135,7 @@ def test_after_a_restart_members_have_a_session_of_the_group_s_own_length(
     assert state.fenced == [("g", "a")]
 
 
-def test_topics_that_come_and_go_reach_the_groups_that_subscribe_to_them(
-    harness: GroupHarness, state: FakeState
-) -> None:
+def test_topic_changes_reach_the_subscribing_groups(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a", "orders", "later")
     join(harness, "other", "a", "orders")
     harness.topic("later", 1)
@@ -153,7 +147,7 @@ def test_topics_that_come_and_go_reach_the_groups_that_subscribe_to_them(
     assert beat(harness, "other", "a", 1).member_epoch == 1
 
 
-def test_topics_that_have_changed_while_the_broker_was_down_are_seen(harness: GroupHarness, state: FakeState) -> None:
+def test_topics_changed_during_downtime_are_seen(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a")
     harness.groups.close()
     harness.topic("orders", 3)
@@ -163,7 +157,7 @@ def test_topics_that_have_changed_while_the_broker_was_down_are_seen(harness: Gr
     assert list((result.assignment or {}).values()) == [(0, 1, 2)]
 
 
-def test_a_broken_assignor_costs_nobody_an_answer(
+def test_broken_assignor_costs_nobody_an_answer(
     harness: GroupHarness, state: FakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -179,7 +173,7 @@ def test_a_broken_assignor_costs_nobody_an_answer(
     assert list((beat(harness, "g", "a", 1).assignment or {}).values()) == [(0,)]
 
 
-def test_the_disk_is_full_and_then_it_is_not(harness: GroupHarness, state: FakeState) -> None:
+def test_full_disk_is_survived(harness: GroupHarness, state: FakeState) -> None:
     harness.database.full = True
     reply = send(harness, "g", "a", 0, "orders")
     harness.write()
@@ -194,14 +188,14 @@ def test_the_disk_is_full_and_then_it_is_not(harness: GroupHarness, state: FakeS
 # Other kinds of groups ------------------------------------------------------------------------------------------------
 
 
-def test_a_classic_group_stays_one_even_without_members(harness: GroupHarness, state: FakeState) -> None:
+def test_classic_group_stays_classic_without_members(harness: GroupHarness, state: FakeState) -> None:
     harness.commit("g", {("orders", 0): 1})
     harness.write()
     assert send(harness, "g", "a", 0, "orders").result.error == ErrorCode.group_id_not_found
     assert harness.committed("g") == {("orders", 0): 1}
 
 
-def test_a_share_group_stays_one_until_it_is_deleted(harness: GroupHarness, state: FakeState) -> None:
+def test_share_group_stays_until_it_is_deleted(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a")
     send(harness, "g", "a", -1)
     harness.write()
@@ -225,7 +219,7 @@ def test_a_share_group_stays_one_until_it_is_deleted(harness: GroupHarness, stat
 def test_share_groups_are_listed(harness: GroupHarness, state: FakeState) -> None:
     join(harness, "g", "a")
     _, groups = harness.groups.list(types=["SHARE"])
-    assert [(one.group_id, one.type, one.state, one.protocol_type) for one in groups] == [
+    assert [(group.group_id, group.type, group.state, group.protocol_type) for group in groups] == [
         ("g", GroupType.SHARE, "Stable", "share")
     ]
 
@@ -239,7 +233,7 @@ def rows_written(harness: GroupHarness, do: Callable[[], object]) -> int:
     return harness.database.transactions - before
 
 
-def test_members_that_join_together_are_one_assignment_and_few_transactions(
+def test_simultaneous_joins_are_one_assignment_and_few_transactions(
     new_harness: Callable[..., GroupHarness],
 ) -> None:
     harness = new_harness(group_share_max_size=1000)
@@ -264,9 +258,7 @@ def test_hundreds_of_groups_are_restored(harness: GroupHarness, state: FakeState
     assert all(described(harness, name)["state"] == "Empty" for name in harness.groups.names())
 
 
-def test_a_member_that_changes_its_subscription_again_and_again_takes_no_memory(
-    harness: GroupHarness, state: FakeState
-) -> None:
+def test_repeated_subscription_changes_take_no_memory(harness: GroupHarness, state: FakeState) -> None:
     harness.topic("payments", 1)
     join(harness, "g", "a", "orders", "payments")
     used = harness.groups.memory.used_bytes
@@ -284,10 +276,8 @@ def test_a_member_that_changes_its_subscription_again_and_again_takes_no_memory(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_kill_at_any_moment_fences_nobody_that_was_answered(
-    new_harness: Callable[..., GroupHarness], seed: int
-) -> None:
-    """Clients that do anything, one request after the other, and a process that dies after any step of its threads."""
+def test_kill_at_any_moment_fences_no_answered_member(new_harness: Callable[..., GroupHarness], seed: int) -> None:
+    """Clients in random order, one request at a time, and a process that dies after any step of its threads."""
     chance = random.Random(seed)
     harness = new_harness()
     harness.topic("orders", 3)
@@ -295,17 +285,17 @@ def test_a_kill_at_any_moment_fences_nobody_that_was_answered(
     known: dict[str, int] = {}
     waiting: list[Reply] = []
     for _ in range(300):
-        what, member_id = chance.random(), f"m{chance.randrange(6)}"
+        choice, member_id = chance.random(), f"m{chance.randrange(6)}"
         is_busy = any(reply.member_id == member_id for reply in waiting)
-        if what < 0.4 and not is_busy:
+        if choice < 0.4 and not is_busy:
             names = chance.sample(["orders", "payments"], chance.randrange(1, 3))
             waiting.append(send(harness, "g", member_id, 0, *names))
-        elif what < 0.7 and member_id in known and not is_busy:
+        elif choice < 0.7 and member_id in known and not is_busy:
             waiting.append(send(harness, "g", member_id, known[member_id]))
-        elif 0.7 <= what < 0.75 and not is_busy:
+        elif 0.7 <= choice < 0.75 and not is_busy:
             known.pop(member_id, None)
             send(harness, "g", member_id, -1)
-        elif 0.75 <= what < 0.8:
+        elif 0.75 <= choice < 0.8:
             harness.restart(clean=False)
             waiting.clear()
         for _ in range(chance.randrange(4)):

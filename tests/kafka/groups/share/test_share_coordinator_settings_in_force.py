@@ -20,12 +20,12 @@ def alter(configs: GroupConfigs, group_id: str, **changes: str | None) -> None:
     configs.alter(group_id, lambda own, usual: named)
 
 
-def test_the_defaults_are_kafka_s(catalogue: SqliteCatalogue) -> None:
+def test_defaults_are_kafka_s(catalogue: SqliteCatalogue) -> None:
     _, settings = loaded(catalogue, BrokerConfig())
     assert settings.of("g") == ShareSettings()
 
 
-def test_the_broker_s_settings_are_those_of_groups_without_their_own(catalogue: SqliteCatalogue) -> None:
+def test_broker_settings_apply_to_groups_without_their_own(catalogue: SqliteCatalogue) -> None:
     config = BrokerConfig(group_share_heartbeat_interval_ms=6_000, group_share_delivery_count_limit=3)
     configs, settings = loaded(catalogue, config)
     assert settings.of("g") == ShareSettings(heartbeat_interval_ms=6_000, delivery_count_limit=3)
@@ -33,7 +33,7 @@ def test_the_broker_s_settings_are_those_of_groups_without_their_own(catalogue: 
     assert settings.of("g") == ShareSettings(heartbeat_interval_ms=6_000, delivery_count_limit=4)
 
 
-def test_a_change_is_in_force_at_once_and_after_a_restart(catalogue: SqliteCatalogue) -> None:
+def test_change_is_in_force_immediately_and_after_restart(catalogue: SqliteCatalogue) -> None:
     configs, settings = loaded(catalogue, BrokerConfig())
     changes = {
         "auto_offset_reset": "by_duration:PT1H",
@@ -60,7 +60,7 @@ def test_a_change_is_in_force_at_once_and_after_a_restart(catalogue: SqliteCatal
     assert settings.of("g") == ShareSettings()
 
 
-def test_a_value_that_the_broker_no_longer_allows_becomes_the_nearest(catalogue: SqliteCatalogue) -> None:
+def test_forbidden_value_becomes_the_nearest_allowed(catalogue: SqliteCatalogue) -> None:
     configs, _ = loaded(catalogue, BrokerConfig())
     alter(configs, "g", delivery_count_limit="10")
     _, settings = loaded(catalogue, BrokerConfig(group_share_max_delivery_count_limit=7))

@@ -21,7 +21,7 @@ def driver() -> Driver:
     return Driver()
 
 
-def test_a_group_is_empty_until_somebody_joins(driver: Driver) -> None:
+def test_group_is_empty_until_somebody_joins(driver: Driver) -> None:
     group = driver.group
     assert (group.type, group.state_name, group.is_empty, group.was_never_joined) == (
         GroupType.SHARE,
@@ -41,7 +41,7 @@ def test_a_group_is_empty_until_somebody_joins(driver: Driver) -> None:
     )
 
 
-def test_a_join_is_answered_when_partitions_and_rows_are_durable(driver: Driver) -> None:
+def test_join_is_answered_when_everything_is_durable(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     assert reply.is_waiting
     assert driver.due == 1
@@ -58,7 +58,7 @@ def test_a_join_is_answered_when_partitions_and_rows_are_durable(driver: Driver)
     assert flat(reply.result.assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_members_that_join_together_are_assigned_by_one_run(driver: Driver) -> None:
+def test_simultaneous_joins_are_assigned_by_one_run(driver: Driver) -> None:
     replies = [driver.send(f"m{number}", 0, "orders") for number in range(4)]
     assert driver.due == 1
     driver.run()
@@ -70,7 +70,7 @@ def test_members_that_join_together_are_assigned_by_one_run(driver: Driver) -> N
     assert sorted(partitions) == [[0], [1], [2], [3]]
 
 
-def test_a_heartbeat_that_changes_nothing_is_answered_at_once(driver: Driver) -> None:
+def test_unchanged_heartbeat_is_answered_at_once(driver: Driver) -> None:
     driver.join("a")
     reply = driver.send("a", 1)
     assert (reply.result.error, reply.result.member_epoch, reply.result.assignment) == (NONE, 1, None)
@@ -78,7 +78,7 @@ def test_a_heartbeat_that_changes_nothing_is_answered_at_once(driver: Driver) ->
     assert not driver.due
 
 
-def test_a_full_heartbeat_that_changes_nothing_is_answered_at_once_with_the_assignment(driver: Driver) -> None:
+def test_unchanged_full_heartbeat_gets_assignment_at_once(driver: Driver) -> None:
     joined = driver.join("a")
     reply = driver.send("a", 1, "orders")
     assert reply.result.assignment == joined.assignment
@@ -86,7 +86,7 @@ def test_a_full_heartbeat_that_changes_nothing_is_answered_at_once_with_the_assi
     assert not driver.due
 
 
-def test_the_others_learn_of_a_new_member_with_their_next_heartbeat(driver: Driver) -> None:
+def test_others_learn_of_new_member_with_next_heartbeat(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     reply = driver.send("a", 1)
@@ -97,7 +97,7 @@ def test_the_others_learn_of_a_new_member_with_their_next_heartbeat(driver: Driv
     assert flat(reply.result.assignment) == {driver.topics.id("orders"): [0, 1]}
 
 
-def test_a_new_epoch_without_other_partitions_comes_without_an_assignment() -> None:
+def test_new_epoch_with_same_partitions_comes_without_assignment() -> None:
     driver = Driver(FakeTopics(orders=1, payments=1))
     driver.join("a", "orders")
     driver.join("b", "payments")
@@ -105,7 +105,7 @@ def test_a_new_epoch_without_other_partitions_comes_without_an_assignment() -> N
     assert (result.member_epoch, result.assignment) == (2, None)
 
 
-def test_who_subscribes_to_other_topics_gets_their_partitions() -> None:
+def test_changed_subscription_gets_the_new_topics_partitions() -> None:
     driver = Driver(FakeTopics(orders=1, payments=2))
     driver.join("a", "orders")
     result = driver.beat("a", "payments")
@@ -114,7 +114,7 @@ def test_who_subscribes_to_other_topics_gets_their_partitions() -> None:
     assert set(flat(result.assignment)) == {driver.topics.id("orders"), driver.topics.id("payments")}
 
 
-def test_the_order_of_the_topics_does_not_matter() -> None:
+def test_order_of_the_topics_does_not_matter() -> None:
     driver = Driver(FakeTopics(orders=1, payments=2))
     driver.join("a", "orders", "payments")
     assert driver.beat("a", "payments", "orders").member_epoch == 1
@@ -130,7 +130,7 @@ def test_unknown_members_must_join_first(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 4, 99])
-def test_only_the_epoch_and_the_one_before_are_accepted(driver: Driver, epoch: int) -> None:
+def test_only_current_and_previous_epochs_are_accepted(driver: Driver, epoch: int) -> None:
     driver.join("a")
     driver.join("b")
     driver.beat("a")
@@ -139,7 +139,7 @@ def test_only_the_epoch_and_the_one_before_are_accepted(driver: Driver, epoch: i
     assert driver.send("a", epoch).result.error == ErrorCode.fenced_member_epoch
 
 
-def test_who_has_not_received_the_new_epoch_gets_it_again_with_the_assignment(driver: Driver) -> None:
+def test_lost_epoch_is_sent_again_with_assignment(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     lost = driver.beat("a")
@@ -148,7 +148,7 @@ def test_who_has_not_received_the_new_epoch_gets_it_again_with_the_assignment(dr
     assert again.member_epoch == 2
 
 
-def test_a_member_that_joins_again_goes_on(driver: Driver) -> None:
+def test_rejoining_member_continues(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.beat("a")
@@ -158,7 +158,7 @@ def test_a_member_that_joins_again_goes_on(driver: Driver) -> None:
     assert driver.group.member_count == 2
 
 
-def test_a_second_request_of_a_member_takes_the_place_of_the_first(driver: Driver) -> None:
+def test_second_request_of_member_replaces_the_first(driver: Driver) -> None:
     first, second = driver.send("a", 0, "orders"), driver.send("a", 0, "orders")
     assert first.result.error == ErrorCode.coordinator_not_available
     driver.work()
@@ -181,7 +181,7 @@ def test_leaving_is_answered_when_it_is_durable(driver: Driver) -> None:
     assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
+def test_leave_ends_a_waiting_join(driver: Driver) -> None:
     join, leave = driver.send("a", 0, "orders"), driver.send("a", -1)
     assert join.result.error == ErrorCode.unknown_member_id
     driver.work()
@@ -189,7 +189,7 @@ def test_who_leaves_while_its_join_waits_has_left(driver: Driver) -> None:
     assert set(driver.rows) == {""}
 
 
-def test_who_has_left_is_answered_when_the_group_is_deleted(driver: Driver) -> None:
+def test_leave_is_answered_when_the_group_is_deleted(driver: Driver) -> None:
     driver.join("a")
     reply = driver.send("a", -1)
     assert driver.group.delete() == NONE
@@ -197,7 +197,7 @@ def test_who_has_left_is_answered_when_the_group_is_deleted(driver: Driver) -> N
     assert (reply.result.error, reply.result.member_epoch) == (NONE, -1)
 
 
-def test_who_has_left_is_answered_when_the_broker_stops(driver: Driver) -> None:
+def test_leave_is_answered_when_the_broker_stops(driver: Driver) -> None:
     driver.join("a")
     reply = driver.send("a", -1)
     driver.group.shut_down()
@@ -205,7 +205,7 @@ def test_who_has_left_is_answered_when_the_broker_stops(driver: Driver) -> None:
     assert reply.result.error == ErrorCode.not_coordinator
 
 
-def test_a_silent_member_is_removed(driver: Driver) -> None:
+def test_silent_member_is_removed(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.wait(SESSION_S - 1)
@@ -218,7 +218,7 @@ def test_a_silent_member_is_removed(driver: Driver) -> None:
     assert flat(driver.beat("b").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_a_session_counts_from_the_answer(driver: Driver) -> None:
+def test_session_counts_from_the_answer(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     driver.now += SESSION_S - 1  # the disk is slow
     driver.work()
@@ -230,7 +230,7 @@ def test_a_session_counts_from_the_answer(driver: Driver) -> None:
 # Limits -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_group_refuses_new_members_and_no_others() -> None:
+def test_full_group_refuses_only_new_members() -> None:
     driver = Driver(limits=attrs.evolve(LIMITS, max_size=2))
     driver.join("a")
     driver.join("b")
@@ -249,7 +249,7 @@ def test_subscriptions_are_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("field", ["client_id", "rack_id"])
-def test_what_members_say_of_themselves_is_bounded_in_bytes(field: str) -> None:
+def test_member_metadata_is_bounded_in_bytes(field: str) -> None:
     driver = Driver(limits=attrs.evolve(LIMITS, max_bytes=20_000))
     long: dict[str, Any] = {field: "x" * 20_000}
     assert driver.send("a", 0, "orders", **long).result.error == ErrorCode.group_max_size_reached
@@ -264,7 +264,7 @@ def test_what_members_say_of_themselves_is_bounded_in_bytes(field: str) -> None:
     assert driver.group.size_bytes == 0
 
 
-def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
+def test_memory_of_all_groups_is_bounded(driver: Driver) -> None:
     assert driver.send("a", 0, "orders", free_bytes=100).result.error == ErrorCode.coordinator_not_available
     assert driver.group.was_never_joined
 
@@ -272,15 +272,15 @@ def test_the_memory_of_all_groups_is_bounded(driver: Driver) -> None:
 def test_members_with_the_same_topics_share_one_subscription(driver: Driver) -> None:
     names = [f"topic-{number}" for number in range(1000)]
     driver.join("a", *names)
-    one = driver.group.size_bytes
+    size = driver.group.size_bytes
     driver.join("b", *names)
-    assert driver.group.size_bytes < one + 5000
+    assert driver.group.size_bytes < size + 5000
     driver.leave("a")
     driver.leave("b")
     assert driver.group.size_bytes == 0
 
 
-def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> None:
+def test_very_many_partitions_are_initialised_in_parts() -> None:
     driver = Driver(FakeTopics(orders=INITIALISE_MAX + 500))
     reply = driver.send("a", 0, "orders")
     driver.run()
@@ -297,7 +297,7 @@ def test_topics_with_very_many_partitions_are_initialised_a_part_at_a_time() -> 
 # Topics -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_comes_later_is_assigned(driver: Driver) -> None:
+def test_topic_that_comes_later_is_assigned(driver: Driver) -> None:
     assert driver.join("a", "later").assignment == {}
     driver.topics.create("later", 2)
     driver.group.topics_changed(driver.topics, {"later"})
@@ -318,7 +318,7 @@ def test_new_partitions_are_initialised_before_they_are_assigned(driver: Driver)
     assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3, 4, 5]}
 
 
-def test_a_topic_that_is_made_again_is_another_topic(driver: Driver) -> None:
+def test_recreated_topic_is_another_topic(driver: Driver) -> None:
     driver.join("a")
     driver.topics.delete("orders")
     driver.group.topics_changed(driver.topics, {"orders"})
@@ -361,7 +361,7 @@ def test_partitions_that_cannot_be_initialised_are_tried_again(driver: Driver) -
     assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3]}
 
 
-def test_a_member_that_comes_while_partitions_are_initialised_waits_for_its_own_topics() -> None:
+def test_member_joining_during_initialisation_awaits_its_own_topics() -> None:
     driver = Driver(FakeTopics(orders=1, payments=1))
     first = driver.send("a", 0, "orders")
     driver.run()
@@ -378,7 +378,7 @@ def test_a_member_that_comes_while_partitions_are_initialised_waits_for_its_own_
 # Durability ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_saved_is_not_told(driver: Driver) -> None:
+def test_unsaved_changes_are_not_told(driver: Driver) -> None:
     reply = driver.send("a", 0, "orders")
     driver.run()
     driver.end_initialise()
@@ -393,7 +393,7 @@ def test_what_cannot_be_saved_is_not_told(driver: Driver) -> None:
     assert set(driver.rows) == {"", "m/a"}, "the next save has everything"
 
 
-def test_what_cannot_be_saved_is_saved_later_without_a_request(driver: Driver) -> None:
+def test_failed_save_is_repeated_without_a_request(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     reply = driver.send("a", -1)
@@ -406,7 +406,7 @@ def test_what_cannot_be_saved_is_saved_later_without_a_request(driver: Driver) -
     assert "m/a" not in driver.rows
 
 
-def test_a_request_that_is_sent_again_waits_for_the_same_save(driver: Driver) -> None:
+def test_repeated_request_waits_for_the_same_save(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     first, second = driver.send("a", 1), driver.send("a", 1)
@@ -417,7 +417,7 @@ def test_a_request_that_is_sent_again_waits_for_the_same_save(driver: Driver) ->
     assert second.result.member_epoch == 2
 
 
-def test_a_restart_brings_the_group_back(driver: Driver) -> None:
+def test_restart_brings_the_group_back(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.beat("a")
@@ -432,7 +432,7 @@ def test_a_restart_brings_the_group_back(driver: Driver) -> None:
     assert driver.group.describe() == before, "nothing moves because of a restart"
 
 
-def test_a_member_that_had_not_advanced_does_so_after_a_restart(driver: Driver) -> None:
+def test_member_behind_advances_after_restart(driver: Driver) -> None:
     driver.join("a")
     driver.join("b")
     driver.restart()
@@ -451,7 +451,7 @@ def test_members_have_a_whole_session_after_a_restart(driver: Driver) -> None:
     assert driver.group.member_count == 0
 
 
-def test_topics_that_have_changed_while_the_broker_was_down_are_seen(driver: Driver) -> None:
+def test_topics_changed_during_downtime_are_seen(driver: Driver) -> None:
     driver.join("a")
     driver.topics.grow("orders", 5)
     driver.restart()
@@ -459,7 +459,7 @@ def test_topics_that_have_changed_while_the_broker_was_down_are_seen(driver: Dri
     assert flat(driver.beat("a").assignment) == {driver.topics.id("orders"): [0, 1, 2, 3, 4]}
 
 
-def test_rows_that_cannot_be_read_are_an_error_of_the_machine(driver: Driver) -> None:
+def test_unreadable_rows_are_a_storage_error(driver: Driver) -> None:
     with pytest.raises(StorageError, match="share group 'g' cannot be read"):
         ShareGroup.restore("g", LIMITS, {"": b"{}"}, 0.0)
 
@@ -477,7 +477,7 @@ def test_only_an_empty_group_is_deleted(driver: Driver) -> None:
     assert driver.send("a", 0, "orders").result.error == ErrorCode.coordinator_not_available
 
 
-def test_start_offsets_are_only_set_in_an_empty_group(driver: Driver) -> None:
+def test_start_offsets_are_only_set_in_empty_group(driver: Driver) -> None:
     assert driver.group.begin_alter() == NONE
     driver.settle()
     driver.work()
@@ -487,7 +487,7 @@ def test_start_offsets_are_only_set_in_an_empty_group(driver: Driver) -> None:
     assert driver.group.begin_alter() == ErrorCode.non_empty_group
 
 
-def test_partitions_are_initialised_again_whose_start_offsets_were_deleted(driver: Driver) -> None:
+def test_partitions_with_deleted_start_offsets_are_initialised_again(driver: Driver) -> None:
     driver.join("a")
     driver.leave("a")
     driver.group.forget()
@@ -496,7 +496,7 @@ def test_partitions_are_initialised_again_whose_start_offsets_were_deleted(drive
     assert driver.initialise[0].partitions[0].first == 0
 
 
-def test_partitions_are_initialised_again_whose_start_offsets_are_deleted_meanwhile(driver: Driver) -> None:
+def test_partitions_with_concurrently_deleted_offsets_are_initialised_again(driver: Driver) -> None:
     driver.send("a", 0, "orders")
     driver.run()
     driver.send("a", -1)
@@ -513,7 +513,7 @@ def test_nobody_commits_offsets_in_a_share_group(driver: Driver) -> None:
     assert driver.group.check_commit("", None, -1, driver.now) == ErrorCode.group_id_not_found
 
 
-def test_when_the_broker_stops_those_that_wait_are_answered_and_nothing_is_written(driver: Driver) -> None:
+def test_shutdown_answers_waiting_requests_and_writes_nothing(driver: Driver) -> None:
     driver.join("a")
     reply = driver.send("b", 0, "orders")
     driver.group.shut_down()
@@ -525,8 +525,8 @@ def test_when_the_broker_stops_those_that_wait_are_answered_and_nothing_is_writt
     assert driver.group.is_dead
 
 
-def test_a_run_that_a_group_of_the_same_name_has_asked_for_does_nothing(driver: Driver) -> None:
-    """Or one that comes after the group has gone on without it."""
+def test_run_of_former_namesake_group_does_nothing(driver: Driver) -> None:
+    """Also for a run that ends after the group has gone on without it."""
     assert driver.group.begin_run(driver.topics) is None
     driver.send("a", 0, "orders")
     driver.begin_run()

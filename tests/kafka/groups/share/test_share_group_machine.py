@@ -22,19 +22,19 @@ failures = st.sampled_from([ErrorCode.none, ErrorCode.none, ErrorCode.not_coordi
 
 
 def described(group: ShareGroup) -> ShareGroupDescription:
-    """The members in one order: the catalogue has none."""
+    """Members in a fixed order: the catalogue has none."""
     description = group.describe()
     return attrs.evolve(description, members=sorted(description.members, key=lambda member: member.member_id))
 
 
 class ShareGroupMachine(RuleBasedStateMachine):
-    """The model is what clients know: the epoch and the partitions that each was told, and that must stay true."""
+    """The model has the clients' knowledge: the last epoch and partitions of each, which must stay true."""
 
     def __init__(self) -> None:
         super().__init__()
         self.driver = Driver(FakeTopics(orders=3, payments=1))
         self.waiting: list[Reply] = []
-        # What each client was told last, by member id: epoch and assignment.
+        # The last answer to each client, by member id: epoch and assignment.
         self.told: dict[str, tuple[int, Any]] = {}
         self.left: set[str] = set()  # was told that it has left, and has not joined since
 
@@ -171,7 +171,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
             assert driver.due or driver.initialise or driver.tasks or driver.saves
 
     def teardown(self) -> None:
-        """When everything is done and everybody has heartbeated, every partition is read by somebody, and all is durable."""
+        """When everything is done and all members have sent heartbeats, every partition has a reader, and all is durable."""
         driver = self.driver
         driver.work()
         for _ in range(3):

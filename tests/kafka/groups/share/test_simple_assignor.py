@@ -1,4 +1,4 @@
-"""The assignor: what holds of every assignment, what stays where it was, and how its cost grows."""
+"""The assignor: properties of every assignment, stability, and growth of its cost."""
 
 import itertools
 import random
@@ -65,7 +65,7 @@ def test_everything_is_read_and_balanced(subscribed: Subscriptions, counts: dict
 
 
 @given(st.lists(st.tuples(any_subscriptions, partition_counts), min_size=2, max_size=5))
-def test_it_stays_so_however_members_and_topics_change(
+def test_properties_hold_after_changes_of_members_and_topics(
     steps: list[tuple[Subscriptions, dict[uuid.UUID, int]]],
 ) -> None:
     current: Mapping[str, Assignment] = {}
@@ -82,7 +82,9 @@ def test_where_nothing_has_changed_nothing_moves(subscribed: Subscriptions, coun
 
 @given(subscriptions, partition_counts)
 @settings(max_examples=300)
-def test_with_several_subscriptions_it_comes_to_rest(subscribed: Subscriptions, counts: dict[uuid.UUID, int]) -> None:
+def test_assignment_with_several_subscriptions_comes_to_rest(
+    subscribed: Subscriptions, counts: dict[uuid.UUID, int]
+) -> None:
     current = assign(subscribed, counts, {})
     for _ in range(5):
         before, current = current, assign(subscribed, counts, current)
@@ -92,11 +94,11 @@ def test_with_several_subscriptions_it_comes_to_rest(subscribed: Subscriptions, 
 
 
 @loop_over(("members", "partitions"), [*itertools.product([1, 2, 3, 7, 10], [1, 2, 5, 10, 23])])
-def test_who_comes_or_goes_moves_no_more_than_needed(members: int, partitions: int) -> None:
+def test_joins_and_leaves_move_no_more_than_needed(members: int, partitions: int) -> None:
     counts, topics = {TOPICS[0]: partitions}, frozenset(TOPICS[:1])
     before = assign({f"m{number}": topics for number in range(members)}, counts, {})
     more = assign({f"m{number}": topics for number in range(members + 1)}, counts, before)
-    # What the new member has, and in exchange for a shared partition nothing else.
+    # The new member's share, and nothing in exchange for a shared partition.
     lost = sum(len(flat(before[member]) - flat(more[member])) for member in before)
     gained = sum(len(flat(more[member]) - flat(before[member])) for member in before)
     assert lost <= -(-partitions // (members + 1))
@@ -105,7 +107,7 @@ def test_who_comes_or_goes_moves_no_more_than_needed(members: int, partitions: i
     assert all(flat(before[member]) <= flat(fewer[member]) for member in fewer) or members > partitions
 
 
-def test_a_member_of_several_subscriptions_is_not_given_everything() -> None:
+def test_member_of_several_subscriptions_does_not_get_everything() -> None:
     """Kafka's example: one member for each of two topics, and one for both. Kafka balances each topic by itself: 3, 3, 6."""
     one, two = TOPICS[:2]
     subscribed = {"first": frozenset({one}), "second": frozenset({two}), "both": frozenset({one, two})}
@@ -121,7 +123,7 @@ def test_partitions_that_are_gone_are_taken_away() -> None:
 
 
 class Counting:
-    """Counts the steps of the assignor by the lines that it executes."""
+    """Counts the steps of the assignor by its executed lines."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -144,7 +146,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("members", "partitions"), [(10, 1), (1, 10), (5, 5)])
-def test_the_cost_grows_with_members_and_partitions_and_not_with_their_product(members: int, partitions: int) -> None:
+def test_cost_grows_with_members_and_partitions_not_product(members: int, partitions: int) -> None:
     def cost(factor: int) -> int:
         subscribed = {f"m{number}": frozenset(TOPICS[:1]) for number in range(members * factor)}
         counts = {TOPICS[0]: partitions * factor}
@@ -153,7 +155,7 @@ def test_the_cost_grows_with_members_and_partitions_and_not_with_their_product(m
     assert cost(40) < 2 * 10 * cost(4)
 
 
-def test_the_order_of_members_does_not_decide_who_keeps_what() -> None:
+def test_member_order_does_not_decide_who_keeps_partitions() -> None:
     topics, counts = frozenset(TOPICS[:2]), {TOPICS[0]: 5, TOPICS[1]: 6}
     members = [f"m{number}" for number in range(4)]
     before = assign(dict.fromkeys(members, topics), counts, {})

@@ -1,4 +1,4 @@
-"""The tables of a share group do what the events mean."""
+"""The tables of a share group follow the meaning of the events."""
 
 from broker.kafka.groups.share.target_assignment import (
     PHASES,
@@ -34,6 +34,6 @@ def expected_phase(phase: AssignmentPhase, event: AssignmentEvent) -> Assignment
     return P.COMPUTING if phase in (P.SCHEDULED, P.INITIALISING) else None
 
 
-def test_every_pair_does_what_the_event_means() -> None:
+def test_every_pair_follows_the_event() -> None:
     check_pairs(TABLE, next_state, S, E, expected_state)
     check_pairs(PHASES, next_phase, P, A, expected_phase)
