@@ -28,14 +28,13 @@ import attrs
 
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
-from broker.network.connections import ConnectionTable
+from broker.network.connections import ConnectionTable, Turns
 from broker.network.expiry import Expiry
 from broker.network.handshakes import Handshake
 from broker.network.mute import CHANNEL_FULL, DRAINING, HANDSHAKING, MEMORY_SHORT
 from broker.network.receiving import Receiving
 from broker.network.sending import Sending
 from broker.network.service import Mailbox, Request, Verb
-from broker.network.turns import Turns
 from broker.runtime.threads import Lock
 
 log = get_logger("network")

@@ -2,7 +2,7 @@
 
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
 it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
-methods named here, which are those of `receiving.py`, `turns.py`, `sending.py`, `connections.py`, `waiters.py` and
+methods named here, which are those of `receiving.py`, `sending.py`, `connections.py`, `waiters.py` and
 `handshakes.py`:
 
 | hold | set by | cleared by | reason |

@@ -8,10 +8,9 @@ This module is the loop, whose seven steps are Kafka's, and the inbox. The rest 
 
 | part | what it does |
 |---|---|
-| `connections.py` | opens, registers and closes connections |
+| `connections.py` | opens, registers and closes connections; `Turns`: which one may go on, for how long, and what ends a mute |
 | `receiving.py` | reads from sockets, cuts frames, runs requests or hands them to the handlers |
 | `sending.py` | queues and sends answers; the high-water mark |
-| `turns.py` | which connection may go on, and for how long; what ends a mute |
 | `waiters.py` | those that wait for the request channel or for memory |
 | `handshakes.py` | TLS handshakes |
 | `expiry.py` | idle, slow and excess connections |
@@ -31,7 +30,7 @@ import attrs
 from broker.metrics.request_times import Measuring, RequestTimes
 from broker.metrics.tracing import Traces
 from broker.network.connection import ProcessorConnection
-from broker.network.connections import ConnectionTable, ProcessorStats
+from broker.network.connections import WHOLE_TURN, WHOLE_TURNS, ConnectionTable, ProcessorStats, Turns
 from broker.network.departure import Departure, Heir, Moving, Work
 from broker.network.expiry import Expiry, Unsent
 from broker.network.memory_pool import MemoryPool
@@ -42,7 +41,6 @@ from broker.network.receiving import Receiving
 from broker.network.request_channel import RequestChannel
 from broker.network.sending import Sending
 from broker.network.service import Outbox, Verb
-from broker.network.turns import WHOLE_TURN, WHOLE_TURNS, Turns
 from broker.runtime.clock import Clock
 from broker.runtime.poller import READ, WRITE, Poller, Ready
 from broker.runtime.run_token import KEEP_S, TokenHolder

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from broker.log import EventLimit, get_logger
 from broker.metrics.request_times import Measuring
 from broker.network.connection import ProcessorConnection
-from broker.network.connections import ConnectionTable, ProcessorStats
+from broker.network.connections import ConnectionTable, ProcessorStats, Turns
 from broker.network.memory_pool import SMALL_BYTES, MemoryPool
 from broker.network.mute import (
     CHANNEL_FULL,
@@ -31,7 +31,6 @@ from broker.network.mute import (
 from broker.network.request_channel import RequestChannel
 from broker.network.sending import Sending
 from broker.network.service import Handover, Outbox, Request
-from broker.network.turns import Turns
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from broker.log import get_logger
 from broker.metrics.request_times import Measuring
 from broker.network.connection import ProcessorConnection
-from broker.network.connections import ConnectionTable, ProcessorStats
+from broker.network.connections import AFTER_RESPONSE, ConnectionTable, ProcessorStats, Turns
 from broker.network.expiry import Expiry
 from broker.network.mute import CLOSING, RESPONSE_UNSENT, UNWRITABLE, MuteEvent
 from broker.network.service import Connection, Handover, Part, Request
-from broker.network.turns import AFTER_RESPONSE, Turns
 from broker.runtime.poller import READ, WRITE
 from broker.runtime.run_token import LARGE_BYTES
 

@@ -24,11 +24,11 @@ from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.transaction import Claim, State, Transaction
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.metadata.writer import CatalogueWriter
+from broker.network.connections import Turns
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas, Throttling
-from broker.network.turns import Turns
 from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
