@@ -326,7 +326,7 @@ def test_callback_may_wait_for_log_of_same_batch(storage: Storage, monkeypatch: 
     assert all(log.durable_offset >= 3 for log in logs)
 
 
-def test_batch_with_slow_log_does_not_delay_others(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_with_hanging_log_does_not_delay_others(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
 
     def sync_all(files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
